@@ -1,1 +1,1 @@
-"""Records as changes: what each found and what it left behind, and the words for it."""
+"""Records as changes: the state before and after each record, and its description in words."""

@@ -1,4 +1,5 @@
-"""What records did to partitions and brokers, as values: before and after of each, and all of a batch."""
+"""What records did to partitions and brokers, as values: each one before and after, and a batch as a
+whole."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ Place = tuple[int, int]
 """(offset, Unix ms)."""
 
 SLICE_MIN = 1_000
-"""A batch with fewer partitions is no part of a split fence: controllers split at 5,000 (ours) or 10,000."""
+"""A batch with fewer partitions is not part of a split fence: controllers split at 5,000 (ours) or 10,000."""
 
 NOOP_LEVEL = 5
-"""metadata.version 3.3-IV1: from here on an idle leader writes NoOpRecords (KIP-835)."""
+"""metadata.version 3.3-IV1: from this level on an idle leader writes NoOpRecords (KIP-835)."""
 
 
 class PartitionStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One record about one partition. `before` is None for a new partition, `after` for one that is gone."""
+    """One record about one partition. `before` is None for a new partition, `after` for a deleted one."""
 
     offset: int
     record: object
@@ -48,7 +49,8 @@ class PartitionStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One record about one broker. `before` is None for an unknown broker, `after` for one that is gone."""
+    """One record about one broker. `before` is None for an unknown broker, `after` for an unregistered
+    one."""
 
     offset: int
     record: object
@@ -58,7 +60,7 @@ class BrokerStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def was_fenced(self) -> bool:
-        """True if this record turned an unfenced broker into a fenced one, or into none."""
+        """True if this record fenced or unregistered an unfenced broker."""
         return (
             self.before is not None and not self.before.fenced and (self.after is None or self.after.fenced)
         )
@@ -71,7 +73,7 @@ class BrokerStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def began_shutdown(self) -> bool:
-        """True if this record says that the broker is in controlled shutdown now."""
+        """True if with this record the broker enters controlled shutdown."""
         return (
             self.after is not None
             and self.after.in_controlled_shutdown
@@ -92,9 +94,10 @@ class BrokerStep(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class BrokerStory:
-    """Offsets and times (Unix ms) of what the log last said about a broker; None where it said nothing.
-    `alive`: of a record that its registration or heartbeat brought about; `moved_off`: of a leadership that
-    was taken from it in a batch of SLICE_MIN partitions while nothing said why."""
+    """Offsets and times (Unix ms) of what the log last said about a broker; None if it said nothing.
+
+    `alive`: of a record that its registration or heartbeat caused. `moved_off`: of a leadership that it lost
+    in a batch of SLICE_MIN partitions without a known reason."""
 
     registered: Place | None = None
     unfenced: Place | None = None
@@ -126,11 +129,14 @@ class BrokerStory:
 
 @dataclass(slots=True, kw_only=True)
 class BatchChanges:
-    """What one batch did. `records` is everything in it, in order; `refused` are records that do not fit the
-    state. `found` maps offsets of settings to what they found in place, `idle` are those of records that
-    changed nothing. `unplaced` are records about what was there before a trimmed log began, while its state
-    is not known (see `strangers`). `made` are (offset of the first, topic, count) of new partitions that are
-    not in `partitions`: each has a leader and its minimum ISR. `asked`: who or what caused it, as it says."""
+    """What one batch did.
+
+    `records` is everything in it, in order; `refused` are records that do not fit the state. `found` maps
+    offsets of settings to their previous values; `idle` are offsets of records that changed nothing.
+    `unplaced` are records about something from before a trimmed log began, while its state is unknown (see
+    `strangers`). `made` are (offset of the first, topic, count) of new partitions that are not in
+    `partitions`: each has a leader and its minimum ISR. `asked` is what caused the batch, according to the
+    batch."""
 
     base_offset: int
     epoch: int

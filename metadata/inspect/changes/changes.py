@@ -1,8 +1,8 @@
-"""Records as changes: for every record of a batch, what it found and what it left behind.
+"""Records as changes: for every record of a batch, the state before and after it.
 
 Owns the step from records to (before, after) of partitions and brokers, one record at a time, and what the
-log said so far about each broker. The one interpreter (`metadata.replay`) applies the records; nothing is
-frozen, so that a long log costs no image a batch. Knows neither files nor what a change means to people.
+log has said so far about each broker. The single interpreter (`metadata.replay`) applies the records, without
+freezing an image per batch. Knows neither files nor what a change means to people.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 
 class ChangeFeed:
-    """Feed it every batch in log order, beginning with the state at the log's start."""
+    """Feed it every batch in log order, starting with the state at the log's start."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class ChangeFeed:
         names: Mapping[bytes, str] | None = None,
         is_middle: bool = False,
     ) -> None:
-        """With `is_known` False nothing says what was before the first batch, until `learn` does; `names` are
-        those of topics by their ids, which never change, as far as a later snapshot tells them. With
-        `is_middle` the log holds more before the image (see `ask_before`)."""
+        """With `is_known` False the state before the first batch is unknown until `learn`. `names` are topic
+        names by id from a later snapshot; a topic's id never changes. With `is_middle` the log has records
+        before the image (see `ask_before`)."""
         self._refused: list[ReplayError] = []
         self._start(MetadataImage() if image is None else image)
         self.is_known = is_known
@@ -85,26 +85,26 @@ class ChangeFeed:
         self._engine = Replayer(ReplayState(image), on_error=self._refused.append)
 
     def learn(self, image: MetadataImage) -> None:
-        """A snapshot says what the state is from here on."""
+        """Takes the state from a snapshot."""
         self._start(image)
         self.is_known = True
 
     def forget(self) -> None:
-        """Records are lost: nothing says what the state is, until `learn` does."""
+        """Records are lost: the state is unknown until `learn`."""
         topics = self._engine.builder.topics.freeze()
         self._later_names = {**self._later_names, **{one.topic_id: one.name for one in topics.all()}}
         self._start(MetadataImage())
         self.is_known = False
 
     def ask_before(self, from_ms: int | None = None) -> None:
-        """Who looks at a broker's story did not find what may be before the first batch; only from a time
-        on would it matter."""
+        """A reader of a broker's story lacks something from before the first batch; it matters
+        only from `from_ms` on."""
         begins_ms = self._begins_ms
         self.asked_before |= begins_ms is not None and (from_ms is None or from_ms <= begins_ms)
 
     @property
     def state(self) -> ImageBuilder:
-        """The state after the batches so far. For reading only, and only until the next batch."""
+        """The state after the batches so far. Read-only, and valid only until the next batch."""
         return self._engine.builder
 
     def replayed(self) -> ReplayState:
@@ -117,12 +117,12 @@ class ChangeFeed:
 
     @property
     def metadata_version(self) -> int:
-        """The level in force: it says what a controller writes down."""
+        """The metadata.version in force: it decides what a controller records."""
         least = NOOP_LEVEL if self._idle_records and not self.is_known else MIN_METADATA_VERSION
         return self.state.finalized.get(METADATA_VERSION, least)
 
     def topic_config(self, topic: str, key: str) -> str | None:
-        """A topic's setting as the log says it: its own, else the brokers' default, else None."""
+        """A topic's setting according to the log: its own, else the brokers' default, else None."""
         configs = self._engine.builder.configs
         for resource in (ConfigResource(TOPIC_RESOURCE, topic), ConfigResource(BROKER_RESOURCE, "")):
             value = (configs.get(resource) or {}).get(key)
@@ -131,7 +131,7 @@ class ChangeFeed:
         return None
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """A topic's name, also of one that was deleted by the last batch."""
+        """A topic's name, even if the last batch deleted it."""
         entry = self._engine.builder.topics.by_id.get(topic_id)
         if entry is not None:
             return entry.info.name
@@ -148,19 +148,19 @@ class ChangeFeed:
         return [] if entry is None else [topics.at(row) for row in entry.rows().tolist()]
 
     def pieces(self, run: BatchRun, concern: Concern) -> Iterator[RecordBatch | Stretch]:
-        """A run that comes next, in batches for `batch` and in stretches for `pass_over`."""
+        """The next run, in batches for `batch` and stretches for `pass_over`."""
         return pieces(run, concern, self._engine.builder.topics.by_name.get)
 
     def is_passed(self, batch: RecordBatch, concern: Concern) -> bool:
-        """Whether a batch that comes next is one for `pass_over`."""
+        """Whether the next batch is one for `pass_over`."""
         return is_passed(batch, concern, self._engine.builder.topics.by_name.get)
 
     def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
-        """Applies batches that no one wants told. Gives the records that cannot be decoded; those that do not
-        fit the state are not its caller's."""
+        """Applies batches whose changes are not needed. Returns the records that cannot be decoded; those
+        that do not fit the state are not the caller's concern."""
         self._refused.clear()
         builder = self._engine.builder
-        # Batches are taken as they come, also behind damage.
+        # Batches are taken as they are, also after damage.
         if isinstance(stretch, Stretch):
             self._idle_records = self._idle_records or stretch.is_idle
             builder.offset = stretch.base_offset
@@ -174,8 +174,8 @@ class ChangeFeed:
         return [error for error in self._refused if isinstance(error.__cause__, RecordDecodeError)]
 
     def changed(self, stretch: Stretch, wanted: Wanted) -> list[BatchChanges]:
-        """Applies a stretch of partition changes; gives what each of those that are `wanted` did, in order.
-        The state is already that behind all of them, which changed nothing but partitions."""
+        """Applies a stretch of partition changes. Returns what each `wanted` one did, in order. The state is
+        already the one after all of them, which changed only partitions."""
         taken = taken_together(self._engine.builder, stretch)
         if taken is None:
             return self._halved(stretch, wanted)
@@ -183,7 +183,7 @@ class ChangeFeed:
         return list(taken.changes(self._engine.builder, wanted))
 
     def _halved(self, stretch: Stretch, wanted: Wanted) -> list[BatchChanges]:
-        """The same of a stretch that holds something unusual: it ends up alone."""
+        """The same for a stretch with something unusual in it: halves it until that batch is alone."""
         if stretch.batches >= MIN_BATCHES:
             low, high = stretch.split(stretch.batches // 2)
             return [*self.changed(low, wanted), *self.changed(high, wanted)]
@@ -199,8 +199,8 @@ class ChangeFeed:
     def created(
         self, batch: RecordBatch, is_fine: Callable[[ImageBuilder, list[bytes]], bool]
     ) -> BatchChanges | None:
-        """Applies a batch that comes next if it only creates topics and partitions and if these topics are
-        fine then. Otherwise applies nothing and gives None."""
+        """Applies the next batch if it only creates topics and partitions and `is_fine` accepts these topics
+        afterwards. Otherwise applies nothing and returns None."""
         builder = self._engine.builder
         creations = read_creations(batch, builder)
         if creations is None:
@@ -253,8 +253,8 @@ class ChangeFeed:
         return found
 
     def _set_apart(self, found: BatchChanges) -> None:
-        """While no one knows what was before the log, records that do not fit are no faults for that, and
-        what was not there may have been."""
+        """While the state before the log is unknown, records that do not fit are not faults, and what was not
+        found may have existed."""
         self._idle_records = self._idle_records or any(
             isinstance(record, r.NoOpRecord) for _, record in found.records
         )
@@ -334,7 +334,7 @@ class ChangeFeed:
         return len(self._refused) == refused
 
     def _compare(self, found: BatchChanges, record: object, offset: int) -> bool:
-        """Applies a record and notes what it found, and whether it changed that."""
+        """Applies a record and notes what it found. Returns whether it changed that."""
         before = subject(record, self.state)
         applied = self._apply(found, record, offset)
         if before is not NOT_JUDGED:
@@ -360,8 +360,8 @@ class ChangeFeed:
         return known is not None and not known.fenced and not known.in_controlled_shutdown
 
     def _note_moves(self, found: BatchChanges) -> None:
-        """Remembers from which active brokers a leadership was taken, in a batch that is large enough: so a
-        split fence begins."""
+        """Remembers which active brokers lost a leadership in a batch that is large enough: a split
+        fence begins like this."""
         if len(found.partitions) < SLICE_MIN:
             return
         for step in found.partitions:
@@ -376,7 +376,7 @@ class ChangeFeed:
 
 
 def broker_of(record: object) -> int | None:
-    """The broker that a record is about; None for a record about something else."""
+    """The broker that a record is about; None for any other record."""
     match record:
         case (
             r.BrokerRecord(broker_id=broker_id)

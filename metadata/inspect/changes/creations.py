@@ -1,7 +1,7 @@
-"""Batches that only create topics and partitions, taken as a whole: what a creation of thousands looks like.
+"""Batches that only create topics and partitions, taken as a whole: how thousands of creations appear.
 
-Owns the look at whether a batch is nothing but that, so that its partitions can be told as counts, and the
-way back where it turns out otherwise. Applies by the one interpreter. Knows no texts.
+Owns the test for such a batch, so that its partitions can be reported as counts, and the fallback if the
+batch turns out otherwise. Applies records with the single interpreter. Knows no texts.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 from metaquorum.storage.batches.batch import RecordBatch
 
 MIN_PARTITIONS = 32
-"""Batches with fewer are told record by record."""
+"""Batches with fewer partitions are reported record by record."""
 
 _LATEST = SCHEMA_BY_CLASS[r.PartitionRecord].latest_version
 _OTHER_KEYS = (2, 4, 20)
-"""TopicRecord, ConfigRecord, and the NoOpRecord that says who asked."""
+"""TopicRecord, ConfigRecord, and the NoOpRecord that names the cause."""
 _INDEX_BYTES, _ID_BYTES = 4, 16
 """A partition record begins with the partition's index and its topic's id."""
 
@@ -38,8 +38,8 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(slots=True, kw_only=True)
 class Creations:
-    """What the records of a batch say that was not applied yet. `others` are topics and settings of these
-    topics, with offsets; `made` maps topic ids to (number of new partitions, offset of the first)."""
+    """What the records of a batch say, before they are applied. `others` are topics and their settings, with
+    offsets; `made` maps topic ids to (number of new partitions, offset of the first)."""
 
     asked: BatchCause | None = None
     others: list[tuple[int, r.TopicRecord | r.ConfigRecord]] = field(default_factory=list)
@@ -47,13 +47,13 @@ class Creations:
 
 
 def may_create(batch: RecordBatch) -> bool:
-    """Whether a batch holds many new partitions and nothing else but topics and settings, by its frames."""
+    """Whether a batch, by its frames, holds many new partitions and otherwise only topics and settings."""
     return not batch.header.is_control and _frames(batch) is not None
 
 
 def read_creations(batch: RecordBatch, builder: ImageBuilder) -> Creations | None:
-    """What a batch creates on top of `builder`; None for a batch that has to be told record by record: of
-    records that do not fit, partitions that are there already, settings of other things."""
+    """What a batch creates on top of `builder`; None for a batch that must be reported record by record: with
+    records that do not fit, existing partitions, or settings of other resources."""
     frames = _frames(batch)
     if frames is None:
         return None
@@ -86,8 +86,8 @@ def read_creations(batch: RecordBatch, builder: ImageBuilder) -> Creations | Non
 
 
 def all_led_and_in_sync(builder: ImageBuilder, topic_ids: list[bytes], min_isrs: list[int]) -> bool:
-    """Whether every partition of these topics has a leader, and the minimum ISR of its topic (at most as many
-    as its replicas)."""
+    """Whether every partition of these topics has a leader and its topic's minimum ISR (capped at its
+    number of replicas)."""
     by_topic = [builder.topics.by_id[topic_id].rows() for topic_id in topic_ids]
     wanted = np.repeat(np.array(min_isrs, dtype=np.int64), [len(rows) for rows in by_topic])
     columns = builder.topics.columns
@@ -114,8 +114,8 @@ def _frames(batch: RecordBatch) -> Frames | None:
 def _made(
     frames: Frames, places: Numbers, topics: dict[bytes, int], builder: ImageBuilder
 ) -> dict[bytes, tuple[int, int]] | None:
-    """(count, first record) of new partitions by topic id, by the first record; None where one is named
-    twice, is there already or comes before its topic."""
+    """(count, first record) of new partitions by topic id, ordered by first record; None if one appears
+    twice, exists already or precedes its topic."""
     starts = frames.starts[places] + FRAME_BYTES
     whole = gather(frames, starts, _INDEX_BYTES + _ID_BYTES, np.dtype(f"V{_INDEX_BYTES + _ID_BYTES}"))
     if len(np.unique(whole)) != len(whole):
@@ -138,7 +138,7 @@ def _made(
 
 
 def _settings_are_new(others: list[tuple[int, r.TopicRecord | r.ConfigRecord]]) -> bool:
-    """Whether the settings are of topics that the batch creates, each once."""
+    """Whether the settings belong to topics that the batch creates, each set once."""
     names = {record.name for _, record in others if isinstance(record, r.TopicRecord)}
     seen: set[tuple[str, str]] = set()
     for _, record in others:

@@ -1,6 +1,7 @@
 """Records that change nothing: what they say was already set.
 
-Owns what one record is about, and the comparison of that before and after it. Knows no files and no texts.
+Owns which entity a record is about, and the comparison of its state before and after. Knows no files and no
+texts.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from metaquorum.metadata.meaning.meanings import quota_entity
 from metaquorum.metadata.records import types as r
 
 NOT_JUDGED = object()
-"""Of records that always say something: registrations, topics, the quorum's own."""
+"""For records that always count as a change: registrations, topics, the quorum's own."""
 
 
 def subject_key(record: object) -> tuple[str, Hashable, str] | None:  # noqa: PLR0911
-    """What the record sets or removes: (kind, which one, key of it); None if it is not judged."""
+    """What the record sets or removes: (kind, which one, key of it); None for records that are not
+    compared."""
     match record:
         case r.ConfigRecord():
             return "config", ConfigResource(record.resource_type, record.resource_name), record.name
@@ -40,7 +42,7 @@ def subject_key(record: object) -> tuple[str, Hashable, str] | None:  # noqa: PL
 
 
 def subject(record: object, state: ImageBuilder) -> object:
-    """What the record is about, as it is in `state`; None where nothing is there."""
+    """The state of what the record is about; None if it does not exist."""
     found = subject_key(record)
     if found is None:
         return NOT_JUDGED
@@ -58,12 +60,12 @@ _HELD = {
     "feature": "finalized",
     "broker": "brokers",
 }
-"""Where the state has each kind."""
+"""The part of the state that has each kind."""
 
 
 def only_epoch_differs(before: PartitionInfo, after: PartitionInfo) -> bool:
-    """Whether a change raised the partition epoch and did nothing else. One that raises the leader epoch says
-    something: the replicas are to start over with the same leader."""
+    """Whether a change only raised the partition epoch. Raising the leader epoch is a change: the replicas
+    must start over with the same leader."""
     return all(
         getattr(before, name) == getattr(after, name)
         for name in before.__struct_fields__

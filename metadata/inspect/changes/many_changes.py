@@ -1,6 +1,6 @@
-"""Partition changes of one record per batch, a stretch of them at once: what each found and left, as steps.
+"""A stretch of one-record partition changes handled at once: what each found and left, as steps.
 
-Owns the step from columns to those of the changes that someone wants as objects. Derives nothing.
+Owns the step from columns to objects, for the changes that a caller wants. Derives nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metaquorum.metadata.records.codec import decode
 from metaquorum.storage.log.runs import BatchRun
 
 Wanted = Callable[[Versions, IntArray], npt.NDArray[np.bool_]]
-"""Says of changes, and of the rows before them, which are wanted."""
+"""Decides which changes are wanted, given the changes and the rows before them."""
 
 
 def nothing(versions: Versions, before: IntArray) -> npt.NDArray[np.bool_]:
@@ -72,7 +72,7 @@ class Taken(NamedTuple):
 
 
 def taken_together(builder: ImageBuilder, stretch: Stretch) -> Taken | None:
-    """Applies a stretch of changes; None, with nothing applied, where one of them is unusual."""
+    """Applies a stretch of changes; None, with nothing applied, if one of them is unusual."""
     run = stretch.part()
     frames = read_run(run)
     versions = None if frames is None else versions_of(builder, frames, stretch.changes)

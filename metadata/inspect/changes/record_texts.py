@@ -1,4 +1,4 @@
-"""How settings, quotas, ACLs and credentials are said in words. Owns the texts only; no secret is in one."""
+"""Settings, quotas, ACLs and credentials in words. Owns only the texts; none of them contains a secret."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The first place of a log at which a check turns false: by binary search where it is sound, else by a scan.
+"""The first place in a log at which a check turns false: by binary search if that is sound, else by a scan.
 
-Owns the choice of the method, the search, and the record within the batch. A check that can turn false only
-once (by its form, or because the user vouches for it) is asked at snapshots, so that all but the records
-between two of them are never read; every other check is asked after every batch. Knows no terminal.
+Owns the choice of method, the search, and the record within the batch. A check that can turn false only once
+(by its form, or because the user vouches for it) is evaluated at snapshots, so that only the records between
+two of them are read; any other check is evaluated after every batch. Knows no terminal.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.types import LogPosition
 
 STRIDE = 64
-"""Batches between two questions while a search by halving walks from one snapshot to the next."""
+"""Batches between two evaluations while a binary search walks from one snapshot to the next."""
 
 
 def bisect(
@@ -56,7 +56,7 @@ def bisect(
 ) -> Bisection:
     """Where `check` first turns false between `start` (None: as early as the log reaches) and `end`.
 
-    A state in which the check is undefined (the entity is not there) is neither true nor false. Raises
+    A state in which the check is undefined (the entity does not exist) is neither true nor false. Raises
     InspectError for places that the log does not reach, PredicateError for a predicate that fails on a state.
     """
     if log.is_checkpoint:
@@ -83,7 +83,7 @@ def bisect(
 
 
 class _Search:
-    """One search; counts what it costs."""
+    """One search; counts its cost."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Search:
         )
 
     def state_at(self, point: Point) -> FoundState:
-        """The state at a place, what it does not cover taken in."""
+        """The state at a place; records what it does not cover."""
         coverage, past = self._limits.coverage, self._past_corruption
         found = state_at(self._log, point, self._on_problem, past_corruption=past, coverage=coverage)
         return with_quorum(self._log, found)
@@ -142,7 +142,8 @@ class _Search:
         return self._check.image(Subject(image=found.image, quorum=found.quorum))
 
     def _scan(self, first: FoundState, method: str, reason: str) -> Bisection:
-        """Asks after every batch; the first true state ends the time in which false is no news."""
+        """Evaluates the check after every batch. Until the first true state, false does not
+        count as a change."""
         verdict = self._asked(first)
         was_true, false_first = verdict is Verdict.TRUE, verdict is Verdict.FALSE
         end_offset = first.end_offset
@@ -163,13 +164,13 @@ class _Search:
         )
 
     def _after(self, step: WalkStep, was_true: bool) -> Verdict:
-        """A step is judged by what it changed only where the state before it was fine."""
+        """Evaluates a step by its changes only if the state before it was fine."""
         if was_true or self._check.image is None:
             return self._check.step(step.before, step.after, step.quorum_after)
         return self._check.image(Subject(image=step.after, quorum=step.quorum_after))
 
     def _steps(self, first: FoundState) -> Iterator[WalkStep | Passed]:
-        """The batches from `first` on; those that cannot change the answer go by together."""
+        """The batches from `first` on; those that cannot change the answer are passed over together."""
         found: Iterator[WalkStep | Passed]
         if self._check.concern is None:
             found = steps_from(
@@ -199,7 +200,8 @@ class _Search:
             yield step
 
     def _binary(self, first: FoundState, reason: str) -> Bisection:
-        """Halves the snapshots between `first` and the end, then asks after every batch between two."""
+        """Halves the snapshots between `first` and the end, then evaluates after every batch
+        between two of them."""
         positions = [
             at for at in self._log.snapshots() if at.offset > first.end_offset and self._is_before_end(at)
         ]
@@ -233,7 +235,7 @@ class _Search:
         return self._end.offset is None or position.offset <= self._end.offset
 
     def _snapshot(self, position: LogPosition) -> FoundState | None:
-        """The state in a snapshot; None, after telling it, for one that is not whole."""
+        """The state in a snapshot; None, after reporting it, if it is not whole."""
         snapshot = self._log.snapshot(position)
         found = state_at(snapshot)
         if found.problems:
@@ -257,8 +259,8 @@ class _Search:
         return self._result(BINARY, reason, end_offset)
 
     def _nearer(self, good: FoundState) -> FoundState:
-        """The last state that is not false, to within STRIDE batches: those before it are replayed without a
-        look at each. Stops early at whatever the walk batch by batch must judge itself."""
+        """The last state that is not false, to within STRIDE batches: those before it are replayed without an
+        evaluation after each. Stops early at anything that the walk batch by batch must evaluate itself."""
         start = FoundState(state=good.state, snapshot=good.snapshot, quorum=good.quorum)
         for found in Walk(self._log, start, Notes(None), past_corruption=False).strides(self._end, STRIDE):
             if self._asked(found) is Verdict.FALSE:
@@ -267,7 +269,7 @@ class _Search:
         return good
 
     def headers(self, predicate: Predicate, start_at: Point | None) -> Bisection:
-        """Needs no state: epochs, offsets and times are in the headers of batches."""
+        """Needs no state: epochs, offsets and times are in batch headers."""
         reason = "it needs only offsets, epochs and times"
         first, verdict = self._header_start(predicate, start_at)
         was_true, false_first = verdict is Verdict.TRUE, verdict is Verdict.FALSE
@@ -301,7 +303,8 @@ class _Search:
         return msgspec.structs.replace(self._result(HEADERS, reason, end_offset), always_false=always)
 
     def _header_start(self, predicate: Predicate, start: Point | None) -> tuple[int, Verdict]:
-        """Where to begin, and what the predicate says there: nothing before a trimmed log's first record."""
+        """Where to begin, and the predicate's value there: nothing is known before a
+        trimmed log's first record."""
         base, known = self._log.start_offset, known_from(self._log)
         offset = base if start is None else start.offset
         if offset is not None and (known is None or offset < known):
@@ -310,7 +313,7 @@ class _Search:
         return place.offset, predicate.header_verdict(place.offset, place.epoch, place.timestamp_ms)
 
     def _first_segment(self, start: int, predicate: Predicate) -> int:
-        """Where to begin: at the last segment whose first batch is not false yet, by halving the segments."""
+        """Where to begin: at the last segment whose first batch is not yet false, found by halving."""
         bases = [base for base in self._log.segments if base > start]
         if not self._check.is_monotone:
             return start
@@ -330,7 +333,7 @@ class _Search:
         return start if low < 0 else bases[low]
 
     def _step_at(self, base_offset: int) -> WalkStep:
-        """The batch at an offset with the states around it, from the nearest snapshot."""
+        """The batch at an offset with the states around it, starting from the nearest snapshot."""
         known = known_from(self._log)
         if known is None or base_offset < known:
             found = nothing_known(base_offset)
@@ -343,7 +346,7 @@ class _Search:
         return msgspec.structs.replace(result, step=step, record=self._record(step))
 
     def _record(self, step: WalkStep) -> DecodedRecord | None:
-        """The record from which on the check is false to the end of its batch."""
+        """The record from which on the check is false until the end of its batch."""
         if len(step.records) == 1:
             return step.records[0]
         turned: DecodedRecord | None = None

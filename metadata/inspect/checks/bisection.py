@@ -1,4 +1,4 @@
-"""What a search over a log came to: the offset at which an expression turned, and how sure that is."""
+"""The result of a search over a log: the offset at which an expression turned, and how certain that is."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ BINARY, SCAN, HEADERS = "binary search", "scan", "scan of batch headers"
 
 
 class Bisection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search found.
+    """The result of a search.
 
-    `step` is the batch by which the check turned false, with the states around it, and `record` the first of
-    its records after which it is false (None: the batch as a whole). Both are None when it never turns false
-    (`always_false` False) and when it is false from the first state on (`always_false` True, at
-    `from_offset`). `never_defined`: what it asks for is in no state, so it was neither true nor false.
-    `method` is BINARY, SCAN or HEADERS, `reason` says why that one. `snapshots` were there,
-    `loaded` of them were read; `batches` is how many batches were looked at one by one,
-    and `unknown` how many of their records are from the future. `limits` has what was not looked at.
+    `step` is the batch with which the check turned false, with the states around it, and `record` the first
+    of its records after which it is false (None: the batch as a whole). Both are None if the check never
+    turns false (`always_false` False) and if it is false from the first state on (`always_false` True, at
+    `from_offset`). `never_defined`: what it refers to is in no state, so it was neither true nor false.
+    `method` is BINARY, SCAN or HEADERS, and `reason` says why. `snapshots` is the number available, `loaded`
+    the number read. `batches` is the number evaluated one by one, and `unknown` the number of their records
+    from a newer version. `limits` has what was not covered.
     """
 
     check: str

@@ -1,7 +1,7 @@
-"""A bound on what a user's expression may cost: steps, sizes of numbers and of texts and lists.
+"""A bound on the cost of a user's expression: steps, and sizes of numbers, texts and lists.
 
-Owns the rewriting of a checked expression so that whatever can grow is asked first, and the count of steps of
-one evaluation. Knows neither images nor logs.
+Owns the rewriting of a checked expression so that anything that can grow is checked first, and the count of
+steps of one evaluation. Knows neither images nor logs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 MAX_STEPS = 5_000_000
-"""Items that one evaluation may look at or make, and functions that it may call: several for each of a
-million partitions."""
+"""Items that one evaluation may look at or make, plus functions that it may call: several for each of
+a million partitions."""
 
 MAX_BITS = 100_000
-"""The longest number."""
+"""Size of the longest number."""
 
 GROWING_METHODS = frozenset(
     {
@@ -25,20 +25,20 @@ GROWING_METHODS = frozenset(
         *("format", "format_map"),
     }
 )
-"""Methods of texts and numbers whose result may be much larger than what they are given."""
+"""Methods of texts and numbers whose result may be much larger than their arguments."""
 
 _CONSUMING = (
     *("all", "any", "dict", "enumerate", "filter", "frozenset", "list", "map", "max", "min", "set"),
     *("sorted", "sum", "tuple", "zip"),
 )
-"""Builtins that go through what they are given."""
+"""Builtins that iterate over their arguments."""
 
 _TICK, _EACH, _TEXT = "<tick>", "<each>", "<text>"
-"""Names that no one can write."""
+"""Names that cannot be written in an expression."""
 _OPERATORS = {ast.Pow: "<pow>", ast.Mult: "<mul>", ast.LShift: "<shift>", ast.Add: "<add>", ast.Mod: "<mod>"}
 _CHAIN = "<chain>"
 _FLAT_FROM = 32
-"""Operators in a row from which on they are one call: a longer sum is no deeper nesting."""
+"""From this many operators in a row on, they become one call: a longer sum is not deeper nesting."""
 _PLAIN: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub,
     ast.Div: operator.truediv,
@@ -49,7 +49,7 @@ _PLAIN: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitXor: operator.xor,
     ast.BitAnd: operator.and_,
 }
-"""Operators that make nothing larger than what they are given."""
+"""Operators whose result is not larger than their operands."""
 _REPLACED = frozenset({*_CONSUMING, "range", "repr", "str"})
 _STEPS_OF_A_CALL = 10
 _Sized = (str, bytes, list, tuple)
@@ -57,7 +57,7 @@ _Nested = (list, tuple, set, frozenset, dict)
 
 
 class TooMuch(Exception):
-    """An expression wants more than is allowed; the text says what."""
+    """An expression exceeds what is allowed; the text says in what."""
 
 
 class Budget:
@@ -68,14 +68,14 @@ class Budget:
     def __init__(self) -> None:
         self._left = MAX_STEPS
         self.names: dict[str, Any] = self._names()
-        """What a bounded expression needs besides its own names."""
+        """What a bounded expression needs in addition to its own names."""
 
     def begin(self) -> None:
-        """All steps are there again."""
+        """Resets the count of steps."""
         self._left = MAX_STEPS
 
     def tick(self, steps: int = 1) -> bool:
-        """Counts steps; always False. Raises TooMuch."""
+        """Counts steps. Always returns False. Raises TooMuch."""
         self._left -= steps
         if self._left < 0:
             raise TooMuch(f"it takes more than {MAX_STEPS:,} steps; simplify it")
@@ -126,7 +126,8 @@ class Budget:
         return made
 
     def _counted_text(self, value: Any) -> Any:
-        """A value whose text is to be made: its parts are counted, also those that it holds many times."""
+        """A value about to be turned into text: its parts are counted, also those that it holds many
+        times."""
         self.tick()
         if isinstance(value, _Nested):
             for one in value:
@@ -153,7 +154,7 @@ class Budget:
         return left + right
 
     def _chained(self, operators: tuple[str, ...], value: Any, *others: Any) -> Any:
-        """`value` with the operators applied one after the other, each as alone."""
+        """`value` with the operators applied one after another, each as if alone."""
         for name, other in zip(operators, others, strict=True):
             value = (_PLAIN_BY_NAME.get(name) or self.names[name])(value, other)
         return value
@@ -206,7 +207,7 @@ class _Bounding(ast.NodeTransformer):
         return node if name is None else _call(name, [node.left, node.right], node)
 
     def _flat(self, node: ast.BinOp, links: list[ast.BinOp]) -> ast.AST:
-        """A long chain as one call, so that nothing that goes through the tree goes deep."""
+        """A long chain as one call, so that code that walks the tree does not recurse deeply."""
         names = tuple(_OPERATORS.get(type(one.op)) or type(one.op).__name__ for one in links)
         values = [self.visit(one) for one in (links[0].left, *(one.right for one in links))]
         operators = ast.copy_location(ast.Tuple([ast.Constant(value=one) for one in names], ast.Load()), node)
@@ -254,7 +255,7 @@ def _call(name: str, arguments: list[ast.expr], place: ast.expr) -> ast.Call:
 
 
 def bounded(tree: ast.Expression, bound: Collection[str] = ()) -> ast.Expression:
-    """The expression with every growing operator, loop and function asked or counted; `tree` is used up.
-    `bound` are the names that it binds itself. Raises RecursionError for one that is nested too deeply."""
+    """The expression with a check or count at every growing operator, loop and function; `tree` is consumed.
+    `bound` are the names that it binds itself. Raises RecursionError if it is nested too deeply."""
     made: ast.Expression = ast.fix_missing_locations(_Bounding(bound).visit(tree))
     return made

@@ -1,7 +1,7 @@
-"""Whether a log keeps the invariants, and its snapshots agree with it.
+"""Whether a log keeps the invariants, and whether its snapshots agree with it.
 
-Owns the walk over one log: every step's invariants, every snapshot against the state that the log makes.
-Findings are values, bounded in number. Several logs of one quorum are `matching`'s. Knows no terminal.
+Owns the walk over one log: every step's invariants, and every snapshot against the state that the log leads
+to. Findings are values, limited in number. `matching` handles several logs of one quorum. Knows no terminal.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from metaquorum.metadata.snapshot import QuorumRecord
 from metaquorum.storage.types import LogPosition
 
 MAX_FINDINGS = 1_000
-"""Findings of one log that are kept; more say nothing new, and are counted."""
+"""Findings kept per log; further ones add nothing new and are only counted."""
 
 MAX_OPEN = 100_000
 """Violations that are remembered, so that none is reported twice."""
 
 _REFUSED = re.compile(r"skipped: offset (\d+): (.*)")
-"""How `states` tells of a record that does not fit the state before it."""
+"""How `states` reports a record that does not fit the state before it."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that breaks a rule. `offset` is that of the batch (or the end of the snapshot) that shows it,
-    `time_ms` its time, `where` the entity's path; `severity` is ERROR or WARNING of `metadata.invariants`."""
+    """A broken rule. `offset` is that of the batch (or the end of the snapshot) that shows it, `time_ms` its
+    time, `where` the entity's path; `severity` is ERROR or WARNING of `metadata.invariants`."""
 
     rule: str
     severity: str
@@ -66,11 +66,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class LogReport:
-    """What was found in one log. `problems` are lines about damage; `unknown` counts records from the
-    future. A broken rule is reported once per entity, where it was first broken; `lasting` are the (rule,
-    entity) that are still broken at the end. `dropped` findings were too many to keep. `coverage` has the
-    ranges whose records were not checked against every rule. `snapshots` were compared with the log;
-    `older_snapshots` end where it has no record, and were read alone."""
+    """The findings of one log.
+
+    `problems` are lines about damage; `unknown` counts records from a newer version. A broken rule is
+    reported once per entity, where it was first broken; `lasting` are the (rule, entity) pairs still broken
+    at the end. `dropped` findings exceeded the limit. `coverage` has the ranges whose records were not
+    checked against every rule. `snapshots` were compared with the log; `older_snapshots` end where it has no
+    record, and were only read."""
 
     log: MetadataLog
     start_offset: int = 0
@@ -89,7 +91,7 @@ class LogReport:
 
     @property
     def is_sound(self) -> bool:
-        """No rule of severity error is broken, and all of the log was looked at and could be read."""
+        """No rule of severity error is broken, and all of the log was read and checked."""
         return not (self.errors or self.problems or self.coverage or self.dropped)
 
     @property
@@ -110,7 +112,7 @@ def check_log(
     past_corruption: bool = False,
     also: Sequence[MetadataLog] = (),
 ) -> LogReport:
-    """All invariants over one log (or one checkpoint), and its snapshots against what the log makes.
+    """Checks all invariants over one log (or one checkpoint), and its snapshots against the log's state.
 
     `also` are snapshots of other nodes of the quorum, which must agree as well. Raises InspectError for a log
     without a beginning.
@@ -200,7 +202,7 @@ class _Checker:
             coverage=coverage,
         )
         self._begin(start)
-        # Idle batches change nothing, but for the ends of snapshots.
+        # Idle batches change nothing, except where a snapshot ends.
         stamps = Stamps()
         concern = Concern(stops=frozenset(at.offset for at, _ in self._snapshots), together=True)
         for step in steps_about(
@@ -228,13 +230,13 @@ class _Checker:
             report.unknown += start.unknown
             report.lasting = frozenset((one.rule, one.where) for one in report.findings)
             return
-        # Once more in whole: what no step can break by its records, such as the counts of our own indexes.
+        # Check the whole image too, for what no record can break, such as the counts of our own indexes.
         at_end = check_image(last.after, limit=MAX_OPEN)
         self._found(at_end, last)
         report.lasting = frozenset((one.rule, one.where) for one in at_end)
 
     def _older_snapshots(self, known: int | None) -> None:
-        """Reads those that the walk does not reach; it begins with the one at `known`."""
+        """Reads the snapshots that the walk does not reach; it begins with the one at `known`."""
         older = [pair for pair in self._snapshots if known is None or pair[0].offset <= known]
         self._snapshots = self._snapshots[len(older) :]
         for position, snapshot in older:
@@ -242,8 +244,8 @@ class _Checker:
                 self._report.older_snapshots += self._read(snapshot) is not None
 
     def _clock(self, stamps: Stamps | None) -> None:
-        """Where the log's clock jumps, before all else; `stamps` are those of all its batches, if all were
-        seen."""
+        """Reports jumps of the log's clock before all else. `stamps` are those of all its
+        batches, if all were read."""
         report, found = self._report, LogReport(log=self._log)
         clock = clock_of(self._log) if stamps is None else LogClock(*stamps.columns())
         for fault, time_ms in clock_faults(clock):
@@ -254,7 +256,7 @@ class _Checker:
         report.dropped += found.dropped
 
     def _without_state(self, known: int | None) -> None:
-        """Reads what comes before the first known state: nothing but damage can be said of it."""
+        """Reads what precedes the first known state: only damage can be found there."""
         report = self._report
         report.start_offset = report.end_offset = expected = self._log.start_offset
         what = "their records were read and decoded, but rules about states were not checked"
@@ -300,7 +302,8 @@ class _Checker:
             self._snapshot(*self._snapshots.pop(0), step)
 
     def _leap(self, leap: Leap) -> None:
-        """What a leap broke: what was told is passed over, or counted, without a look at it."""
+        """Reports what a leap broke. Violations reported before are skipped or counted,
+        without a closer look."""
         broken, told = leap.broken(), self._told
         states = told.of(leap.after.topics, broken)
         self._report.dropped += int(np.count_nonzero(states == COUNTED))
@@ -317,8 +320,8 @@ class _Checker:
                 self._report.dropped += 1
 
     def _faults(self, faults: Iterable[Fault], epoch: int, time_ms: int) -> None:
-        """What records say that they may not. Of those that change nothing, the first about each thing:
-        what is set again and again may be so by the thousand."""
+        """Reports rules that records break. Of records that change nothing, only the first about each entity:
+        one that is set repeatedly may cause thousands."""
         for one in faults:
             if one.rule == IDLE_RULE:
                 if (one.rule, one.where) in self._open:
@@ -328,7 +331,7 @@ class _Checker:
             self._report.add(_of_fault(one, epoch, time_ms))
 
     def _refused(self, step: WalkStep) -> list[int]:
-        """A record that cannot be applied is wrong in any log: every node would have stopped on it."""
+        """A record that cannot be applied is wrong in any log: every node would have stopped at it."""
         offsets = []
         for match in filter(None, map(_REFUSED.match, step.problems)):
             offset = int(match[1])
@@ -352,14 +355,14 @@ class _Checker:
             self._report.add(_finding(step, one.rule, one.severity, one.where, one.found))
 
     def _read(self, snapshot: MetadataLog) -> FoundState | None:
-        """What a snapshot holds; None, after telling why, for one that is not whole."""
+        """The state in a snapshot; None, after reporting why, if it is not whole."""
         found = state_at(snapshot)
         for line in found.problems:
             self._problem(line)
         return None if found.problems else found
 
     def _snapshot(self, position: LogPosition, snapshot: MetadataLog, step: WalkStep) -> None:
-        """A snapshot must hold what the log up to its end makes."""
+        """A snapshot must equal the state that the log leads to at its end."""
         if position.offset != step.next_offset or step.state_after.transaction is not None:
             text = f"it ends at offset {position.offset}, inside a batch or a transaction"
             self._report.add(_snapshot_finding(position, step.time_ms, "snapshot", text))

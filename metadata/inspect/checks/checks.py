@@ -1,6 +1,7 @@
-"""What `bisect` can ask of every state of a log: named checks and a user's predicate, behind one interface.
+"""What `bisect` can evaluate on every state of a log: named checks and a user's predicate, with one
+interface.
 
-Owns the names. The invariants themselves are `metadata.invariants`'s. Knows no files.
+Owns the names. `metadata.invariants` owns the invariants themselves. Knows no files.
 """
 
 from __future__ import annotations
@@ -36,14 +37,13 @@ HEALTH = {
     "min-isr": "no ISR is smaller than min.insync.replicas, as far as the log says it",
     "clean-elections": "no leader was elected from outside the ISR",
 }
-"""Checks besides the single rules."""
+"""Checks in addition to the single rules."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One question. `image` answers for a state alone (None: a step is needed), `step` for a step whose
-    state before it was fine. `is_monotone`: it can turn false only once; `is_vouched`: because the user says
-    so. `headers` is set where batch headers are enough. `concern` tells which batches may change the answer,
-    None: all."""
+    """One check. `image` evaluates a state alone (None: a step is needed), `step` a step whose state before
+    it was fine. `is_monotone`: it can turn false only once; `is_vouched`: by the user's word. `headers` is
+    set if batch headers suffice. `concern` limits which batches may change the answer (None: all)."""
 
     name: str
     image: Callable[[Subject], Verdict] | None
@@ -58,12 +58,12 @@ NOT_IDLE = Concern()
 
 
 def known_checks() -> tuple[str, ...]:
-    """The names that `named_check` takes."""
+    """The names that `named_check` accepts."""
     return (*HEALTH, *IMAGE_RULES, *STEP_RULES)
 
 
 def named_check(name: str) -> Check:
-    """A check by its name. Raises ValueError, which lists or suggests names."""
+    """The check of this name. Raises ValueError, which lists or suggests names."""
     known = known_checks()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=2)
@@ -103,7 +103,7 @@ def named_check(name: str) -> Check:
 
 
 def predicate_check(predicate: Predicate, *, vouched: bool = False) -> Check:
-    """A user's expression; `vouched`: the user says that once false it stays false."""
+    """A user's expression as a check; with `vouched`, the user says that once false it stays false."""
     return Check(
         name=predicate.source,
         image=predicate.verdict,
@@ -128,7 +128,7 @@ def _wants(name: str) -> Callable[[Violation], bool]:
 
 
 def _came_under_min_isr(before: MetadataImage, after: MetadataImage) -> bool:
-    """Whether a partition is under min ISR, where none was `before`: only what changed is looked at."""
+    """Whether a partition is under min ISR, given that none was `before`: only changes are looked at."""
     if before.configs is not after.configs:
         return bool(under_min_isr(after))
     if before.topics is after.topics:
@@ -138,7 +138,7 @@ def _came_under_min_isr(before: MetadataImage, after: MetadataImage) -> bool:
 
 
 def unclean_elections(before: MetadataImage, after: MetadataImage) -> list[str]:
-    """Paths of partitions whose leader came from outside the ISR by this step (see `causes`)."""
+    """Paths of partitions whose leader came from outside the ISR in this step (see `causes`)."""
     found: list[str] = []
     if before.topics is after.topics:
         return found
@@ -151,4 +151,4 @@ def unclean_elections(before: MetadataImage, after: MetadataImage) -> list[str]:
 
 
 _COUNTED: dict[str, Callable[[Chunk], int]] = {"all-led": leaderless, "full-isr": under_replicated}
-"""Checks that hold where no partition is counted."""
+"""Checks that hold if the count of partitions is zero."""

@@ -1,6 +1,7 @@
-"""How many partitions of an image have some property, asked again and again along a log.
+"""Counts partitions of an image with some property, repeatedly along a log.
 
-Owns the memory of the last answer, chunk by chunk, so that asking again costs what changed. Knows no records.
+Owns the memory of the last count, chunk by chunk, so that counting again costs only what changed. Knows no
+records.
 """
 
 from __future__ import annotations

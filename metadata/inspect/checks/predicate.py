@@ -1,8 +1,8 @@
-"""A Python expression about an image, typed by a user: checked, compiled, and asked at many offsets.
+"""A Python expression about an image, typed by a user: checked, compiled, and evaluated at many offsets.
 
-Owns what is refused (statements, attributes of `readable`, names that `predicate_names` does not list), and
-mistakes told in one line with a caret. Knows no files. An expression only reads: images are immutable and
-no builtin that reaches outside is given.
+Owns what is refused (statements, attributes outside `readable`, names that `predicate_names` does not list),
+and error messages of one line with a caret. Knows no files. An expression only reads: images are immutable,
+and no builtin that reaches outside is available.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from metaquorum.metadata.inspect.checks.readable import is_refused
 from metaquorum.metadata.inspect.walk.concern import Concern
 
 MAX_LENGTH = 4_000
-"""Characters of an expression at most."""
+"""Maximum number of characters of an expression."""
 
 
 _GROWING = frozenset({"offset", "epoch"})
-"""Names whose values never go down along a log."""
+"""Names whose values never decrease along a log."""
 
 _HEADERS = frozenset({"offset", "epoch", "time_ms"})
-"""Names that batch headers alone give a value."""
+"""Names that batch headers alone can provide."""
 
 _OF_A_TOPIC = frozenset({"topic", "partition", "partitions"})
-"""Names of functions whose first argument names a topic."""
+"""Names of functions whose first argument is a topic."""
 
 _OF_ALL_TOPICS = frozenset({"topics", "leaderless", "violations", "image"})
 
@@ -52,7 +52,7 @@ _PARTS = frozenset(
         *("scram", "delegation_tokens"),
     }
 )
-"""Parts of an image that idle batches leave alone."""
+"""Parts of an image that idle batches do not change."""
 
 
 class PredicateError(Exception):
@@ -68,7 +68,7 @@ class PredicateError(Exception):
 
 
 class Verdict(enum.Enum):
-    """What an expression says about one image. UNDEFINED: it asks for an entity that is not there."""
+    """The value of an expression for one image. UNDEFINED: it refers to an entity that does not exist."""
 
     TRUE = "true"
     FALSE = "false"
@@ -77,8 +77,8 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicate:
-    """A compiled expression. `is_monotone`: by its form it can turn false only once; `headers_only`: batch
-    headers are enough to decide it."""
+    """A compiled expression. `is_monotone`: by its form it can turn false only once. `headers_only`: batch
+    headers suffice to evaluate it."""
 
     source: str
     code: CodeType
@@ -86,14 +86,14 @@ class Predicate:
     is_monotone: bool
     headers_only: bool
     concern: Concern | None = None
-    """Which batches may change the answer; None: all."""
+    """Which batches may change the answer (None: all)."""
     _budget: Budget = field(default_factory=Budget, compare=False, repr=False)
     _leaderless: ChunkCounts = field(
         default_factory=lambda: ChunkCounts(leaderless), compare=False, repr=False
     )
 
     def verdict(self, place: Subject) -> Verdict:
-        """Raises PredicateError for a mistake that shows only when it runs."""
+        """The value for an image. Raises PredicateError for a mistake that shows only at run time."""
         provenance = place.image.provenance
         return self._run(
             {
@@ -132,7 +132,7 @@ class Predicate:
 
 
 def _python_reason(error: Exception) -> str:
-    """Python's own words, without the places of our code, and what there is in place of a wrong attribute."""
+    """Python's own words, without positions in our code, and what exists instead of a wrong attribute."""
     text = re.sub(r"\b\w+\.<locals>\.", "", str(error))
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if not isinstance(error, AttributeError) or error.obj is None or not error.name:
@@ -174,7 +174,7 @@ def compile_predicate(source: str) -> Predicate:
 
 def _compiled(tree: ast.Expression, text: str) -> CodeType:
     try:
-        with warnings.catch_warnings():  # what Python has to say comes as an error when it runs
+        with warnings.catch_warnings():  # what Python warns of is an error at run time
             warnings.simplefilter("ignore", SyntaxWarning)
             return compile(bounded(tree, _bound(tree)), "<predicate>", "eval")
     except (RecursionError, MemoryError):
@@ -182,7 +182,7 @@ def _compiled(tree: ast.Expression, text: str) -> CodeType:
 
 
 def _concern(tree: ast.Expression, used: set[str]) -> Concern | None:
-    """What of a log an expression is about, by its names; None where every batch may count."""
+    """Which part of a log an expression is about, by its names; None if every batch may count."""
     if used & _HEADERS:
         return None
     topics = set[str]()
@@ -203,7 +203,7 @@ def _concern(tree: ast.Expression, used: set[str]) -> Concern | None:
             case _:
                 pass
     if plain:
-        return None  # the image is handed on as a whole, its place in the log included
+        return None  # the whole image is passed on, including its place in the log
     if named or used & _OF_ALL_TOPICS:
         return Concern()
     return Concern(topics=frozenset(topics))
@@ -221,7 +221,7 @@ def _syntax_reason(text: str, column: int, error: SyntaxError) -> str:
 
 
 def _check(tree: ast.Expression, text: str) -> None:
-    """Refuses what is no plain reading of the image, and names that do not exist."""
+    """Refuses anything but plain reading of the image, and names that do not exist."""
     bound = _bound(tree)
     for node in ast.walk(tree):
         column = getattr(node, "col_offset", 0)
@@ -253,8 +253,8 @@ def _bound(tree: ast.Expression) -> set[str]:
 
 
 def _only_falls(node: ast.expr) -> bool:
-    """Whether the value can go from true to false, but never back, as offsets grow: comparisons of what only
-    grows with an upper bound, joined by `and` and `or`."""
+    """Whether the value can turn from true to false but never back as offsets grow: upper bounds on growing
+    values, joined by `and` and `or`."""
     match node:
         case ast.BoolOp(values=values):
             return all(_only_falls(value) for value in values)
@@ -281,7 +281,7 @@ def _only_rises(node: ast.expr) -> bool:
 
 
 def _grows(node: ast.expr) -> bool:
-    """Whether a quantity never goes down along a log: offset, epoch, the next producer id."""
+    """Whether a quantity never decreases along a log: offset, epoch, the next producer id."""
     match node:
         case ast.Name(id=name):
             return name in _GROWING
@@ -297,7 +297,7 @@ def _grows(node: ast.expr) -> bool:
 
 
 def _columns(trace: TracebackType | None) -> tuple[int, int]:
-    """Where in the expression an error came from: the innermost place that is in it (PEP 657)."""
+    """Where in the expression an error came from: the innermost position inside it (PEP 657)."""
     found = (0, 0)
     while trace is not None:
         code = trace.tb_frame.f_code

@@ -1,4 +1,4 @@
-"""The names that an expression about an image may use, and what each of them gives.
+"""The names that an expression about an image may use, and their values.
 
 Owns the helpers and their texts, and which builtins are safe. Knows no syntax.
 """
@@ -64,11 +64,11 @@ HELPERS: dict[str, str] = {
 
 
 class AbsentEntity(Exception):
-    """An expression asked for an entity that does not exist at this offset."""
+    """An expression referred to an entity that does not exist at this offset."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What an expression is asked about."""
+    """What an expression is evaluated on."""
 
     image: MetadataImage
     quorum: QuorumView = msgspec.field(default_factory=QuorumView)
@@ -140,7 +140,7 @@ def _config_of(image: MetadataImage) -> Callable[[str, str], str | None]:
 
 
 class _Brokers(dict[int, BrokerRegistration]):
-    """All registrations; one that is not there makes the expression undefined, as `broker(3)` does."""
+    """All registrations; a missing one makes the expression undefined, as `broker(3)` does."""
 
     def __missing__(self, broker_id: object) -> BrokerRegistration:
         raise AbsentEntity

@@ -1,7 +1,7 @@
-"""What the quorum's own records may not say: rules of `check` about voter sets, kraft.version and elections.
+"""Rules of `check` for the quorum's own records: voter sets, kraft.version and elections.
 
-Owns these rules (KIP-853); their texts are in `record_checks`. Knows the quorum before each control batch, no
-images.
+Owns these rules (KIP-853); their texts are in `record_checks`. Knows the quorum before each control batch,
+but no images.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _voters(view: QuorumView, record: control.VotersRecord, offset: int, epoch: 
         return
     old, new = _keys(view.voter_set), _keys(record.voters)
     if ZERO_UUID in old.values():
-        new = dict.fromkeys(new, ZERO_UUID)  # static voters are known by their ids alone
+        new = dict.fromkeys(new, ZERO_UUID)  # only the ids of static voters are known
     if len(set(old.items()) ^ set(new.items())) > 1:
         text = f"the voters {ids_text(view.voter_set)} become {ids_text(record.voters)} by one record"
         if voter_ids(view.voter_set) == voter_ids(record.voters):

@@ -1,8 +1,8 @@
-"""Which attributes an expression about an image may ask for, so that it reads values and nothing else.
+"""Which attributes an expression about an image may use, so that it reads values and nothing else.
 
-An attribute is refused by its name before the expression runs: the names of everything that writes, reaches
-the columns below an image, or belongs to code rather than to data. What has another name is read, or is a
-mistake that shows when it is asked for.
+An attribute is refused by name before the expression runs: the names of everything that writes, reaches the
+columns below an image, or belongs to code instead of data. Any other name is read, or is an error at run
+time.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _READ = (
     *(BrokerRegistration, ControllerRegistration, PartitionInfo, TopicInfo, QuorumView, Violation),
     *(str, bytes, int, float, tuple, frozenset, range),
 )
-"""What an expression is about: their attributes are there to be read."""
+"""Types that expressions are about: their attributes may be read."""
 
 _NOT_READ = (
     *(np.ndarray, np.dtype, np.generic, memoryview, bytearray, dict, list, set),
     *(PartitionColumns, Chunk, type, ModuleType, FunctionType, MethodType),
     *(GeneratorType, CodeType, FrameType),
 )
-"""What is below, or comes up on the way. Only names that the others or `_OF_DICTS` have, too, can be read."""
+"""Types below these, or met on the way. Only names that the others or `_OF_DICTS` also have can be read."""
 
 _OF_DICTS = frozenset({"get", "items", "keys", "values"})
 _INTERNAL = frozenset(
@@ -52,7 +52,7 @@ _INTERNAL = frozenset(
         *("at", "key_at", "keys_at", "replica_counts"),
     }
 )
-"""Of the image, what gives or takes rows of its columns."""
+"""Attributes of the image that return or take rows of its columns."""
 
 
 def _names(types: tuple[type, ...]) -> frozenset[str]:
@@ -63,5 +63,5 @@ REFUSED = (_names(_NOT_READ) - _names(_READ) - _OF_DICTS) | _INTERNAL | GROWING_
 
 
 def is_refused(name: str) -> bool:
-    """Whether no expression may ask for an attribute of this name."""
+    """Whether expressions may not use an attribute of this name."""
     return name.startswith("_") or name in REFUSED

@@ -1,6 +1,6 @@
-"""What a record itself may not say, whatever the state: rules of `check` about records, and about the clock.
+"""What a record itself may not say, in any state: rules of `check` about records, and about the clock.
 
-Owns these rules. A registration's epoch, records that change nothing, credentials that no login can use,
+Owns these rules: a registration's epoch, records that change nothing, credentials that no login can use,
 times that jump. Knows steps; never writes a secret.
 """
 
@@ -38,21 +38,21 @@ RECORD_RULES = {
     "kraft-version-rises": "kraft.version does not fall, and is at least 1 where there is a voter set",
     "election-names-voters": "an election names the voters in force, and elects one of them",
 }
-"""What `check` asks of records and times, besides the rules of docs/invariants.md."""
+"""What `check` requires of records and times, in addition to the rules of docs/invariants.md."""
 
 IDLE_RULE = "records-change-something"
 
 LEAP_MS = 86_400_000
-"""So far ahead from one batch to the next: the clock was set, or no one wrote."""
+"""This far ahead from one batch to the next, the clock was set or nothing was written."""
 
 MIN_ITERATIONS = 4_096
-"""Of RFC 7677 and of Kafka, for both mechanisms."""
+"""From RFC 7677 and Kafka, for both mechanisms."""
 
 KEY_BYTES = {1: 32, 2: 64}
-"""Of SCRAM-SHA-256 and SCRAM-SHA-512, by the mechanism's number."""
+"""For SCRAM-SHA-256 and SCRAM-SHA-512, by the mechanism's number."""
 
 MAX_RECORDS = 64
-"""Batches with more are not looked at record by record: they are fences and creations of many partitions."""
+"""Larger batches are not looked at record by record: they fence brokers or create many partitions."""
 
 
 class Fault(NamedTuple):
@@ -66,8 +66,8 @@ class Fault(NamedTuple):
 
 
 def record_faults(step: WalkStep, refused: Collection[int], written: int) -> Iterator[Fault]:
-    """Broken rules of a batch's records; `refused` are offsets of records that were not applied, `written` is
-    the offset after the last batch before that is no control batch."""
+    """Broken rules of a batch's records. `refused` are offsets of records that were not applied; `written` is
+    the offset after the last data batch before this one."""
     header = step.batch.header
     if header.is_control or header.records_count > MAX_RECORDS:
         return
@@ -85,9 +85,9 @@ def record_faults(step: WalkStep, refused: Collection[int], written: int) -> Ite
 
 
 def _registration(record: r.BrokerRecord, offset: int, step: WalkStep, written: int) -> Iterator[Fault]:
-    """Kafka takes the offset of the registration, or that of the first record of the decision (3.9 writes ISR
-    changes before it); up to 3.3 it did not count a leader change just before. An amended registration of the
-    same incarnation keeps its epoch."""
+    """Kafka uses the offset of the registration, or of the decision's first record (3.9 writes ISR changes
+    before it); up to 3.3 it did not count a leader change just before. An amended registration of the same
+    incarnation keeps its epoch."""
     known = step.before.brokers.get(record.broker_id)
     amends = known is not None and known.incarnation_id == record.incarnation_id
     if amends and known is not None and record.broker_epoch == known.epoch:
@@ -118,7 +118,7 @@ def _credential(record: r.UserScramCredentialRecord, offset: int) -> Iterator[Fa
 
 
 def falls_inside(records: Iterable[DecodedRecord]) -> Iterator[Fault]:
-    """Where the time of a batch's records falls."""
+    """Where the times of a batch's records decrease."""
     last = None
     for one in records:
         if last is not None and one.timestamp_ms < last:
@@ -133,10 +133,10 @@ def _idle(records: list[DecodedRecord], step: WalkStep) -> Iterator[Fault]:
     often = Counter(key for key in keys if key is not None)
     before: ImageBuilder | None = None
     for one, key in zip(records, keys, strict=True):
-        if key is None or often[key] > 1:  # of several about one thing, only the last shows
+        if key is None or often[key] > 1:  # of several about one entity, only the last shows
             continue
         if isinstance(one.record, r.BrokerRegistrationChangeRecord) and one.record.fenced == FENCED:
-            continue  # a new controller of Kafka 4 fences whom it has not heard of, fenced or not
+            continue  # a new controller of Kafka 4 fences brokers it has not heard from, fenced or not
         if isinstance(one.record, r.PartitionChangeRecord):
             place = one.record.topic_id, one.record.partition_id
             old, new = step.before.topics.partition(*place), step.after.topics.partition(*place)
@@ -158,7 +158,7 @@ def _key(record: object) -> object:
 
 
 def clock_faults(clock: LogClock) -> Iterator[tuple[Fault, int]]:
-    """Where the log's clock jumps, either way, each with the time that it was (Unix ms)."""
+    """Where the log's clock jumps, either way, each with the actual time (Unix ms)."""
     for jump in clock.jumps():
         many = jump.batches > 1
         what = f"offsets {jump.first} to {jump.last}, {jump.batches} batches, are" if many else "the batch is"

@@ -1,1 +1,1 @@
-"""The things of a cluster by path: their fields, histories and differences."""
+"""A cluster's entities by path: their fields, histories and differences."""

@@ -1,7 +1,7 @@
-"""What differs between two states, and the record that made each difference.
+"""The differences between two states, and the record that made each.
 
-Owns the comparison by entity and field, and the search for the records: those between two places of one
-log, or those of each of two logs. Knows no terminal. Memory is that of the two images and of what differs.
+Owns the comparison by entity and field, and the search for the records: those between two places of one log,
+or those of each of two logs. Knows no terminal. Memory is that of the two images and of the differences.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from metaquorum.metadata.replay import Replayer, ReplayState
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
 SHOWN_DIFFERENCES = 3
-"""Of two states that should be equal: so many are told one by one."""
+"""If two states should be equal, this many differences are reported one by one."""
 
 
 class ChangeCause(msgspec.Struct, frozen=True, kw_only=True):
-    """The record that made something so: its offset, the leader epoch and time (Unix ms) of its batch, its
-    type, the log's file that holds it, and who or what caused its batch, where the log says so."""
+    """The record that caused a change: its offset, the leader epoch and time (Unix ms) of its batch, its
+    type, the log file that holds it, and what caused its batch, if the log says so."""
 
     offset: int
     epoch: int
@@ -53,7 +53,7 @@ class ChangeCause(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, step: WalkStep, decoded: DecodedRecord) -> ChangeCause:
-        """The cause that a record of a step is."""
+        """The cause for a record of a step."""
         return cls(
             offset=decoded.offset,
             epoch=step.epoch,
@@ -66,8 +66,8 @@ class ChangeCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FieldChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One field of an entity; None where it is absent. `cause` is the record that made the new value (for
-    two logs: in the second one, `old_cause` in the first); None where only a snapshot says it."""
+    """One field of an entity; None if it is absent. `cause` is the record that made the new value (for two
+    logs: in the second one, `old_cause` in the first); None if only a snapshot has it."""
 
     name: str
     old: Any
@@ -77,8 +77,8 @@ class FieldChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntityChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One entity that differs. `kind` is ADDED, CHANGED or REMOVED; `cause` is the record that added or
-    removed it, or the newest of those that changed it; `old_cause`, for two logs, the same in the first."""
+    """One entity that differs. `kind` is ADDED, CHANGED or REMOVED. `cause` is the record that added or
+    removed it, or the newest of those that changed it; for two logs, `old_cause` is the same in the first."""
 
     entity: str
     kind: str
@@ -94,7 +94,7 @@ def changes_between(
     *,
     quorums: tuple[QuorumView, QuorumView] = (NO_QUORUM, NO_QUORUM),
 ) -> list[EntityChange]:
-    """What differs between two images, sorted by entity, without causes. `wanted` restricts it."""
+    """The differences between two images, sorted by entity, without causes. `wanted` restricts them."""
     changes = []
     paths = set(changed_paths(image_diff(old, new)))
     if quorums[0] != quorums[1]:
@@ -116,7 +116,7 @@ def sort_key(path: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def compared(entity: str, before: Fields | None, after: Fields | None) -> EntityChange | None:
-    """The change from one set of fields to another; None where they are the same."""
+    """The change from one set of fields to another; None if they are equal."""
     if before == after:
         return None
     kind = ADDED if before is None else REMOVED if after is None else CHANGED
@@ -137,8 +137,8 @@ def diff_points(
     wanted: Wanted = EVERYTHING,
     on_problem: OnProblem | None = None,
 ) -> list[EntityChange]:
-    """What differs between two states of one log, each change with its record. `old` may be the later one:
-    the changes are then those of going back, with the records that made what is gone."""
+    """The differences between two states of one log, each with its record. If `old` is the later one, the
+    changes are reversed, with the records that made what is gone."""
     if wanted.has("quorum"):
         _know_quorums(log, old, log, new)
     changes = changes_between(old.image, new.image, wanted, quorums=(old.quorum, new.quorum))
@@ -148,7 +148,7 @@ def diff_points(
     first, last = (old, new) if forward else (new, old)
     tracker = CauseTracker({change.entity for change in changes}, first)
     start, end = _shown_end(first), Point(offset=last.end_offset)
-    # Where replay stopped at a gap, `last` is before it; a snapshot leads past it, and so do causes.
+    # If replay stopped at a gap, `last` is before it; a snapshot leads past it, and so do causes.
     for step in steps(log, start, end, on_problem, past_corruption=True):
         tracker.step(step)
     tracker.take_back()
@@ -164,8 +164,8 @@ def diff_logs(
     *,
     past_corruption: bool = False,
 ) -> list[EntityChange]:
-    """What differs between states of two logs, each change with the record of either log. Elections are
-    compared only where both logs tell of one: a checkpoint does not."""
+    """The differences between states of two logs, each with the record of either log. Elections are compared
+    only if both logs have one: a checkpoint has none."""
     if wanted.has("quorum"):
         _know_quorums(old_log, old, new_log, new)
         if not (old.quorum.is_known and new.quorum.is_known):
@@ -186,13 +186,13 @@ def diff_logs(
 
 
 def _shown_end(found: FoundState) -> Point:
-    """Where the state that is shown ends: before a transaction that is open."""
+    """Where the visible state ends: before an open transaction."""
     opened = found.state.transaction
     return Point(offset=found.end_offset if opened is None else opened.begin_offset)
 
 
 def _know_quorums(old_log: MetadataLog, old: FoundState, new_log: MetadataLog, new: FoundState) -> None:
-    """States that were begun at a snapshot know no election from before it; the logs may."""
+    """States that began at a snapshot lack the election before it; the logs may have it."""
     with_quorum(old_log, old)
     with_quorum(new_log, new)
 
@@ -241,22 +241,22 @@ class _Origin:
 class CauseTracker:
     """Follows some entities through a walk and remembers the record that last changed each field.
 
-    Records inside a metadata transaction count when they come; those of an aborted one are forgotten.
+    Records inside a metadata transaction count when they occur; those of an aborted one are forgotten.
     """
 
     def __init__(self, entities: Iterable[str], start: FoundState) -> None:
-        """`start` is where the walk begins; with a transaction open there, it begins before that."""
+        """`start` is where the walk begins; if a transaction is open there, the walk begins before it."""
         self._entities = frozenset(entities)
         self._origins = {path: _Origin(fields_of(start.image, path, start.quorum)) for path in self._entities}
         self._saved: dict[str, _Origin] | None = None
 
     def of_field(self, entity: str, name: str) -> ChangeCause | None:
-        """The record that made the field what it is (or took it away)."""
+        """The record that gave the field its value (or removed it)."""
         origin = self._origins[entity]
         return origin.fields.get(name) or origin.existence
 
     def of_existence(self, entity: str) -> ChangeCause | None:
-        """The record that added the entity, or removed it, whichever was last."""
+        """The record that added or removed the entity, whichever was last."""
         return self._origins[entity].existence
 
     def newest(self, entity: str) -> ChangeCause | None:
@@ -266,7 +266,7 @@ class CauseTracker:
         return max(causes, key=lambda cause: cause.offset, default=None)
 
     def step(self, step: WalkStep) -> None:
-        """Takes one batch in."""
+        """Takes the next batch."""
         before, after = step.state_before.newest, step.state_after.newest
         touches: dict[str, list[DecodedRecord]] = {}
         for decoded in step.records:
@@ -283,7 +283,7 @@ class CauseTracker:
             self._one_by_one(step, several)
 
     def take_back(self) -> None:
-        """What a transaction that is open here did has no effect."""
+        """Undoes what the open transaction did: it has no effect."""
         self._origins.update(self._saved or {})
         self._saved = None
 
@@ -300,7 +300,7 @@ class CauseTracker:
         origin = self._origins[path]
         if fields == origin.now:
             return
-        # Elections hold whatever becomes of a transaction.
+        # Elections hold whatever the outcome of a transaction.
         if self._saved is not None and path not in self._saved and path != "quorum":
             self._saved[path] = origin.copy()
         old, new = origin.now or {}, fields or {}
@@ -313,7 +313,7 @@ class CauseTracker:
         origin.now = fields
 
     def _one_by_one(self, step: WalkStep, paths: list[str]) -> None:
-        """For entities that several records of one batch touch: which of them changed what."""
+        """For entities that several records of one batch touch: finds which of them changed what."""
         engine = Replayer(step.state_before, on_error=lambda error: None)
         quorum = step.quorum_before
         control = step.batch.header.is_control
@@ -338,7 +338,7 @@ def all_touched(step: WalkStep) -> Iterator[tuple[str, DecodedRecord]]:
 
 
 def state_differences(one: MetadataImage, other: MetadataImage) -> Iterator[tuple[str, str]]:
-    """(entity, difference) of two images that should be equal, a few of them."""
+    """(entity, difference) of two images that should be equal, up to a few."""
     changes = changes_between(one, other)
     for change in changes[:SHOWN_DIFFERENCES]:
         fields = ", ".join(f"{at.name} {at.old} -> {at.new}" for at in change.fields)

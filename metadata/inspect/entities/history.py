@@ -1,7 +1,7 @@
-"""The life of an entity as rows: what it was from one place of the log to another.
+"""The life of an entity as rows: its fields from one place in the log to another.
 
-Owns the intervals. A row holds from the batch that made it so (for a metadata transaction, from its end on)
-to the batch that made it different. Knows no terminal. Memory is that of an image and of the open rows.
+Owns the intervals. A row holds from the batch that set it (for a metadata transaction, from its end on) to
+the batch that changed it. Knows no terminal. Memory is that of an image and of the open rows.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ from metaquorum.metadata.records.batches import DecodedRecord
 class Span(msgspec.Struct, frozen=True, kw_only=True):
     """One row: an entity's fields from `from_offset` (inclusive) to `to_offset` (exclusive).
 
-    Offsets are those of whole batches; times are Unix ms. `cause` is the last record of the batch that made
-    it so, None where the rows begin with it (in a snapshot, or at the place that was asked for);
-    `ended_by` that of the batch that ended it.
-    `to_offset` and `to_ms` are None while it still holds.
+    Offsets are those of whole batches; times are Unix ms. `cause` is the last record of the batch that set
+    the fields, None if the rows begin with it (in a snapshot, or at the requested place); `ended_by` is that
+    of the batch that ended it. `to_offset` and `to_ms` are None while it still holds.
     """
 
     entity: str
@@ -67,10 +66,11 @@ def history(
     *,
     past_corruption: bool = False,
 ) -> Iterator[Span]:
-    """The rows of every wanted entity, in the order in which they ended; those that still hold come last.
+    """The rows of every wanted entity, in the order in which they ended; those that still hold are last.
 
-    `limits` is told what the rows do not cover. Only what is visible counts: records inside an open metadata
-    transaction make no row. Raises InspectError for a checkpoint, which is one state, and as `steps` does.
+    `limits` receives what the rows do not cover. Only the visible state counts: records inside an open
+    metadata transaction make no row. Raises InspectError for a checkpoint, which is one state, and as `steps`
+    does.
     """
     if log.is_checkpoint:
         raise InspectError(f"{log.path} is a single state, not a history; give the directory of its log")
@@ -113,7 +113,7 @@ def _alone(
     on_problem: OnProblem | None,
     limits: Limits,
 ) -> Generator[Span, None, _Follower]:
-    """The rows before the first known state: of what began in the log, records tell all."""
+    """The rows before the first known state: for what began in the log, records suffice."""
     known, limit = known_from(log), end
     if known is not None and end.time_ms is None:
         limit = Point(offset=known if end.offset is None else min(known, end.offset))
@@ -160,13 +160,13 @@ def concern_of(wanted: Wanted) -> Concern:
 
 
 class _Follower:
-    """Knows the rows that are open; begins with those that hold in a state."""
+    """Keeps the open rows, starting with those that hold in a state."""
 
     def __init__(
         self, wanted: Wanted, found: FoundState, clock: Callable[[], LogClock], *, is_alone: bool = False
     ) -> None:
-        """`is_alone`: nothing says what was before, so a resource of which a key was set may have others.
-        `clock` reads the log's clock, where its stamps jump."""
+        """`is_alone`: the state before is unknown, so a resource may have keys besides those that were set.
+        `clock` reads the log's clock if its timestamps jump."""
         self.clock = RunningClock(clock)
         self._now_ms = -1
         self._wanted = wanted
@@ -191,12 +191,12 @@ class _Follower:
         return self._is_alone and path.startswith(_OF_MANY_KEYS) and is_whole
 
     def _is_other(self, path: str, decoded: DecodedRecord) -> bool:
-        """Whether one key of a resource was asked for, and the record sets another one."""
+        """Whether one key of a resource is wanted and the record sets another one."""
         key, record = self._wanted.key_of(path), decoded.record
         return key is not None and isinstance(record, r.ConfigRecord) and record.name != key
 
     def take_over(self, before: _Follower) -> None:
-        """Goes on with the rows that are open in `before` and that hold here, too."""
+        """Takes over the rows that are open in `before` and still hold here."""
         for path, row in self.open.items():
             old = before.open.get(path)
             if old is not None and old.fields == row.fields:

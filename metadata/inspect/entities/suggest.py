@@ -1,6 +1,6 @@
-"""Names for a user who typed another one, or half of one: what an image holds, as entity paths.
+"""Suggests names for a mistyped or incomplete one: what an image holds, as entity paths.
 
-Owns what is close to a mistyped path, and what may follow the beginning of one. Knows no terminal.
+Owns what is close to a mistyped path, and the continuations of an incomplete one. Knows no terminal.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from metaquorum.metadata.inspect.entities.views import entities_of
 from metaquorum.metadata.inspect.log.entities import KINDS
 
 SHOWN = 10
-"""Names that are listed, where nothing is close."""
+"""How many names are listed if none is close."""
 MAX_COMPARED = 20_000
-"""Of more names only those that begin alike are compared."""
+"""Among more names, only those with the same beginning are compared."""
 
 
 def suggestion(path: str, image: MetadataImage, more: Iterable[str] = ()) -> str:
-    """The end of a sentence that says that there is no `path`: "; did you mean topic/orders?" or "; known are
-    0, 1", or nothing, also where there is such a thing. `more` are paths besides those of the image."""
+    """The end of a sentence that says that `path` does not exist: "; did you mean topic/orders?" or "; known
+    are 0, 1". Empty if nothing fits or the path exists. `more` are paths in addition to the image's."""
     kind, _, rest = path.partition("/")
     if not rest:
         return ""
@@ -56,7 +56,7 @@ def _topic(rest: str, image: MetadataImage, others: set[str]) -> str:
 
 
 def _close(wanted: str, known: list[str]) -> str | None:
-    """The name that is most alike."""
+    """The most similar name."""
     same = next((one for one in known if one.lower() == wanted.lower()), None)
     if same is not None:
         return same
@@ -76,7 +76,7 @@ def _numbers_first(path: str) -> tuple[int, str]:
 
 
 def _of_kind(kind: str, image: MetadataImage) -> set[str]:
-    """Paths of everything of a kind but topics, by the names that users type."""
+    """Paths of everything of a kind except topics, by the names that users type."""
     found: set[str] = set()
     for path in entities_of(image, with_topics=False):
         for name in (path, *_aliases(path)):
@@ -86,7 +86,7 @@ def _of_kind(kind: str, image: MetadataImage) -> set[str]:
 
 
 def _aliases(path: str) -> Iterator[str]:
-    """user/alice for a SCRAM credential and for quotas, and client-id/app and ip/10.0.0.1 for these."""
+    """user/alice for a SCRAM credential and for quotas, plus client-id/app and ip/10.0.0.1 for quotas."""
     kind, _, rest = path.partition("/")
     if kind == "scram":
         yield f"user/{rest.partition('/')[2]}"
@@ -98,7 +98,7 @@ def _aliases(path: str) -> Iterator[str]:
 
 
 def continuations(beginning: str, image: MetadataImage) -> list[str]:
-    """Paths that continue from what was typed, one part at a time: kinds, then names, then partitions."""
+    """Paths that continue what was typed, one part at a time: kinds, then names, then partitions."""
     kind, slash, rest = beginning.partition("/")
     if not slash:
         return [one for one in KINDS if one.startswith(kind)]

@@ -1,4 +1,4 @@
-"""What a user asks about: an entity and perhaps one field of it, as text. Knows no log."""
+"""The target of a user's question: an entity and optionally one of its fields, as text. Knows no log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from metaquorum.metadata.inspect.log.entities import entity_problem
 
 _ALSO = ("quota", "scram")
-"""Canonical kinds of `views` that users mostly ask for as user/alice."""
+"""Canonical kinds of `views` that users mostly type as user/alice."""
 _PARTITION = re.compile(r"(topic/.+/\d+)\.([A-Za-z_]+)")
 _NODE = re.compile(r"((?:broker|controller)/\d+|quorum)\.([A-Za-z_]+)")
 PARTITION_FIELDS = (
@@ -25,7 +25,7 @@ QUORUM_FIELDS = ("leader", "voters", "voterSet", "epoch", "kraftVersion")
 
 
 class EntityTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked about: an entity path, and one field of it or None."""
+    """The target of a question: an entity path, and one of its fields or None."""
 
     entity: str
     field: str | None = None
@@ -35,7 +35,7 @@ class EntityTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def partition(self) -> tuple[str, int] | None:
-        """(topic name, index) where the entity is a partition."""
+        """(topic name, index) if the entity is a partition."""
         head, _, index = self.entity.rpartition("/")
         if head.startswith("topic/") and index.isdigit():
             return head.removeprefix("topic/"), int(index)
@@ -64,7 +64,7 @@ def parse_target(text: str) -> EntityTarget:
 
 
 def fields_of_target(entity: str) -> tuple[str, ...]:
-    """The names of an entity's fields, as a target may have them; none for what has no fixed ones."""
+    """The names of an entity's fields that a target may use; empty if the fields are not fixed."""
     match entity.partition("/")[0]:
         case "topic":
             return PARTITION_FIELDS

@@ -38,18 +38,18 @@ from metaquorum.metadata.text.tree import (
 from metaquorum.storage.uuids import uuid_from_text, uuid_to_text
 
 Fields = dict[str, Any]
-"""Field names and plain values (numbers, texts, lists, small dicts), as JSON has them."""
+"""Field names and plain values (numbers, texts, lists, small dicts), as in JSON."""
 
 NO_QUORUM = QuorumView()
 _RESOURCE_TYPES = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
 _QUOTA_PARTS = re.compile(",(?=(?:user|client-id|ip)=)")
-"""A user's name may hold commas and equal signs, as those of certificates do."""
+"""A user's name may contain commas and equal signs, like names in certificates."""
 _MECHANISMS = {name: number for number, name in SCRAM_MECHANISMS.items()}
 
 
 def aliases(path: str) -> tuple[str, ...]:
-    """Every name of an entity, the canonical one first: a topic's configuration is also a part of the topic,
-    a quota and a SCRAM credential are parts of their user."""
+    """Every name of an entity, the canonical one first: a topic's configuration is also part of the topic, a
+    quota and a SCRAM credential are part of their user."""
     kind, _, rest = path.partition("/")
     if kind == "config":
         return path, rest
@@ -62,8 +62,8 @@ def aliases(path: str) -> tuple[str, ...]:
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a user asked for: everything, what is at and below a path, or one field of the entity at a path.
-    `config/topic/orders/retention.ms` is one field of the entity `config/topic/orders`."""
+    """What a user asked for: everything, everything at and below a path, or one field of the entity at a
+    path. `config/topic/orders/retention.ms` is one field of the entity `config/topic/orders`."""
 
     path: str | None = None
     field: str | None = None
@@ -79,14 +79,14 @@ class Wanted(msgspec.Struct, frozen=True):
         return self.key_of(entity) is not None
 
     def cut(self, entity: str, fields: Fields | None) -> Fields | None:
-        """The wanted fields of an entity; None where nothing of it is there."""
+        """The wanted fields of an entity; None if it has none of them."""
         field = None if fields is None else self.field or self.key_of(entity)
         if fields is None or field is None:
             return fields
         return {field: fields[field]} if field in fields else None
 
     def key_of(self, entity: str) -> str | None:
-        """The one key of a resource (by its canonical path) that was asked for; None where all of it was."""
+        """The one key of a resource (by its canonical path) that was asked for; None if all were."""
         if self.path is not None and self.path.startswith("config/") and entity.startswith("config/"):
             above, _, field = self.path.rpartition("/")
             if above == entity:
@@ -98,7 +98,7 @@ EVERYTHING = Wanted()
 
 
 def resolved(path: str, image: MetadataImage) -> str:
-    """The path with a topic's id replaced by its name, where the image knows it."""
+    """The path with a topic's id replaced by its name, if the image has it."""
     kind, _, rest = path.partition("/")
     if kind != "topic" or not rest:
         return path
@@ -117,7 +117,7 @@ def fields_of(image: MetadataImage, path: str, quorum: QuorumView = NO_QUORUM) -
     if reader is not None:
         try:
             return reader(image, rest)
-        except ValueError:  # a text that is not a number or id names nothing
+        except ValueError:  # text that is not a number or id matches nothing
             return None
     if kind == "quorum":
         return quorum.tree() if quorum.is_known else None
@@ -246,7 +246,7 @@ def entities_below(
 
 
 def _candidates(image: MetadataImage, wanted: Wanted, quorum: QuorumView) -> Iterable[str]:
-    """A short list where the path names one thing, so that one partition of a million is found at once."""
+    """A short list if the path names one entity, so that one partition of a million is found at once."""
     if wanted.path is None:
         return entities_of(image, quorum)
     kind, _, rest = wanted.path.partition("/")
@@ -285,7 +285,7 @@ def _quota_name(entity: QuotaEntity) -> str:
 
 
 def changed_paths(delta: MetadataDelta) -> Iterator[str]:
-    """Canonical paths of what differs between the two images of a delta; one may come twice."""
+    """Canonical paths of what differs between the two images of a delta; may repeat."""
     for part, kind in (
         (delta.features, "feature"),
         (delta.brokers, "broker"),
@@ -319,9 +319,9 @@ def _changed_others(delta: MetadataDelta) -> Iterator[str]:
 
 
 def touched(record: object, before: MetadataImage, after: MetadataImage) -> tuple[str, ...]:
-    """Canonical paths of the entities that a record may have changed; for a topic's removal the topic alone
-    stands for its partitions and its configuration (see `falls_with`). `before` and `after` are the newest
-    images around its batch; they know the topics' names."""
+    """Canonical paths of the entities that a record may have changed. For a topic's removal, the topic alone
+    represents its partitions and configuration (see `falls_with`). `before` and `after` are the newest images
+    around its batch; they have the topics' names."""
     match record:
         case (
             r.PartitionChangeRecord(topic_id=topic_id, partition_id=index)
@@ -349,7 +349,7 @@ def _topic_name(topic_id: bytes, before: MetadataImage, after: MetadataImage) ->
 
 
 def falls_with(record: object, topic_path: str, images: Iterable[MetadataImage]) -> Iterator[str]:
-    """For a topic's removal: the paths of the partitions and the configuration that go with it."""
+    """For a topic's removal: the paths of its partitions and configuration."""
     if not isinstance(record, r.RemoveTopicRecord):
         return
     name = topic_path.partition("/")[2]

@@ -1,6 +1,6 @@
-"""Damage of one node's log that another node makes good, as events among those of the log that they make.
+"""Damage of one node's log that another node's log makes up for, as events of their common log.
 
-Owns the events and their place among others. What each node lost `merge` finds.
+Owns the events and their order among others. `merge` finds what each node lost.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from metaquorum.metadata.inspect.timeline.event import WARNING, TimelineEvent
 def with_damage(
     told: Iterable[TimelineEvent], log: MetadataLog, report: NodesReport, start: Point | None, end: Point
 ) -> Iterator[TimelineEvent]:
-    """The events `told` of the nodes' common `log`, and between them the damage of each node from `start` up
-    to `end`."""
+    """The events `told` of the nodes' common `log`, with the damage of each node from `start`
+    up to `end` inserted."""
     damage = [
         event
         for event in sorted(_damage(log, report), key=lambda one: one.offset)

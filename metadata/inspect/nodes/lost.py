@@ -1,8 +1,8 @@
-"""Committed records that were lost, as the directories of several nodes tell it.
+"""Committed records that were lost, according to the directories of several nodes.
 
 Owns the comparison of what each node knew to be committed (its file `known-committed`) with the logs of all
-of them, its own included. Pure: it is given bounds, ends and epoch tables. A log that only ends earlier lags,
-which is no loss while the nodes run; two nodes that knew different records to be committed are one.
+nodes, its own included. Pure: takes bounds, ends and epoch tables. A log that only ends earlier lags, which
+is not a loss while the nodes run; two nodes that knew different records to be committed are one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from metaquorum.storage.uuids import ZERO_UUID
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """One node's directory: what it knew to be committed, and what its log holds (from `start_offset`, or
-    under a snapshot before it, to `end_offset`). `node_id` None: nothing says whose it is. `voters` is the
-    set in force at `known` by this log, none where the voters are static."""
+    covered by a snapshot before it, to `end_offset`). `node_id` is None if no file names the node. `voters`
+    is the set in force at `known` according to this log, empty for static voters."""
 
     path: str
     node_id: int | None
@@ -36,13 +36,14 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     voters: tuple[Voter, ...] = ()
 
     def is_voter(self, voter: Voter) -> bool:
-        """Whether this is a voter's directory: of its id, and of its directory id where both are known."""
+        """Whether this is a voter's directory: by its id, and by its directory id if both are known."""
         known = ZERO_UUID not in (voter.voter_directory_id, self.directory_id or ZERO_UUID)
         is_other = known and voter.voter_directory_id != self.directory_id
         return self.node_id == voter.voter_id and not is_other
 
     def holds(self, position: LogPosition) -> bool:
-        """Whether the record before `position` is here, with that epoch; what a snapshot covers is."""
+        """Whether the record before `position`, with that epoch, is here; records that a
+        snapshot covers count."""
         if position.offset > self.end_offset:
             return False
         if position.offset <= self.start_offset:
@@ -51,8 +52,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LostCommitted(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node of `path` knew to be committed below `offset` is not in `missing` (paths). `certain`:
-    however the directories were copied; else only if no node ran when they were."""
+    """What the node of `path` knew to be committed below `offset` is not in `missing` (paths). If `certain`,
+    that holds however the directories were copied; otherwise only if no node ran at the time."""
 
     path: str
     offset: int
@@ -77,7 +78,7 @@ class LostCommitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known_committed(log: MetadataLog) -> LogPosition:
-    """What the node of a log knew to be committed. A bound that cannot be read counts as none."""
+    """What the node of a log knew to be committed. An unreadable bound counts as none."""
     if not log.is_directory:
         return NOTHING
     try:
@@ -103,9 +104,9 @@ def holding(log: MetadataLog, end_offset: int, epochs: EpochTable, sets: VoterSe
 
 
 def find_losses(holdings: Sequence[Holding], voters: Collection[int] = ()) -> list[LostCommitted]:
-    """What was lost, one line for each node that knows of it. `voters`: the ids of static voters, where they
-    are known; with them, or with the voter set of its log, it also shows that no majority holds what was
-    committed."""
+    """What was lost, one line for each node that knows of it. `voters` are the ids of static
+    voters, if known. With them, or with the voter set of its log, this also detects that no
+    majority holds what was committed."""
     found: list[LostCommitted] = []
     for one in holdings:
         if not one.known.offset:
@@ -136,6 +137,6 @@ def find_losses(holdings: Sequence[Holding], voters: Collection[int] = ()) -> li
 
 
 def _contradicts(one: Holding, other: Holding) -> bool:
-    """Both prefixes were committed, and they are not of one log: `other` lacks what `one` knew, although its
-    own bound reaches as far, or is in a later epoch, which begins behind all that was committed before."""
+    """Both prefixes were committed but are not of one log: `other` lacks what `one` knew, although its own
+    bound reaches as far or is in a later epoch, which begins after everything that was committed before."""
     return other.known.offset >= one.known.offset or other.known.epoch > one.known.epoch

@@ -1,9 +1,9 @@
 """Whether the logs of a quorum's nodes are one log: log matching and snapshot agreement.
 
-Owns the comparison, batch by batch and byte by byte: what has the same offset and epoch has the same content
-(Raft paper 5.3; KIP-595 keeps the leader's bytes on every node). A log that ends earlier lags, one that
-begins later was trimmed; both are fine. The logs are read side by side, one batch of each at a time. Knows no
-terminal.
+Owns the comparison, batch by batch and byte by byte: batches with the same offset and epoch have the same
+content (Raft paper 5.3; KIP-595 keeps the leader's bytes on every node). A log that ends earlier lags, one
+that begins later was trimmed; both are fine. The logs are read side by side, one batch of each at a time.
+Knows no terminal.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ BYTES, EPOCH, SNAPSHOT = "bytes differ", "epochs differ", "snapshots differ"
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """The first place at which `path` differs from `other`. `entity` is what the first differing record is
-    about; `kind` is BYTES (same epoch: Raft rules it out), EPOCH (one of them holds what was never committed,
-    if both are of one quorum) or SNAPSHOT; `undone` are the voter sets that go with what `path` holds of the
-    earlier epoch."""
+    about. `kind` is BYTES (same epoch: Raft rules it out), EPOCH (one of them holds records that were never
+    committed, if both are of one quorum) or SNAPSHOT. `undone` are the voter sets lost with the records of
+    the earlier epoch in `path`."""
 
     kind: str
     path: str
@@ -60,10 +60,12 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class QuorumReport:
-    """The logs one by one, and together. `lags` is how many offsets each log ends before the longest;
-    `compared` counts batches that two logs or more have; `not_compared` says why nothing was compared.
-    `voters` is the voter set at the end of the longest log (kraft.version 1), `not_voting` are lines about
-    directories of a voter's id that are not the voter's."""
+    """The logs one by one, and together.
+
+    `lags` is how many offsets before the longest log each one ends. `compared` counts batches that at least
+    two logs have; `not_compared` says why nothing was compared. `voters` is the voter set at the end of the
+    longest log (kraft.version 1). `not_voting` are lines about directories with a voter's id that do not
+    belong to the voter."""
 
     logs: list[LogReport] = field(default_factory=list)
     divergences: list[Divergence] = field(default_factory=list)
@@ -77,7 +79,7 @@ class QuorumReport:
 
     @property
     def is_sound(self) -> bool:
-        """Every log is sound, all of them were compared where there are several, and no two differ."""
+        """Every log is sound, no two differ, and if there are several, all were compared."""
         return not self.has_errors and self.not_compared is None and all(one.is_sound for one in self.logs)
 
     @property
@@ -93,7 +95,7 @@ def check_quorum(
     *,
     past_corruption: bool = False,
 ) -> QuorumReport:
-    """Every log by itself, and, where they are of one cluster, against each other."""
+    """Checks every log by itself and, if they are of one cluster, against the others."""
     report = QuorumReport()
     try:
         require_one_cluster(logs)
@@ -112,12 +114,12 @@ def check_quorum(
 
 
 def _own_loss(log: MetadataLog, end_offset: int) -> list[LostCommitted]:
-    """One log alone: whether it still reaches what its own node knew to be committed."""
+    """For a single log: whether it still reaches what its own node knew to be committed."""
     return find_losses([holding(log, end_offset, EpochTable())])
 
 
 def compare_logs(logs: Sequence[MetadataLog], report: QuorumReport | None = None) -> QuorumReport:
-    """Only the comparison: log matching and snapshots of one name, added to `report`."""
+    """Only the comparison: log matching and snapshots of the same name, added to `report`."""
     report = QuorumReport() if report is None else report
     _match(report, [log for log in logs if not log.is_checkpoint])
     _match_snapshots(report, logs)
@@ -125,7 +127,7 @@ def compare_logs(logs: Sequence[MetadataLog], report: QuorumReport | None = None
 
 
 def _untested(logs: Sequence[MetadataLog], at: int) -> list[MetadataLog]:
-    """Snapshots that are before their own node's log, or alone: the first other log tests them."""
+    """Snapshots from before their node's log, or without one: the first other log checks them."""
     own = logs[at]
     if own.is_checkpoint or at != next(i for i, log in enumerate(logs) if not log.is_checkpoint):
         return []
@@ -140,7 +142,7 @@ def _untested(logs: Sequence[MetadataLog], at: int) -> list[MetadataLog]:
 
 
 class _Stream:
-    """One log's batches, with the one that is next."""
+    """One log's batches, and the next one."""
 
     def __init__(self, log: MetadataLog) -> None:
         self.log = log
@@ -164,7 +166,7 @@ class _Stream:
 
 
 def _match(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:
-    """Compares batches of the same offset; a log that differs from most is followed no further."""
+    """Compares batches of the same offset. A log that differs from the majority is not followed further."""
     streams = [_Stream(log) for log in logs]
     active = list(streams)
     while len(there := [stream for stream in active if stream.batch is not None]) > 0:
@@ -202,7 +204,7 @@ def _not_voting(one: Holding, voters: Sequence[Voter]) -> list[str]:
 
 
 def _voters(logs: Sequence[MetadataLog]) -> frozenset[int]:
-    """The voters' ids as a quorum-state beside one of the logs has them; empty: nothing says so."""
+    """The voters' ids from a quorum-state beside one of the logs; empty if there is none."""
     for log in logs:
         try:
             stored = load_quorum_state(log.disk, log.directory) if log.is_directory else None
@@ -218,13 +220,13 @@ def _base(stream: _Stream) -> int:
 
 
 def _run_out(stream: _Stream) -> None:
-    """Reads the rest of a log that is compared no further, to know where it ends."""
+    """Reads the rest of a log that is no longer compared, to find its end."""
     while stream.batch is not None:
         stream.advance()
 
 
 def _differing(group: Sequence[_Stream]) -> Iterator[tuple[Divergence, _Stream]]:
-    """Those of a group that differ from what most have (of equally many: from the first one's)."""
+    """Members of a group that differ from the most common content (in a tie, from the first one's)."""
     contents = [b"" if stream.batch is None else bytes(stream.batch.data) for stream in group]
     if contents.count(contents[0]) == len(contents):
         return
@@ -255,7 +257,7 @@ def _divergence(stream: _Stream, right: _Stream) -> Divergence:
 
 
 def _first_difference(own: RecordBatch, other: RecordBatch, image: MetadataImage) -> tuple[int, str, str]:
-    """(offset, entity, what differs) of the first record that differs; of the batch where none does."""
+    """(offset, entity, difference) of the first record that differs; of the batch if none does."""
     base = own.header.base_offset
     try:
         mine, theirs = list(own.records()), list(other.records())
@@ -317,7 +319,7 @@ def _record_difference(one: DecodedRecord, two: DecodedRecord) -> str:
 
 
 def _match_snapshots(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:
-    """Snapshots of one name hold the same state, in whatever order their records stand."""
+    """Snapshots of the same name hold the same state, whatever the order of their records."""
     seen: dict[LogPosition, list[MetadataLog]] = {}
     for log in logs:
         position = log.snapshot_position()

@@ -1,8 +1,8 @@
-"""The logs of a quorum's nodes side by side, and as one log: what each has, and where they part.
+"""The logs of a quorum's nodes side by side, and as one log: what each has, and where they diverge.
 
-Owns the comparison batch by batch and byte by byte (Raft's log matching: what has the same offset and epoch
-is the same), who is followed where they differ, and what one node lost that another one has. `merged_log`
-reads what comes out. Judges no records. The logs are read once, side by side.
+Owns the comparison batch by batch and byte by byte (Raft's log matching: the same offset and epoch mean the
+same content), which log is followed where they differ, and what one node lost that another has. `merged_log`
+reads the result. Judges no records. The logs are read once, side by side.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from metaquorum.storage.log.runs import BatchRun
 EPOCHS, BYTES = "epochs differ", "bytes differ"
 
 _CRC_COVERS = 21
-"""From this byte of a batch on its CRC covers it; base offset and leader epoch are before."""
+"""A batch's CRC covers it from this byte on; base offset and leader epoch are before it."""
 
 
 class MergedRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets `start` up to, not including, `end` are read from log number `source`."""
+    """Offsets `start` up to but not including `end` are read from log number `source`."""
 
     source: int
     start: int
@@ -35,10 +35,12 @@ class MergedRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node's log leaves the others'. EPOCHS: the other one's records from `offset` on have a later
-    epoch, so those up to `end_offset` were never committed, unless the node knew what is below `committed`
-    to be: then committed records were lost (0: it knew of none). BYTES: same epoch, which Raft rules out.
-    `undone` are the voter sets among those records."""
+    """Where a node's log diverges from the others.
+
+    EPOCHS: the other log's records from `offset` on have a later epoch, so the records up to `end_offset`
+    were never committed, unless the node knew those below `committed` to be: then committed records were lost
+    (0: it knew of none). BYTES: same epoch, which Raft rules out. `undone` are the voter sets among those
+    records."""
 
     kind: str
     offset: int
@@ -51,12 +53,12 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fault(self) -> bool:
-        """Whether this can never be in a quorum whose nodes keep their directories."""
+        """Whether this is impossible in a quorum whose nodes keep their directories."""
         return self.kind == BYTES or self.committed > 0
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets that a node's log should hold and does not, for damage or a missing file. `by` has them."""
+    """Offsets that a node's log lacks, through damage or a missing file; the node `by` has them."""
 
     start: int
     end: int
@@ -65,8 +67,8 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class NodeView:
-    """What one node's log says, beside the others. `end_offset` and `epoch` are those of its last whole
-    batch; `problems` are lines about damage, bounded."""
+    """One node's log in comparison. `end_offset` and `epoch` are those of its last whole batch; `problems`
+    are lines about damage, limited in number."""
 
     name: str
     path: str
@@ -82,8 +84,8 @@ class NodeView:
 
 @dataclass(slots=True, kw_only=True)
 class NodesReport:
-    """All nodes, the pieces that make one log, and the ranges (`start`, `end`) that no one has. `losses`
-    are committed records that are lost for certain; `compared` counts the offsets that two nodes or more
+    """All nodes, the pieces that make up one log, and the ranges (`start`, `end`) that no node has. `losses`
+    are committed records that are certainly lost; `compared` counts the offsets that at least two nodes
     have."""
 
     nodes: list[NodeView]
@@ -102,12 +104,12 @@ class NodesReport:
 
     @property
     def common_end(self) -> int:
-        """Below this offset every node that was not left behind by a departure has, or had, the same."""
+        """Below this offset, all nodes whose logs do not diverge have, or had, the same records."""
         return min((one.end_offset for one in self.nodes if one.departure is None), default=0)
 
     @property
     def is_whole(self) -> bool:
-        """No node lost anything, and none contradicts the others about what one leader wrote."""
+        """No node lost anything, and none contradicts the others about one leader's records."""
         return not self.holes and not any(
             one.lost or one.problems or (one.departure is not None and one.departure.is_fault)
             for one in self.nodes
@@ -147,7 +149,7 @@ class _Comparison:
         return self._report()
 
     def _there(self) -> list[NodeStream]:
-        """Streams with something to come that were not left behind."""
+        """Streams with more to read that have not diverged."""
         found = []
         for stream in self._streams:
             if stream.number in self._departures:
@@ -159,7 +161,7 @@ class _Comparison:
         return found
 
     def _same_runs(self, group: list[NodeStream], there: list[NodeStream]) -> bool:
-        """Whether all are the same run of batches, and no one else begins inside of it."""
+        """Whether all have the same run of batches, and no other stream begins inside it."""
         runs = [stream.current for stream in group]
         first = runs[0]
         if not isinstance(first, BatchRun):
@@ -186,7 +188,8 @@ class _Comparison:
         self._part(group, contents)
 
     def _part(self, group: list[NodeStream], contents: list[bytes]) -> None:
-        """The later epoch is followed; of one epoch what most have, or else the log with the newest end."""
+        """Follows the later epoch; within one epoch, the most common content, or else the log
+        with the newest end."""
         latest = max(stream.epoch for stream in group)
         both = zip(group, contents, strict=True)
         later = [(stream, content) for stream, content in both if stream.epoch == latest]
@@ -221,7 +224,7 @@ class _Comparison:
             )
 
     def _follow(self, group: list[NodeStream], end: int, right: list[NodeStream] | None = None) -> None:
-        """Goes on by what the group has in common, read from where it was read before if that can be."""
+        """Continues with what the group has in common, read from the same log as before if possible."""
         start = group[0].base
         if len(group) > 1:
             self._compared += end - start
@@ -268,7 +271,7 @@ class _Comparison:
         )
 
     def _holder(self, low: int, high: int) -> str | None:
-        """The nodes that have all of a range, as far as it was read from there."""
+        """The node that a range is read from; None if no node has all of it."""
         if any(start < high and low < end for start, end in self._holes):
             return None
         piece = next((one for one in self._pieces if one.start <= low < one.end), None)
@@ -280,6 +283,7 @@ def _content(run: BatchRun) -> bytes:
 
 
 def _committed_from(log: MetadataLog, offset: int, epoch: int) -> int:
-    """Up to where the node knew the records from `offset`, of `epoch`, to be committed; 0: it did not."""
+    """The offset up to which the node knew the records from `offset`, of `epoch`, to be
+    committed; 0 if it did not."""
     known = known_committed(log)
     return known.offset if known.offset > offset and known.epoch >= epoch else 0

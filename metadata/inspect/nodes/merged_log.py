@@ -1,7 +1,7 @@
 """The logs of several nodes read as one: each stretch from a node that has it.
 
-Owns the stitching of pieces and of snapshots; where they come from was decided by `merge`. To every
-tool it is a `MetadataLog`.
+Owns joining the pieces and the snapshots; `merge` decides where they come from. To every tool it is a
+`MetadataLog`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from metaquorum.storage.log.runs import BatchRun, numbers_at
 from metaquorum.storage.types import LogPosition
 
 _EPOCH = 12
-"""Where a batch's leader epoch is in its header."""
+"""Position of a batch's leader epoch in its header."""
 
 
 class MergedLog(MetadataLog):
-    """What the nodes hold between them."""
+    """What the nodes hold together."""
 
     def __init__(self, logs: Sequence[MetadataLog], report: NodesReport, name: str) -> None:
-        """`report` is of these logs, in this order; `name` stands for them in messages."""
+        """`report` is about these logs, in this order; `name` represents them in messages."""
         super().__init__(logs[0].disk, logs[0].path)
         self.path = name
         self.is_directory = True
@@ -34,13 +34,13 @@ class MergedLog(MetadataLog):
 
     @property
     def directory(self) -> str:
-        """That of the node which the beginning is read from."""
+        """The directory of the node that the log's beginning is read from."""
         pieces = self._report.pieces
         return self._logs[pieces[0].source if pieces else 0].directory
 
     @property
     def identity(self) -> ClusterIdentity | None:
-        """The cluster of the first node that says it; no node."""
+        """The cluster of the first node that names it; no node id."""
         for log in self._logs:
             if log.identity is not None and log.identity.cluster_id is not None:
                 return ClusterIdentity(cluster_id=log.identity.cluster_id, node_id=None)
@@ -60,11 +60,11 @@ class MergedLog(MetadataLog):
         return self._report.end_offset
 
     def size_bytes(self) -> int:
-        """Bytes of the largest of them, for progress."""
+        """Size of the largest log in bytes, for progress."""
         return max(log.size_bytes() for log in self._logs)
 
     def snapshots(self) -> list[LogPosition]:
-        """Those of all nodes, but for such as a node made of what the others contradict."""
+        """The snapshots of all nodes, except those taken from records that the other nodes contradict."""
         found: dict[LogPosition, None] = {}
         for log, node in zip(self._logs, self._report.nodes, strict=True):
             limit = None if node.departure is None else node.departure.offset
@@ -72,7 +72,7 @@ class MergedLog(MetadataLog):
         return sorted(found, key=lambda at: (at.offset, at.epoch))
 
     def snapshot(self, position: LogPosition) -> MetadataLog:
-        """The snapshot that ends at `position`, of the first node that has it whole."""
+        """The snapshot that ends at `position`, from the first node that has it whole."""
         if position not in self._of_snapshot:
             having = [log for log in self._logs if position in log.snapshots()]
             whole = having
@@ -82,7 +82,8 @@ class MergedLog(MetadataLog):
         return self._of_snapshot[position]
 
     def batches(self, start_offset: int | None = None) -> Iterator[RecordBatch | Damage]:
-        """Every batch from the one that holds `start_offset` on; what no one has is damage between them."""
+        """Every batch from the one that holds `start_offset` on; ranges that no node has are
+        damage between them."""
         for item in self.runs(start_offset):
             if isinstance(item, BatchRun):
                 yield from item.batches()
@@ -90,7 +91,7 @@ class MergedLog(MetadataLog):
                 yield item
 
     def runs(self, start_offset: int | None = None) -> Iterator[RecordBatch | BatchRun | Damage]:
-        """The same as `batches`, with stretches of batches of one record each as one value."""
+        """The same as `batches`, with consecutive one-record batches as one value."""
         wanted = start_offset or 0
         before: int | None = None
         for piece in self._report.pieces:
@@ -127,7 +128,8 @@ def _base(item: RecordBatch | BatchRun | Damage) -> int:
 def _part(
     item: RecordBatch | BatchRun | Damage, low: int, end: int
 ) -> RecordBatch | BatchRun | Damage | None:
-    """What of an item is between two offsets; None for nothing. Pieces begin and end with whole batches."""
+    """The part of an item between two offsets; None if there is none. Pieces begin and end at whole
+    batches."""
     match item:
         case Damage():
             return item if low <= item.offset < end else None

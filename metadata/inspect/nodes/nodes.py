@@ -1,7 +1,7 @@
-"""Several nodes' logs below one path: which there are, whose they are, which is the most complete.
+"""Several nodes' logs below one path: which there are, which node each belongs to, which is most caught-up.
 
-Owns the search for logs below a directory, the short names that distinguish nodes, and the rule
-by which one stands for all. Comparing and merging them is `merge`'s. Reads only.
+Owns the search for logs below a directory, the short names that distinguish nodes, and the choice of the log
+that represents all. `merge` compares and merges them. Reads only.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from metaquorum.storage.log.segment import list_segments
 from metaquorum.storage.types import LogPosition
 
 MAX_DEPTH = 6
-"""The number of levels of directories that are searched."""
+"""How many levels of directories are searched."""
 MAX_DIRECTORIES = 100_000
-"""More are no nodes' directories, but a whole disk."""
+"""A tree with more is not a set of nodes' directories but a whole disk."""
 
 
 def find_logs(disk: Disk, path: str) -> list[MetadataLog]:
-    """Every metadata log at or below a directory, by path. The logs of partitions are passed over, and so are
-    directories that cannot be read; hidden ones, which may hold older copies, where others have a log.
-    Raises InspectError for a tree that is too large."""
+    """Every metadata log at or below a directory, by path. Skips logs of partitions, unreadable
+    directories, and hidden directories, which may hold older copies, if others have a log. Raises
+    InspectError for a tree that is too large."""
     left = [MAX_DIRECTORIES]
     found = list(_below(disk, path, MAX_DEPTH, left)) or list(
         _below(disk, path, MAX_DEPTH, left, hidden=True)
@@ -67,7 +67,7 @@ def _is_metadata(log: MetadataLog) -> bool:
 
 
 def home_of(log: MetadataLog) -> str:
-    """The path by which people know a node: without the log's own directory and a local node's `data`."""
+    """The path that people know a node by: without the log's own directory and a local node's `data`."""
     path = log.directory if log.is_directory else log.path
     for name in (METADATA_DIRECTORY, "data"):
         if name_of(path) == name and parent_of(path) not in (".", "/"):
@@ -76,7 +76,8 @@ def home_of(log: MetadataLog) -> str:
 
 
 def short_names(logs: Sequence[MetadataLog]) -> list[str]:
-    """A name for each node: its directory below what all of them share; whole paths where two are alike."""
+    """A name for each node: its directory below the one they all share; the whole path if
+    two names are equal."""
     homes = [home_of(log).rstrip("/") for log in logs]
     parts = [home.split("/") for home in homes]
     shared = 0
@@ -88,7 +89,7 @@ def short_names(logs: Sequence[MetadataLog]) -> list[str]:
 
 
 def require_one_quorum(logs: Sequence[MetadataLog], where: str) -> None:
-    """Raises InspectError, one line that names each cluster and its nodes, for logs of several."""
+    """Raises InspectError, one line that names each cluster and its nodes, if the logs are of several."""
     clusters: dict[str, list[str]] = {}
     for log, name in zip(logs, short_names(logs), strict=True):
         if log.identity is not None and log.identity.cluster_id is not None:
@@ -101,7 +102,7 @@ def require_one_quorum(logs: Sequence[MetadataLog], where: str) -> None:
 
 
 def log_end(log: MetadataLog) -> LogPosition:
-    """The position behind the last whole batch or, where that is later, the newest snapshot. Reads the last
+    """The position after the last whole batch or, if later, of the newest snapshot. Reads the last
     segment."""
     last = log.last_header()
     end = LogPosition(0, log.start_offset)
@@ -112,8 +113,8 @@ def log_end(log: MetadataLog) -> LogPosition:
 
 
 def most_complete(logs: Sequence[MetadataLog]) -> MetadataLog:
-    """The log that stands for all: that with the newest end by (epoch, offset), as an election ranks them; of
-    equal ones that which begins first; then the first by path."""
+    """The log that represents all: the one with the newest end by (epoch, offset), as an election ranks them;
+    if equal, the one that begins first, then the first by path."""
 
     def rank(log: MetadataLog) -> tuple[LogPosition, int]:
         return log_end(log), -log.start_offset

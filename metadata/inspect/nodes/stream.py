@@ -1,7 +1,7 @@
-"""One node's log, read beside others: what comes next, what it lacks, and what in it was damaged.
+"""One node's log, read beside others: its next batch, what it lacks, and what was damaged.
 
-Knows nothing of the other logs. A base offset or an epoch that was damaged is put right by the batch after
-it, as a repair does.
+Knows nothing of the other logs. A damaged base offset or epoch is corrected from the next batch, as in a
+repair.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Content = RecordBatch | BatchRun
 
 
 class NodeStream:
-    """`current` is what comes next: a batch, or a run of batches of one record each; None behind the last."""
+    """`current` is the next item: a batch, or a run of one-record batches; None after the last."""
 
     def __init__(self, log: MetadataLog, number: int) -> None:
         self.number = number
@@ -43,7 +43,7 @@ class NodeStream:
 
     @property
     def base(self) -> int:
-        """The offset that comes next; only while something does."""
+        """The next offset; valid only while `current` is not None."""
         current = self.current
         if current is None:
             raise RuntimeError("a log that ended has no next offset")
@@ -62,7 +62,7 @@ class NodeStream:
 
     @property
     def epoch(self) -> int:
-        """The leader epoch of what comes next."""
+        """The leader epoch of the next item."""
         current = self.current
         if current is None:
             return self.last_epoch
@@ -73,13 +73,13 @@ class NodeStream:
         return bytes(self.current.data) if isinstance(self.current, RecordBatch) else b""
 
     def split(self) -> None:
-        """A run becomes its batches, one after the other."""
+        """Splits a run into its batches."""
         if isinstance(self.current, BatchRun):
             self._ahead.extendleft(reversed(list(self.current.batches())))
             self.current = self._ahead.popleft()
 
     def advance(self) -> None:
-        """Behind what is current; what is between it and what comes next is missing here."""
+        """Moves past the current item; what is between it and the next one is missing here."""
         if self.epoch != self.last_epoch or not self.epochs.entries:
             self.epochs = self.epochs.append(self.epoch, self.base)
         if isinstance(self.current, RecordBatch):  # a run has no control batch
@@ -91,7 +91,7 @@ class NodeStream:
             self.missing.append((self.end_offset, self.base))
 
     def skip_below(self, offset: int) -> None:
-        """Passes over what goes back to offsets that were read already."""
+        """Skips items that go back to offsets already read."""
         while self.current is not None and self.base < offset:
             if self.is_run:
                 self.split()
@@ -100,7 +100,7 @@ class NodeStream:
             self._take()
 
     def run_out(self) -> None:
-        """Reads to the end without a comparison."""
+        """Reads to the end without comparing."""
         while self.current is not None:
             self.advance()
 
@@ -134,7 +134,7 @@ class NodeStream:
         return None
 
     def _peek(self) -> RecordBatch | None:
-        """What comes behind, as its first batch."""
+        """The item after the current one, as its first batch."""
         if not self._ahead:
             found = self._next()
             if found is None:

@@ -1,6 +1,6 @@
-"""The voter sets of one log (KIP-853): which one was in force where, by its control records and snapshots.
+"""The voter sets of one log (KIP-853): which was in force where, by its control records and snapshots.
 
-Owns the order of them. Is fed with the batches of a log by a reader of its own; knows no other node.
+Owns their order. A reader feeds it the batches of a log; knows no other node.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from metaquorum.storage.batches.batch import RecordBatch
 
 
 class VoterSets:
-    """Each set holds from behind its record on; none at kraft.version 0."""
+    """Each set is in force from after its record on; there is none at kraft.version 0."""
 
     def __init__(self, log: MetadataLog) -> None:
-        """Begins with what the snapshots beside the log say."""
+        """Starts with the voter sets in the snapshots beside the log."""
         self._sets: dict[int, tuple[Voter, ...]] = {}
         for position in log.snapshots() if log.is_directory else ():
             found = quorum_in_snapshot(log.snapshot(position))
@@ -28,7 +28,7 @@ class VoterSets:
         self._of_snapshots = frozenset(self._sets)
 
     def take(self, batch: RecordBatch) -> None:
-        """The next batch of the log."""
+        """Takes the next batch of the log."""
         if not batch.header.is_control:
             return
         for decoded in decode_readable(batch):
@@ -36,13 +36,13 @@ class VoterSets:
                 self._sets[decoded.offset + 1] = decoded.record.voters
 
     def at(self, end_offset: int) -> tuple[Voter, ...]:
-        """The set in force for the records below `end_offset`; none where the log does not say."""
+        """The set in force for the records below `end_offset`; empty if the log does not have it."""
         places = sorted(self._sets)
         found = bisect_right(places, end_offset)
         return self._sets[places[found - 1]] if found else ()
 
     def undone_from(self, offset: int) -> tuple[str, ...]:
-        """What goes when the log is truncated to `offset`, in words, newest last."""
+        """The voter sets lost if the log is truncated to `offset`, in words, newest last."""
         told, before = [], self.at(offset)
         for place in sorted(self._sets):
             if place <= offset or place in self._of_snapshots:

@@ -1,7 +1,7 @@
-"""The immutable image of a cluster's metadata, its parts, and the builder that makes the next one.
+"""The immutable image of a cluster's metadata, its parts, and the builder of the next image.
 
-What rows and columns are made of is loaded when it is first asked for: a client needs the values alone, and
-numpy takes longer to load than such a client to do its work.
+Code for rows and columns is loaded on first use: a client needs only the values, and numpy takes longer to
+load than such a client takes to run.
 """
 
 from importlib import import_module

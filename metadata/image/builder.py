@@ -1,6 +1,6 @@
-"""Edits an image: many records are applied without copying, and `freeze` publishes what there is.
+"""Edits an image: many records are applied without copying, and `freeze` publishes the result.
 
-Owns the transient state between two images. Says nothing about what a record means.
+Owns the transient state between two images. Does not know what a record means.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from metaquorum.metadata.image.types import (
 
 
 class ImageBuilder:
-    """A mutable image. Frozen images that came from it never change after: it copies what they share."""
+    """A mutable image. Images frozen from it never change afterwards: it copies what they
+    share before writing."""
 
     __slots__ = (
         "_brokers_base",
@@ -60,7 +61,7 @@ class ImageBuilder:
         self.tokens = base.delegation_tokens.builder()
 
     def freeze(self) -> MetadataImage:
-        """The image as it is now. The builder can be used further."""
+        """The current image. The builder can be used further."""
         if self._features_base is None:
             self._features_base = FeaturesImage(
                 finalized=dict(self.finalized), zk_migration_state=self.zk_migration_state
@@ -84,7 +85,7 @@ class ImageBuilder:
         )
 
     def nodes(self) -> ImageBuilder:
-        """Another builder with the same brokers and levels, and nothing else."""
+        """Another builder with only the same brokers and levels."""
         features = FeaturesImage(finalized=dict(self.finalized), zk_migration_state=self.zk_migration_state)
         brokers = BrokersImage(self.brokers, self.registration_offsets)
         return ImageBuilder(MetadataImage(features=features, brokers=brokers))

@@ -13,8 +13,8 @@ from metaquorum.metadata.image.types import BrokerRegistration
 class BrokersImage:
     """Registered brokers by id. Immutable; iterates over ids in ascending order.
 
-    Two images are equal when their registrations are: the offsets of the registration records are
-    kept beside them for the caught-up rule (K10) and are not known to a snapshot.
+    Two images are equal if their registrations are equal: the offsets of the registration records are kept
+    beside them for the caught-up rule (K10), and a snapshot does not have them.
     """
 
     __slots__ = ("_arrays", "_by_id", "_offsets")
@@ -51,7 +51,8 @@ class BrokersImage:
         return registration is not None and registration.is_active
 
     def ids(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """(all ids, those of active brokers), rising; made once, for code that looks at many partitions."""
+        """(all ids, those of active brokers), ascending; computed once, for code that looks
+        at many partitions."""
         if self._arrays is None:
             listed = self.items()
             known = np.array([at for at, _ in listed], dtype=np.int64)
@@ -60,8 +61,8 @@ class BrokersImage:
         return self._arrays
 
     def registration_offset(self, broker_id: int) -> int | None:
-        """Offset of the broker's registration record in force; after a snapshot load, the last offset
-        that the snapshot contains, which is no smaller. None for an unknown broker."""
+        """Offset of the broker's registration record in force; after a snapshot load, the last offset in the
+        snapshot, which is no smaller. None for an unknown broker."""
         return self._offsets.get(broker_id)
 
     def __eq__(self, other: object) -> bool:
@@ -70,5 +71,5 @@ class BrokersImage:
     __hash__ = None  # type: ignore[assignment]
 
     def shared(self) -> tuple[dict[int, BrokerRegistration], dict[int, int]]:
-        """For the builder, which copies before it writes: registrations and their records' offsets."""
+        """Registrations and their records' offsets, for the builder, which copies before it writes."""
         return self._by_id, self._offsets

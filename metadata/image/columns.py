@@ -1,8 +1,8 @@
 """Partitions in columns: fixed-width integers in copy-on-write chunks.
 
 Owns the storage of partition rows: how they are read, scanned, written and shared between images; `chunk` has
-their layout. A row number is an address, not an identity: it stays the same while its partition lives, and
-is reused after. Knows no topic names and no records; `topics.py` maps (topic, index) to rows.
+their layout. A row number is an address, not an identity: it stays the same as long as its partition exists,
+and is reused afterwards. Knows no topic names and no records; `topics.py` maps (topic, index) to rows.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from metaquorum.metadata.image.directories import DirectoryTable
 from metaquorum.metadata.image.maps import MapBuilder, ShardedMap
 
 _COUNTED_DIRECTLY_BELOW = 1 << 14
-"""Broker ids below are counted with one array of that many numbers; larger ones by sorting."""
+"""Broker ids below this are counted with one array of this size; larger ones by sorting."""
 
 
 class RareFields(NamedTuple):
-    """Lists that nearly every partition has empty; kept in a sparse map by row."""
+    """Lists that are empty for nearly every partition, kept in a sparse map by row."""
 
     removing: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
@@ -75,18 +75,19 @@ class PartitionColumns:
         self.row_limit = row_limit
         self.count = count
         self.replica_counts: dict[int, int] = {} if replica_counts is None else replica_counts
-        """How many replicas each broker holds, 0 left out: who is named by partitions, without a scan."""
+        """How many replicas each broker holds, without zeros: finds the brokers in replica
+        lists without a scan."""
         self._parent: weakref.ref[PartitionColumns] | None = None
         self._touched: frozenset[int] = frozenset()
 
     def came_from(self, parent: PartitionColumns, touched: frozenset[int]) -> None:
-        """Notes which chunks are not those of `parent` (not kept alive), by number."""
+        """Notes the numbers of chunks that differ from `parent`'s; does not keep `parent` alive."""
         self._parent = weakref.ref(parent)
         self._touched = touched
 
     def differing_chunks(self, other: PartitionColumns) -> list[int]:
-        """Numbers of the chunks that are not shared with `other`: of neighbours in a log, without a look at
-        the others."""
+        """Numbers of the chunks not shared with `other`; between neighbouring images of a log, without
+        looking at the other chunks."""
         for one, two in ((self, other), (other, self)):
             if one._parent is not None and one._parent() is two:
                 return sorted(one._touched)
@@ -249,7 +250,8 @@ class ColumnsBuilder:
         return chunk
 
     def allocate(self, count: int, n_replicas: int, n_isr: int) -> int:
-        """`count` consecutive rows with room for lists of the given lengths; returns the first row."""
+        """Allocates `count` consecutive rows with room for lists of the given lengths. Returns the first
+        row."""
         self._thaw()
         if self.free and self.free[-1][1] >= count:
             start, length = self.free.pop()
@@ -322,9 +324,9 @@ class ColumnsBuilder:
             done += size
 
     def count_replicas(self, listed: IntArray, sign: int) -> None:
-        """Notes that the replicas of many rows came (`sign` 1) or went (-1); padding does not count.
+        """Notes that the replicas of many rows were added (`sign` 1) or removed (-1); padding does not count.
 
-        Code that writes replicas into a chunk in place tells it here, before and after.
+        Code that writes replicas into a chunk in place calls this before and after.
         """
         flat = listed[listed >= 0]
         if not flat.size:

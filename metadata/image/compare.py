@@ -1,6 +1,6 @@
-"""Which partitions differ between two images: by chunk identity where they share history, by topic else.
+"""Which partitions differ between two images: by chunk identity if they share history, otherwise by topic.
 
-Owns the comparison of partition columns. Knows no records and does not say why something differs.
+Owns the comparison of partition columns. Knows no records, and not why something differs.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int32]
 FEW_CHUNKS = 4
-"""Up to this many chunks are compared whole faster than topic by topic, also where none is shared."""
+"""Up to this many chunks, comparing whole chunks is faster than topic by topic, even if none is shared."""
 FEW_ROWS = 6
-"""So few rows are looked up faster one by one."""
+"""Up to this many rows are looked up faster one by one."""
 PartitionKey = tuple[bytes, int]
 
 
 class PartitionChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Partitions as (topic id, index), sorted. A partition that moved to another row is no change."""
+    """Partitions as (topic id, index), sorted. A partition that only moved to another row did not change."""
 
     added: tuple[PartitionKey, ...] = ()
     removed: tuple[PartitionKey, ...] = ()
@@ -50,9 +50,9 @@ class PartitionChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def partition_changes(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
-    """What became of every partition between `old` and `new`.
+    """Every partition added, removed or changed between `old` and `new`.
 
-    Costs time in proportion to the chunks that are not shared; images that share no chunk (one was
+    Takes time in proportion to the chunks that are not shared; images that share no chunk (because one was
     loaded from a snapshot) are compared topic by topic, in numpy.
     """
     if old.columns is new.columns:
@@ -67,7 +67,7 @@ def partition_changes(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
 
 
 def _same_slots(old: TopicsImage, new: TopicsImage) -> bool:
-    """Whether a number in the TOPIC column means the same topic in both."""
+    """Whether a number in the TOPIC column means the same topic in both images."""
     return not any(
         slot in old.by_slot and slot in new.by_slot for slot in old.by_slot.changed_keys(new.by_slot)
     )
@@ -104,7 +104,7 @@ def _keys(topics: TopicsImage, rows: RowArray) -> list[PartitionKey]:
 
 
 def _differing_rows(old: PartitionColumns, new: PartitionColumns, differing: list[int]) -> RowArray:
-    """Rows whose values differ; `differing` are the (rising) numbers of the chunks that are not shared."""
+    """Rows whose values differ; `differing` are the ascending numbers of the chunks that are not shared."""
     found = []
     for at in differing:
         mine = old.chunks[at] if at < len(old.chunks) else None
@@ -142,7 +142,7 @@ def _by_topic(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
         before = old.columns.gather(INDEX, before_rows)
         after_rows = np.empty(0, dtype=np.int64) if after is None else after.rows()
         present = new.columns.gather(INDEX, after_rows)
-        if before.size and np.array_equal(before, present):  # as of most topics
+        if before.size and np.array_equal(before, present):  # true of most topics
             differs = _differ(old, before_rows, new, after_rows, translation)
             changed += [(topic_id, index) for index in before[differs].tolist()]
             continue

@@ -1,10 +1,10 @@
-"""Where a replica is said to lie whose log cannot be read although its directory is good.
+"""The directory ids of replicas whose logs cannot be read although their directories are good.
 
-The log names a replica's directory (KIP-858), and there is no other way to say that one replica of a good
-directory is offline. So it is said to lie where no broker has a directory: in an id that is made from the
-directory's own. Every reader of the log, Kafka's controller too, takes such a replica for offline. Two ids
-make two things different that a controller could not tell apart: a replica that came back with what it had,
-and one that starts over with nothing. See docs/adr/0013-damaged-replicas.md.
+The log records a replica's directory (KIP-858), and has no other way to say that one replica of a good
+directory is offline. Such a replica is therefore assigned to an id that no broker has as a directory, derived
+from the directory's own id. Every reader of the log, Kafka's controller included, treats it as offline. There
+are two such ids, because a controller must distinguish a replica that came back with its data from one that
+starts over empty. See docs/adr/0013-damaged-replicas.md.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from metaquorum.storage.uuids import UUID_BYTES
 
 
 def damaged_in(directory: bytes) -> bytes:
-    """The replica is in `directory`, whole or not: it cannot be read now, and may come back."""
+    """The id for a replica in `directory`, whole or not, that cannot be read now and may come back."""
     return _derived(directory, b"damaged")
 
 
 def given_up_in(directory: bytes) -> bytes:
-    """What `directory` held of the replica no longer counts: it starts over."""
+    """The id for a replica whose data in `directory` no longer counts: it starts over."""
     return _derived(directory, b"given up")
 
 
 def is_mark(registration: BrokerRegistration | None, place: bytes) -> bool:
-    """Whether `place` is one of these ids, for a directory that the broker has registered."""
+    """Whether `place` is one of these ids, derived from a directory that the broker has registered."""
     return registration is not None and any(
         place in (damaged_in(each), given_up_in(each)) for each in registration.directories
     )

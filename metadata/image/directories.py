@@ -39,7 +39,7 @@ class DirectoryTable:
         return len(self._ids)
 
     def code(self, directory_id: bytes) -> int:
-        """The code of `directory_id` (16 bytes), a new one if it was never seen."""
+        """The code of `directory_id` (16 bytes); a new code for a new id."""
         known = self._codes.get(directory_id)
         if known is not None:
             return known
@@ -52,7 +52,7 @@ class DirectoryTable:
             return known
 
     def find(self, directory_id: bytes) -> int | None:
-        """The code of `directory_id`, or None if it was never seen."""
+        """The code of `directory_id`, or None if it has none."""
         return self._codes.get(directory_id)
 
     def ids(self, codes: list[int]) -> tuple[bytes, ...]:
@@ -66,8 +66,8 @@ class DirectoryTable:
     def codes_of(self, words: npt.NDArray[np.uint64]) -> IntArray:
         """Codes for many ids at once.
 
-        `words` has shape (n, 2): the ids' bytes viewed as two native 64-bit words. New ids get codes
-        in the order in which they first appear.
+        `words` has shape (n, 2): the ids' bytes viewed as two native 64-bit words. New ids get codes in order
+        of first appearance.
         """
         index = self._index
         if index is None or index.size != len(self._ids):
@@ -84,7 +84,7 @@ class DirectoryTable:
         return self is other or all(map(operator.eq, self._ids, other._ids))
 
     def translation_from(self, other: DirectoryTable) -> IntArray:
-        """For each code of `other`, this table's code; -2 where this table does not know the id."""
+        """For each code of `other`, this table's code; -2 if this table does not have the id."""
         return np.array([self._codes.get(known, -2) for known in list(other._ids)], dtype=np.int32)
 
 
@@ -98,7 +98,7 @@ class _HashIndex:
         bits = max(10, int(self.size * _SLOTS_PER_ID - 1).bit_length())
         self._shift = np.uint64(64 - bits)
         self._mask = np.int64((1 << bits) - 1)
-        # One extra row stands for "empty slot": it is compared like any other and filtered by code.
+        # An extra row represents "empty slot": it is compared like any other and filtered by code.
         self._words = np.concatenate([words, np.zeros((1, 2), np.uint64)])
         slots = np.full(1 << bits, _EMPTY, dtype=np.int32)
         homes = self._home(words).tolist()
@@ -115,7 +115,7 @@ class _HashIndex:
         return (mixed >> self._shift).astype(np.int64)
 
     def find(self, words: npt.NDArray[np.uint64]) -> IntArray:
-        """Codes of `words` (n, 2); -1 where unknown."""
+        """Codes of `words` (n, 2); -1 if unknown."""
         home = self._home(words)
         codes: IntArray = self._slots[home]
         wrong = self._mismatch(codes, words)

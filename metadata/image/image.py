@@ -27,7 +27,7 @@ from metaquorum.metadata.image.types import (
 
 METADATA_VERSION = "metadata.version"
 IMPLIED_METADATA_VERSION = 1
-"""The level (3.0-IV1) of a log without a FeatureLevelRecord, as logs before Kafka 3.3 are."""
+"""The level (3.0-IV1) of a log without a FeatureLevelRecord, such as logs from before Kafka 3.3."""
 
 
 class FeaturesImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,15 +42,15 @@ class FeaturesImage(msgspec.Struct, frozen=True, kw_only=True):
         return self.finalized.get(METADATA_VERSION, IMPLIED_METADATA_VERSION)
 
     def level(self, name: str) -> int:
-        """The finalized level of a feature, 0 if it has none."""
+        """The finalized level of a feature; 0 if it has none."""
         return self.finalized.get(name, 0)
 
 
 class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Everything that the log says up to `provenance.offset`.
 
-    Two images are equal when all parts are, wherever partitions are in memory and whichever way they
-    were reached; `images_equal` can leave the provenance out.
+    Two images are equal if all their parts are, wherever partitions are in memory and however they were
+    built; `images_equal` can leave out the provenance.
     """
 
     provenance: Provenance = msgspec.field(default_factory=Provenance)
@@ -71,12 +71,12 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     __hash__ = None  # type: ignore[assignment]
 
     def with_provenance(self, provenance: Provenance) -> MetadataImage:
-        """The same content, said to be reached at another place in the log."""
+        """The same content with another place in the log as its provenance."""
         return replace(self, provenance=provenance)
 
 
 def images_equal(a: MetadataImage, b: MetadataImage, *, provenance: bool = True) -> bool:
-    """Whether two images have the same content (and, unless told otherwise, the same provenance)."""
+    """Whether two images have the same content and, by default, the same provenance."""
     return not differing_parts(a, b, provenance=provenance)
 
 

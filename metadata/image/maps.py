@@ -1,9 +1,9 @@
 """An immutable map in shards, and the builder that edits it with transient ownership.
 
-Owns how a large map (topics, configs, quotas) is shared between images: a write from a frozen map
-copies one small shard and the list of shards; further writes by the same builder copy nothing. No write
-looks at all entries: when the list of shards doubles, a shard has two places in it, and the write that
-next edits it divides it (extendible hashing). Knows nothing of what the keys and values mean.
+Owns how a large map (topics, configs, quotas) is shared between images: a write from a frozen map copies one
+small shard and the list of shards; further writes by the same builder copy nothing. No write looks at all
+entries: when the list of shards doubles, each shard has two places in it, and the next write to a shard
+divides it (extendible hashing). Does not know what the keys and values mean.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ V = TypeVar("V")
 
 FIRST_SHARD_COUNT = 8
 MAX_SHARD_LOAD = 48
-"""Mean number of entries per place for a shard at which the number of places is doubled."""
+"""Mean number of entries per place above which the number of places doubles."""
 
 
 class ShardedMap(Generic[K, V]):
-    """Immutable. `items_sorted` gives one order in every process: hash order differs between runs."""
+    """Immutable. `items_sorted` has the same order in every process, unlike hash order."""
 
     __slots__ = ("_count", "_mask", "_shards")
 
@@ -51,7 +51,7 @@ class ShardedMap(Generic[K, V]):
             yield from shard.values()
 
     def items_sorted(self, key: Callable[[K], Any] | None = None) -> list[tuple[K, V]]:
-        """Every entry, sorted by key (by `key(k)` where keys do not compare)."""
+        """Every entry, sorted by key (by `key(k)` if keys do not compare)."""
         entries = [entry for shard in self._each_shard() for entry in shard.items()]
         if key is None:
             return sorted(entries, key=lambda entry: entry[0])  # type: ignore[arg-type,return-value]
@@ -72,7 +72,7 @@ class ShardedMap(Generic[K, V]):
         ours, others = self._in_places(mask + 1), other._in_places(mask + 1)
         for place, (mine, theirs) in enumerate(zip(ours, others, strict=True)):
             if mine is not theirs and mine != theirs:
-                # One that is not divided yet also has keys of its other places.
+                # A shard that is not divided yet also has the keys of its other places.
                 yield from (key for key in _changed(mine, theirs) if hash(key) & mask == place)
 
     def _in_places(self, count: int) -> list[dict[K, V]]:
@@ -141,19 +141,20 @@ class MapBuilder(Generic[K, V]):
         if len(shard) != before:
             self._count += 1
             if self._count > MAX_SHARD_LOAD * (self._mask + 1):
-                # Each shard has two places from now on, and none is ours before it is divided.
+                # Each shard has two places from now on, and none is owned before it is divided.
                 self._shards *= 2
                 self._mask = len(self._shards) - 1
                 self._owned.clear()
 
     def remove(self, key: K) -> None:
-        """Removes `key`; absent keys are no error."""
+        """Removes `key`; an absent key is not an error."""
         if key in self:
             del self._edit(key)[key]
             self._count -= 1
 
     def _divide(self, shard: dict[K, V], place: int) -> None:
-        """Gives each place of a shard its own: those that agree with `place` in some of the low bits."""
+        """Gives each place of a shard its own shard: the places that equal `place` in some of the low
+        bits."""
         step = self._mask + 1
         while step > FIRST_SHARD_COUNT and self._shards[place ^ (step >> 1)] is shard:
             step >>= 1

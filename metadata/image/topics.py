@@ -40,14 +40,14 @@ from metaquorum.metadata.image.maps import MapBuilder, ShardedMap
 from metaquorum.metadata.image.types import NO_LEADER, PartitionInfo, TopicInfo
 
 _FEW_ROWS = 6
-"""So few rows are faster read one by one."""
+"""Up to this many rows are read faster one by one."""
 Run = tuple[int, int, int]
 """(first partition index, count, first row): consecutive indexes in consecutive rows."""
 
 
 class TopicEntry(msgspec.Struct, frozen=True, gc=False):
-    """A topic, its number in the TOPIC column, and where its partitions' rows are, by index. Part of no
-    cycle, as the topic."""
+    """A topic, its number in the TOPIC column, and the rows of its partitions by index. Like the topic, part
+    of no reference cycle."""
 
     info: TopicInfo
     slot: int
@@ -58,7 +58,7 @@ class TopicEntry(msgspec.Struct, frozen=True, gc=False):
         return sum(count for _, count, _ in self.runs)
 
     def row_of(self, index: int) -> int:
-        """The row of partition `index`; -1 if there is none."""
+        """The row of partition `index`; -1 if it does not exist."""
         runs = self.runs
         if len(runs) == 1:
             first, count, row = runs[0]
@@ -82,7 +82,7 @@ def _first_index(run: Run) -> int:
 
 
 def with_run(runs: tuple[Run, ...], run: Run) -> tuple[Run, ...] | None:
-    """`runs` with `run` added, neighbours merged; None if an index of `run` is already there."""
+    """`runs` with `run` added and neighbours merged; None if `runs` already has one of its indexes."""
     first, count, row = run
     if not runs:
         return (run,)
@@ -102,7 +102,7 @@ def with_run(runs: tuple[Run, ...], run: Run) -> tuple[Run, ...] | None:
 
 
 class TopicsImage:
-    """Immutable. Rows are addresses that hold within one image and those replayed from it."""
+    """Immutable. Row addresses hold within one image and the images replayed from it."""
 
     __slots__ = ("by_id", "by_name", "by_slot", "columns", "next_slot")
 
@@ -148,12 +148,12 @@ class TopicsImage:
         return None if row < 0 else self.at(row)
 
     def partitions_of(self, topic_id: bytes) -> list[PartitionInfo]:
-        """The topic's partitions by ascending index; none for an unknown topic."""
+        """The topic's partitions by ascending index; empty for an unknown topic."""
         entry = self.by_id.get(topic_id)
         return [] if entry is None else [self.at(row) for row in entry.rows().tolist()]
 
     def row_of(self, topic_id: bytes, index: int) -> int:
-        """The row of a partition; -1 if there is no such topic or partition."""
+        """The row of a partition; -1 if the topic or partition does not exist."""
         entry = self.by_id.get(topic_id)
         return -1 if entry is None else entry.row_of(index)
 
@@ -179,8 +179,8 @@ class TopicsImage:
         return [(ids[slot], index) for slot, index in zip(slots, indexes, strict=True)]
 
     def replica_counts(self) -> Mapping[int, int]:
-        """How many replicas each broker holds, for every broker that a replica list names: an index that
-        every record keeps, so that asking it costs nothing (S0.16)."""
+        """How many replicas each broker holds, for every broker in a replica list: an index that every record
+        updates, so reading it costs nothing (S0.16)."""
         return self.columns.replica_counts
 
     def rows_led_by(self, broker_id: int) -> RowArray:
@@ -210,7 +210,7 @@ class TopicsImage:
 
 
 def topics_equal(old: TopicsImage, new: TopicsImage) -> bool:
-    """The same topics with the same partitions, wherever their rows lie."""
+    """Whether both have the same topics with the same partitions, wherever their rows are."""
     from metaquorum.metadata.image.compare import partition_changes
 
     if len(old) != len(new) or old.partition_count != new.partition_count:
@@ -234,7 +234,7 @@ def partition_at(
 def _partition(
     columns: PartitionColumns | ColumnsBuilder, topic_id: bytes, row: int, chunk: Chunk, values: list[int]
 ) -> PartitionInfo:
-    """The partition with a row's values of all columns of its chunk."""
+    """The partition for a row's values in all columns of its chunk."""
     n_replicas, n_isr, flags = values[N_REPLICAS], values[N_ISR], values[FLAGS]
     directories = LISTS + chunk.replica_width
     isr = directories + chunk.replica_width
@@ -272,7 +272,7 @@ class TopicsBuilder:
         self.next_slot = base.next_slot
 
     def freeze(self) -> TopicsImage:
-        """The topics as they are now: the same object as before if nothing changed."""
+        """The current topics: the same object as before if nothing changed."""
         columns, by_id = self.columns.freeze(), self.by_id.freeze()
         if columns is not self._base.columns or by_id is not self._base.by_id:
             self._base = TopicsImage(
@@ -289,7 +289,7 @@ class TopicsBuilder:
         self.next_slot += 1
 
     def remove_topic(self, entry: TopicEntry) -> None:
-        """Removes a topic and every partition of it."""
+        """Removes a topic and all its partitions."""
         for _, count, row in entry.runs:
             self.columns.release(row, count)
         self.by_id.remove(entry.info.topic_id)
@@ -320,7 +320,7 @@ class TopicsBuilder:
         )
 
     def add_run(self, entry: TopicEntry, run: Run) -> None:
-        """Notes where new partitions of a topic lie. Raises ValueError if one of them existed."""
+        """Notes the rows of new partitions of a topic. Raises ValueError if one of them existed."""
         runs = with_run(entry.runs, run)
         if runs is None:
             raise ValueError(f"topic {entry.info.name} already has a partition of {run}")
@@ -330,8 +330,8 @@ class TopicsBuilder:
         return partition_at(self.columns, self.by_slot, row)
 
     def partitions(self, keys: Iterable[tuple[bytes, int]]) -> list[PartitionInfo | None]:
-        """The partitions of many keys (topic id, index) in their order, None where there is none. Faster than
-        one by one, and fastest when a topic's keys follow each other."""
+        """The partitions for many keys (topic id, index), in their order; None if one does not exist. Faster
+        than one by one, and fastest if a topic's keys are adjacent."""
         rows: list[int] = []
         topic_ids: list[bytes] = []
         last: bytes | None = None
@@ -354,8 +354,8 @@ class TopicsBuilder:
         return found
 
     def seen(self, chunk: Chunk, rows: RowArray) -> list[PartitionInfo]:
-        """The partitions of live `rows` as they are in the columns of `chunk`, which were copied out of
-        them and maybe changed."""
+        """The partitions of live `rows` with the column values of `chunk`, which were
+        copied and maybe changed."""
         return [
             _partition(self.columns, self.by_slot[values[TOPIC]], row, chunk, values)
             for row, values in zip(rows.tolist(), chunk.data.T.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Values that an image holds and hands out. They know nothing of records or of how they are stored."""
+"""Values that an image holds and returns. They know neither records nor how they are stored."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MIGRATING = bytes(16)
 UNASSIGNED = bytes(15) + b"\x01"
 """Directory id of a replica that no broker has placed yet (KIP-858)."""
 LOST = bytes(15) + b"\x02"
-"""Directory id of a replica in an offline directory that no one names (KIP-858)."""
+"""Directory id of a replica in an unknown offline directory (KIP-858)."""
 
 
 class Provenance(msgspec.Struct, frozen=True, order=True):
     """How far the log was replayed to reach an image.
 
-    `offset` is exclusive: the offset of the next record. `epoch` is the leader epoch of the last
-    record before it, `timestamp_ms` that record's batch timestamp; -1 where nothing was replayed.
+    `offset` is exclusive: the offset of the next record. `epoch` is the leader epoch of the last record
+    before it, `timestamp_ms` that record's batch timestamp; -1 if nothing was replayed.
     """
 
     offset: int = 0
@@ -37,7 +37,7 @@ class NodeEndpoint(msgspec.Struct, frozen=True):
 
 
 GRPC_LISTENER = "GRPC"
-"""How the names of a broker's listeners begin that speak gRPC; all others speak Kafka's protocol."""
+"""Prefix of the names of a broker's gRPC listeners; all others speak Kafka's protocol."""
 
 
 class FeatureRange(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class FeatureRange(msgspec.Struct, frozen=True):
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker registered, with its state. `directories` is sorted by id and holds online ones."""
+    """A broker's registration and state. `directories` is sorted by id and holds only online ones."""
 
     broker_id: int
     epoch: int
@@ -64,11 +64,11 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grpc_endpoint(self) -> NodeEndpoint | None:
-        """Where this program's own commands reach it; None: nowhere."""
+        """Where this program's own commands reach the broker; None if it has no gRPC listener."""
         return next((each for each in self.endpoints if each.name.startswith(GRPC_LISTENER)), None)
 
     def endpoint(self, listener: str) -> NodeEndpoint | None:
-        """The one of this name."""
+        """The endpoint of this listener; None if there is none."""
         return next((each for each in self.endpoints if each.name == listener), None)
 
     @property
@@ -86,15 +86,15 @@ class ControllerRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True, gc=False):
-    """A topic's identity: `topic_id` is a uuid of 16 bytes. Part of no cycle, so the garbage collector
-    need not look at it: there may be a million."""
+    """A topic's identity: `topic_id` is a uuid of 16 bytes. Part of no reference cycle, so the garbage
+    collector need not look at it: there may be a million."""
 
     topic_id: bytes
     name: str
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One partition's state. `directories` has one id for each replica, in the replicas' order."""
+    """One partition's state. `directories` has one id per replica, in the order of `replicas`."""
 
     topic_id: bytes
     index: int
@@ -111,7 +111,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_known_elr: tuple[int, ...] = ()
 
     def directory_of(self, broker_id: int) -> bytes | None:
-        """The directory id of `broker_id`'s replica; None if it holds none."""
+        """The directory id of `broker_id`'s replica; None if the broker has none."""
         for replica, directory in zip(self.replicas, self.directories, strict=True):
             if replica == broker_id:
                 return directory
@@ -119,7 +119,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ConfigResource(msgspec.Struct, frozen=True, order=True):
-    """What a configuration belongs to. Types: 2 topic, 4 broker ('' = all), 16 client metrics, 32 group."""
+    """The owner of a configuration. Types: 2 topic, 4 broker ('' = all), 16 client metrics, 32 group."""
 
     resource_type: int
     name: str
@@ -164,7 +164,7 @@ class DelegationToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProducerIds(msgspec.Struct, frozen=True):
-    """The next producer id to hand out, and who was given the last block; -1 where none was."""
+    """The next producer id to allocate, and the broker that got the last block; -1 if there is none."""
 
     next_producer_id: int = -1
 

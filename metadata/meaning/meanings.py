@@ -1,11 +1,11 @@
 """What each record means: one function per record type, from a record to edits of an ImageBuilder.
 
-The only place that knows it for single records; `columnar` does the same for many partition records
-at once, and a property test holds the two equal. Every function checks before it edits, so that a
-record that is refused leaves no trace. Knows no bytes, no batches and no transactions (`replay`).
+The only place that knows this for single records; `columnar` does the same for many partition records at
+once, and a property test checks that the two agree. Every function checks before it edits, so that a refused
+record leaves no trace. Knows no bytes, no batches and no transactions (`replay`).
 
-Meanings follow KIP-631 and its successors as Apache Kafka 3.7 applies them (its `image` deltas and
-control managers); where those two differ, the stricter one is taken.
+Meanings follow KIP-631 and its successors as Apache Kafka 3.7 applies them (its `image` deltas and control
+managers); if those two differ, the stricter one applies.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ Meaning = Callable[[ImageBuilder, Any, int], None]
 
 
 def apply_record(builder: ImageBuilder, record: object, offset: int) -> None:
-    """Applies one record that is no transaction marker.
+    """Applies one record that is not a transaction marker.
 
-    Raises ReplayError, naming `offset` and the record, when the record does not fit the state; the
-    builder is unchanged then.
+    Raises ReplayError, which names `offset` and the record, if the record does not fit the state; the builder
+    is then unchanged.
     """
     meaning = MEANINGS.get(type(record))
     if meaning is None:
@@ -96,7 +96,7 @@ def _broker(builder: ImageBuilder, record: BrokerRecord, offset: int) -> None:
 
 
 def _endpoints(listed: tuple[Any, ...]) -> tuple[NodeEndpoint, ...]:
-    # By name: Kafka keeps listeners and features in maps, and its snapshots list them in map order.
+    # Sort by name: Kafka keeps listeners and features in maps, and its snapshots list them in map order.
     found = [NodeEndpoint(at.name, at.host, at.port, at.security_protocol) for at in listed]
     return tuple(sorted(found, key=lambda endpoint: endpoint.name))
 
@@ -107,7 +107,7 @@ def _features(listed: tuple[Any, ...]) -> tuple[FeatureRange, ...]:
 
 
 def _sorted_directories(directories: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """In Kafka's order of uuids (two signed 64-bit numbers), in which its snapshots list them."""
+    """In Kafka's order of uuids (two signed 64-bit numbers), which its snapshots use."""
     return tuple(
         sorted(
             directories,
@@ -122,7 +122,7 @@ def _sorted_directories(directories: tuple[bytes, ...]) -> tuple[bytes, ...]:
 def _registered(
     builder: ImageBuilder, record: object, offset: int, broker_id: int, epoch: int
 ) -> BrokerRegistration:
-    """The registration that a record names, which must be the generation in force (S2.30)."""
+    """The registration for a record, which must be the generation in force (S2.30)."""
     registration = builder.brokers.get(broker_id)
     if registration is None:
         raise ReplayError(offset, record, f"broker {broker_id} is not registered")
@@ -141,7 +141,7 @@ def _unregister_broker(builder: ImageBuilder, record: UnregisterBrokerRecord, of
 
 
 def _fence_broker(builder: ImageBuilder, record: FenceBrokerRecord, offset: int) -> None:
-    # What leaves ISRs is in the log itself, as PartitionChangeRecords before this one (S2.29).
+    # The log itself removes brokers from ISRs, with PartitionChangeRecords before this one (S2.29).
     registration = _registered(builder, record, offset, record.id, record.epoch)
     builder.put_broker(msgspec.structs.replace(registration, fenced=True))
 
@@ -207,7 +207,7 @@ def _zk_migration_state(builder: ImageBuilder, record: ZkMigrationStateRecord, o
 
 
 def quota_entity(record: ClientQuotaRecord) -> QuotaEntity:
-    """The whole entity that a quota is for, its parts in the one order."""
+    """The whole entity of a quota, its parts in canonical order."""
     return tuple(
         sorted(
             ((part.entity_type, part.entity_name) for part in record.entity),
@@ -285,12 +285,12 @@ def _token(builder: ImageBuilder, record: DelegationTokenRecord, offset: int) ->
 
 
 def _remove_token(builder: ImageBuilder, record: RemoveDelegationTokenRecord, offset: int) -> None:
-    # Kafka writes this for an expired token that it may have removed already: absence is no error.
+    # Kafka writes this for an expired token that it may already have removed: absence is not an error.
     builder.tokens.remove(record.token_id)
 
 
 def _no_op(builder: ImageBuilder, record: NoOpRecord, offset: int) -> None:
-    """Moves the offset only, which the batch does."""
+    """Only moves the offset, which the batch does anyway."""
 
 
 MEANINGS: dict[type, Meaning] = {

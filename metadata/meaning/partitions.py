@@ -111,8 +111,8 @@ def change_partition(builder: ImageBuilder, record: PartitionChangeRecord, offse
 def merge_change(before: PartitionInfo, record: PartitionChangeRecord, offset: int) -> PartitionInfo:
     """The partition after `record`.
 
-    Every change raises the partition epoch; a record that names a leader raises the leader epoch even
-    if it is the same leader. New replicas without directories keep the directories of those that stay.
+    Every change raises the partition epoch; a record that names a leader raises the leader epoch even if the
+    leader is the same. New replicas without directories keep the directories of those that stay.
     """
     replicas = before.replicas if record.replicas is None else record.replicas
     led = record.leader is not None
@@ -138,7 +138,7 @@ def _or(changed: R | None, before: R) -> R:
 
 
 def _next_int32(value: int) -> int:
-    """One more, wrapped as 32-bit numbers wrap."""
+    """The next number, with 32-bit overflow."""
     half = 1 << (INT32_BITS - 1)
     return (value + 1 + half) % (2 * half) - half
 

@@ -1,7 +1,7 @@
-"""Who or what caused a batch of the metadata log, as its first record: a NoOpRecord with one tagged field.
+"""What caused a batch of the metadata log, as its first record: a NoOpRecord with one tagged field.
 
 Owns the field, its bounds and its encoding (docs/adr/0015-causes-in-the-log.md). Kafka reads NoOpRecords and
-tagged fields that it does not know, and passes over both. Knows nothing of requests and of what a batch does.
+ignores tagged fields that it does not know. Knows nothing of requests and of what a batch does.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from metaquorum.wire.generator import compile_decoder, compile_encoder
 from metaquorum.wire.schema import Field, StructSchema
 
 CAUSE_TAG = 0x4D51
-"""The tag of the field: far from those that Kafka gives out one after another."""
+"""The tag of the field: far from those that Kafka assigns in sequence."""
 
 TEXT_MAX_BYTES = 255
-"""Bytes of a name that are kept; a longer one ends in `...`."""
+"""Maximum length of a name in bytes; a longer one is cut and ends in `...`."""
 
 ENCODED_MAX_BYTES = 2_048
-"""More than any writer of ours makes; a larger field is not read."""
+"""More than any writer of ours produces; a larger field is ignored."""
 
 _KEPT_RECORDS = 256
-"""The same few clients ask for the same again and again."""
+"""The same few clients send the same requests again and again."""
 
 _VERSION = 0
 _CUT = "..."
 
 
 class BatchCause(msgspec.Struct, frozen=True, gc=False):
-    """`request`: Kafka's name of the API, if a request caused it; `rule`: why the controller acted, where the
-    request does not say so. `principal`, `client_id` and `address` are the client's; `broker_id`: the broker
-    that forwarded the request."""
+    """`request`: Kafka's name of the API, if a request caused the batch. `rule`: why the controller acted, if
+    the request does not show it. `principal`, `client_id` and `address` are the client's. `broker_id`: the
+    broker that forwarded the request."""
 
     request: str | None = None
     rule: str | None = None
@@ -73,7 +73,7 @@ _decode = compile_decoder(_SCHEMA, _VERSION)
 
 
 def bounded(cause: BatchCause) -> BatchCause:
-    """The same with every text in its bounds: clients choose some of them."""
+    """The same with every text within its bounds: clients choose some of them."""
     cut = {
         name: _shortened(text)
         for name in _TEXTS
@@ -91,12 +91,12 @@ def _shortened(text: str) -> str:
 
 @lru_cache(maxsize=_KEPT_RECORDS)
 def cause_record(cause: BatchCause) -> NoOpRecord:
-    """The record that begins a batch which `cause` caused."""
+    """The first record of a batch that `cause` caused."""
     return NoOpRecord(unknown_tags=((CAUSE_TAG, _encode(bounded(cause))),))
 
 
 def cause_in(record: object) -> BatchCause | None:
-    """The cause that a record names; None for any other record, and for bytes that are no cause."""
+    """The cause in a record; None for any other record, and for bytes that are not a cause."""
     if type(record) is not NoOpRecord or not record.unknown_tags:
         return None
     for tag, data in record.unknown_tags:

@@ -1,4 +1,4 @@
-"""Batches of the metadata log to records with their offsets.
+"""Decodes batches of the metadata log to records with their offsets.
 
 Owns the step from `storage.batches.batch` to `codec`; knows neither files nor what a record means.
 """
@@ -24,7 +24,7 @@ AnyRecord = Record | ControlRecord | UnknownRecord | UnknownControlRecord
 
 
 class DecodedRecord(NamedTuple):
-    """A record and its place. `version` is the schema version; for a control record that of its message."""
+    """A record and its place. `version` is the schema version; for a control record, that of its message."""
 
     offset: int
     timestamp_ms: int
@@ -35,14 +35,14 @@ class DecodedRecord(NamedTuple):
 def decode_batch(batch: RecordBatch, *, tolerant: bool = False) -> tuple[DecodedRecord, ...]:
     """Every record of a batch, control batches included.
 
-    With `tolerant`, records of unknown types and versions come back as UnknownRecord or UnknownControlRecord.
+    With `tolerant`, records of unknown types and versions become UnknownRecord or UnknownControlRecord.
     Raises RecordDecodeError, which names the offset, and what `RecordBatch.records` raises.
     """
     header = batch.header
     if not header.is_control and header.base_timestamp_ms == header.max_timestamp_ms:
         try:
             spans = batch_record_spans(batch)
-        except BatchError:  # keys, headers, compression, gaps: the general way reads them
+        except BatchError:  # keys, headers, compression, gaps: needs the general reader
             pass
         else:
             return _decode_spans(batch, spans, tolerant)
@@ -57,9 +57,9 @@ def decode_batch(batch: RecordBatch, *, tolerant: bool = False) -> tuple[Decoded
 
 
 def decode_readable(batch: RecordBatch) -> tuple[DecodedRecord, ...]:
-    """The records of a batch that can be decoded; none of a batch that cannot be taken apart.
+    """The records of a batch that can be decoded; empty if the batch cannot be parsed.
 
-    For tools that told what is wrong with the batch by other means.
+    For tools that report what is wrong with the batch in another way.
     """
     try:
         return decode_batch(batch, tolerant=True)

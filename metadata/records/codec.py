@@ -1,8 +1,8 @@
 """Bytes to records and back: every metadata record and every control record, all versions.
 
 Owns the record frame (frame version, api key, version, body; KIP-746) and the errors about it. The fields are
-in `schema`, the functions made from it come from `wire.generator`. Knows nothing of batches (see `batches`).
-Decoding is strict: every byte must be accounted for. Tools that want to go on use the tolerant variants.
+in `schema`; `wire.generator` creates the functions from it. Does not know batches (see `batches`). Decoding
+is strict: every byte must be accounted for. Tools that must continue use the tolerant variants.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FRAME_VERSION = 1
 _CONTROL_KEY = struct.Struct(">hh")
 _LEADER_CHANGE = LeaderChangeMessage.control_type
 
-# What generated code may raise on bytes that are no record, and on values that fit no field.
+# What generated code may raise on bytes that are not a record, and on values that fit no field.
 _DECODE_ERRORS = (IndexError, struct.error, Malformed, UnicodeDecodeError)
 _ENCODE_ERRORS = (struct.error, Malformed, UnicodeEncodeError, TypeError, AttributeError, OverflowError)
 
@@ -67,8 +67,8 @@ _CONTROL_ENCODERS: dict[int, tuple[Encoder, ...]] = {
 def decode(buf: Buffer, start: int = 0, end: int | None = None) -> tuple[int, Record]:
     """(version, record) of the framed record in buf[start:end].
 
-    Raises UnknownRecordError for a type or version from the future, and RecordDecodeError for bytes that are
-    short, trailing or malformed.
+    Raises UnknownRecordError for a newer type or version, and RecordDecodeError for bytes that are short,
+    trailing or malformed.
     """
     if end is None:
         end = len(buf)
@@ -88,7 +88,7 @@ def decode(buf: Buffer, start: int = 0, end: int | None = None) -> tuple[int, Re
 def decode_tolerant(
     buf: Buffer, start: int = 0, end: int | None = None
 ) -> tuple[int, Record | UnknownRecord]:
-    """Like `decode`, but a well framed record of an unknown type or version comes back as UnknownRecord."""
+    """Like `decode`, but a well-formed record of an unknown type or version is returned as UnknownRecord."""
     try:
         return decode(buf, start, end)
     except UnknownRecordError as error:
@@ -100,8 +100,8 @@ def decode_tolerant(
 def encode(record: Record, version: int) -> bytes:
     """The framed record.
 
-    Raises UnsupportedVersionError when there is no such version, or when it cannot carry a field that is set;
-    RecordEncodeError when a value does not fit its field.
+    Raises UnsupportedVersionError if the version does not exist or cannot carry a field that is set,
+    RecordEncodeError if a value does not fit its field.
     """
     encoders = _ENCODERS.get(type(record))
     if encoders is None:
@@ -121,8 +121,8 @@ def encode(record: Record, version: int) -> bytes:
 def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord:
     """The control record of a record in a control batch.
 
-    LeaderChangeMessage is read in the version that its own first field says (1, or 0 for anything else, as
-    Kafka's reader does); the others have a single version. Raises UnknownRecordError and RecordDecodeError.
+    LeaderChangeMessage is read in the version in its own first field (1, or 0 for anything else, as Kafka's
+    reader does); the others have a single version. Raises UnknownRecordError and RecordDecodeError.
     """
     if key is None or len(key) != _CONTROL_KEY.size or value is None:
         raise RecordDecodeError("a control record has a key of 4 bytes (version, type) and a value")
@@ -155,7 +155,7 @@ def _decode_control_body(schema: RecordSchema, version: int, value: bytes) -> Co
 
 
 def decode_control_tolerant(key: bytes | None, value: bytes | None) -> ControlRecord | UnknownControlRecord:
-    """Like `decode_control`, but an unknown type comes back as UnknownControlRecord."""
+    """Like `decode_control`, but an unknown type is returned as UnknownControlRecord."""
     try:
         return decode_control(key, value)
     except UnknownRecordError as error:
@@ -163,7 +163,7 @@ def decode_control_tolerant(key: bytes | None, value: bytes | None) -> ControlRe
 
 
 def control_schema_version(record: ControlRecord | UnknownControlRecord) -> int:
-    """The version of the message in which `record` is written."""
+    """The version in which the message of `record` is written."""
     return 1 if isinstance(record, LeaderChangeMessage) and record.version == 1 else 0
 
 
@@ -183,7 +183,7 @@ def encode_control(record: ControlRecord) -> tuple[bytes, bytes]:
 
 
 def _read_frame(buf: Buffer, start: int, end: int) -> tuple[int, int, int]:
-    """(api key, version, position of the body); raises RecordDecodeError."""
+    """(api key, version, position of the body). Raises RecordDecodeError."""
     numbers = []
     position = start
     for name in ("frame version", "api key", "version"):
@@ -214,7 +214,7 @@ def _reason(error: Exception) -> str:
 
 
 def _decode_error(buf: Buffer, start: int, end: int, cause: Exception | None) -> RecordDecodeError:
-    """Why buf[start:end] is no record; the slow path, which finds the words."""
+    """Why buf[start:end] is not a record; the slow path, which finds the explanation."""
     try:
         api_key, version, _ = _read_frame(buf, start, end)
     except RecordDecodeError as error:
@@ -238,7 +238,7 @@ def _decode_error(buf: Buffer, start: int, end: int, cause: Exception | None) ->
 
 
 def _encode_error(record: Any, version: int, cause: Exception) -> RecordEncodeError:
-    """Which field does not fit; the slow path, which finds the words."""
+    """Which field does not fit; the slow path, which finds the explanation."""
     name = type(record).__name__
     schema = SCHEMA_BY_CLASS[type(record)]
     for field in schema.body.fields:

@@ -1,8 +1,8 @@
 """The control records of the quorum's log: leader changes, snapshot marks, kraft.version and voters.
 
-Owns their Python shape (KIP-595, KIP-630, KIP-853); their bytes are in `codec`. They live in control
-batches with a key of two int16 (version 0, type); the value is a message whose first field is `version`.
-The conventions of `records` hold here too.
+Owns their Python form (KIP-595, KIP-630, KIP-853); their bytes are in `codec`. They are in control batches,
+with a key of two int16 (version 0, type); the value is a message whose first field is `version`. The
+conventions of `records` apply here too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from metaquorum.storage.uuids import ZERO_UUID
 
 
 class LeaderVoter(msgspec.Struct, frozen=True, gc=False):
-    """A voter as a leader change names it; the directory id exists in version 1 only."""
+    """A voter in a leader change; the directory id exists only in version 1."""
 
     voter_id: int
     voter_directory_id: bytes = ZERO_UUID
@@ -33,7 +33,7 @@ class VoterEndpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class KRaftVersionFeature(msgspec.Struct, frozen=True, gc=False):
-    """The kraft.version levels that a voter can work at, both ends included."""
+    """The kraft.version levels that a voter supports, both ends included."""
 
     min_supported_version: int = 0
     max_supported_version: int = 0
@@ -75,7 +75,7 @@ class SnapshotHeaderRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class SnapshotFooterRecord(msgspec.Struct, frozen=True, gc=False):
-    """The last record of a snapshot (KIP-630); a snapshot without it is not whole."""
+    """The last record of a snapshot (KIP-630); a snapshot without it is incomplete."""
 
     control_type: ClassVar[int] = 4
     type_name: ClassVar[str] = "SNAPSHOT_FOOTER"
@@ -111,7 +111,7 @@ QuorumRecord = LeaderChangeMessage | KRaftVersionRecord | VotersRecord
 
 
 class UnknownControlRecord(msgspec.Struct, frozen=True, gc=False):
-    """A control record that this code has no schema for; the tools show it and go on."""
+    """A control record that this code has no schema for; the tools show it and continue."""
 
     type_name: ClassVar[str] = "UNKNOWN_CONTROL_RECORD"
 

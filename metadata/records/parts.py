@@ -1,4 +1,4 @@
-"""What lies inside records: the shapes of their parts, and the numbers that stand for states."""
+"""Parts of records, and the numbers that represent states."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LEADER_RECOVERING = 1
 
 FENCED = 1
 UNFENCED = -1
-"""Values of `BrokerRegistrationChangeRecord.fenced`; `None` leaves it as it is."""
+"""Values of `BrokerRegistrationChangeRecord.fenced`; `None` means unchanged."""
 
 IN_CONTROLLED_SHUTDOWN = 1
-"""The value of `BrokerRegistrationChangeRecord.in_controlled_shutdown`; `None` leaves it as it is."""
+"""The value of `BrokerRegistrationChangeRecord.in_controlled_shutdown`; `None` means unchanged."""
 
 UnknownTags: TypeAlias = tuple[tuple[int, bytes], ...]
 
@@ -34,7 +34,7 @@ class BrokerEndpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class BrokerFeature(msgspec.Struct, frozen=True, gc=False):
-    """The levels of one feature that a broker can work at, both ends included (KIP-584)."""
+    """The levels of one feature that a broker supports, both ends included (KIP-584)."""
 
     name: str
     min_supported_version: int
@@ -53,7 +53,7 @@ class ControllerEndpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class ControllerFeature(msgspec.Struct, frozen=True, gc=False):
-    """The levels of one feature that a controller can work at, both ends included."""
+    """The levels of one feature that a controller supports, both ends included."""
 
     name: str
     min_supported_version: int
@@ -62,7 +62,7 @@ class ControllerFeature(msgspec.Struct, frozen=True, gc=False):
 
 
 class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
-    """One part of a quota's subject: type `user`, `client-id` or `ip`; name None is the default entity."""
+    """One part of a quota's entity: type `user`, `client-id` or `ip`; name None is the default entity."""
 
     entity_type: str
     entity_name: str | None

@@ -1,7 +1,7 @@
-"""The table of every record: api key, versions, and its fields in the order of the wire.
+"""The table of every record: api key, versions, and its fields in wire order.
 
 Owns the facts that Kafka's message definitions state (KIP-482 flexible encoding, 3.7 with the versions that
-3.9 and 4.0 still use). Knows nothing of bytes: `wire.generator` turns this table into code, `dump` into JSON;
+3.9 and 4.0 still use). Does not know bytes: `wire.generator` turns this table into code, `dump` into JSON;
 docs/records.md lists its types. Every version of every record is flexible from 0 on.
 
 A field exists from version `since` on; a nullable field is nullable, and a tagged one tagged, in every
@@ -27,11 +27,11 @@ from metaquorum.metadata.records.parts import (
 from metaquorum.wire.schema import ZERO, Field, StructSchema, kafka_field_name
 
 SETTING_VALUE = "setting value"
-"""Marks a field whose being a secret depends on the record's `name`."""
+"""Marks a field that is secret depending on the record's `name`."""
 
 
 class RecordSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """A record type: `key` is its api key, or its control type; versions 0..`latest_version` exist."""
+    """A record type: `key` is its api key or its control type; versions 0..`latest_version` exist."""
 
     key: int
     type_name: str

@@ -1,14 +1,14 @@
 """The records of the metadata log, one immutable class per record type.
 
-Owns the Python shape of every record of KIP-631 and its successors, as Apache Kafka shipped them.
-Knows nothing of bytes (see `codec`), of versions (`schema`), or of what a record means (`replay`).
+Owns the Python form of every record of KIP-631 and its successors, as Apache Kafka shipped them. Does not
+know bytes (see `codec`), versions (`schema`), or what a record means (`replay`).
 
 Conventions, the same for every class:
 
 * uuids are 16 bytes (`storage.uuids`), arrays are tuples, text is `str`, opaque data is `bytes`;
-* `None` means null, absent or unchanged; the sentinels that stand for it on the wire stay in the codec;
-* `unknown_tags` holds the tagged fields that no schema of ours names, as (tag, bytes) in ascending order,
-  so that what a newer writer added survives being read and written again;
+* `None` means null, absent or unchanged; the sentinels that represent it on the wire stay in the codec;
+* `unknown_tags` holds the tagged fields that none of our schemas has, as (tag, bytes) in ascending order, so
+  that a newer writer's additions survive being read and written again;
 * `api_key` and `type_name` are the record type's number and its name in Kafka's dump.
 """
 
@@ -62,7 +62,7 @@ class UnregisterBrokerRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopicRecord(msgspec.Struct, frozen=True, gc=False):
-    """A topic exists."""
+    """A topic was created."""
 
     api_key: ClassVar[int] = 2
     type_name: ClassVar[str] = "TOPIC_RECORD"
@@ -73,7 +73,7 @@ class TopicRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
-    """The whole state of one partition. `directories` lies parallel to `replicas` (KIP-858)."""
+    """The whole state of one partition. `directories` has one entry per replica, in order (KIP-858)."""
 
     api_key: ClassVar[int] = 3
     type_name: ClassVar[str] = "PARTITION_RECORD"
@@ -95,7 +95,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConfigRecord(msgspec.Struct, frozen=True, gc=False):
-    """One configuration key was set, or removed where `value` is None."""
+    """One configuration key was set, or removed if `value` is None."""
 
     api_key: ClassVar[int] = 4
     type_name: ClassVar[str] = "CONFIG_RECORD"
@@ -108,7 +108,7 @@ class ConfigRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class PartitionChangeRecord(msgspec.Struct, frozen=True, gc=False):
-    """A change of one partition. A field that is None did not change; `leader` -1 means: none now."""
+    """A change of one partition. A field that is None did not change; `leader` -1 means no leader."""
 
     api_key: ClassVar[int] = 5
     type_name: ClassVar[str] = "PARTITION_CHANGE_RECORD"
@@ -150,7 +150,7 @@ class UnfenceBrokerRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class RemoveTopicRecord(msgspec.Struct, frozen=True, gc=False):
-    """A topic, all its partitions and its configuration are gone."""
+    """A topic, all its partitions and its configuration were removed."""
 
     api_key: ClassVar[int] = 9
     type_name: ClassVar[str] = "REMOVE_TOPIC_RECORD"
@@ -160,7 +160,7 @@ class RemoveTopicRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class DelegationTokenRecord(msgspec.Struct, frozen=True, gc=False):
-    """A delegation token exists (KIP-900). Times are milliseconds since 1970, as Kafka names them."""
+    """A delegation token was created (KIP-900). Times are milliseconds since 1970, named as in Kafka."""
 
     api_key: ClassVar[int] = 10
     type_name: ClassVar[str] = "DELEGATION_TOKEN_RECORD"
@@ -202,7 +202,7 @@ class FeatureLevelRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClientQuotaRecord(msgspec.Struct, frozen=True, gc=False):
-    """One quota value of an entity was set, or removed where `remove` is true (`value` is 0 then)."""
+    """One quota value of an entity was set, or removed if `remove` is true (then `value` is 0)."""
 
     api_key: ClassVar[int] = 14
     type_name: ClassVar[str] = "CLIENT_QUOTA_RECORD"
@@ -215,7 +215,7 @@ class ClientQuotaRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducerIdsRecord(msgspec.Struct, frozen=True, gc=False):
-    """A block of producer ids was handed to a broker; `next_producer_id` is the first one after it."""
+    """A block of producer ids was allocated to a broker; `next_producer_id` is the first one after it."""
 
     api_key: ClassVar[int] = 15
     type_name: ClassVar[str] = "PRODUCER_IDS_RECORD"
@@ -241,7 +241,8 @@ class BrokerRegistrationChangeRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class AccessControlEntryRecord(msgspec.Struct, frozen=True, gc=False):
-    """An access control entry exists. The small numbers are Kafka's codes for resources and operations."""
+    """An access control entry was created. The small numbers are Kafka's codes for resources and
+    operations."""
 
     api_key: ClassVar[int] = 18
     type_name: ClassVar[str] = "ACCESS_CONTROL_ENTRY_RECORD"
@@ -258,7 +259,7 @@ class AccessControlEntryRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class RemoveAccessControlEntryRecord(msgspec.Struct, frozen=True, gc=False):
-    """An access control entry is gone."""
+    """An access control entry was removed."""
 
     api_key: ClassVar[int] = 19
     type_name: ClassVar[str] = "REMOVE_ACCESS_CONTROL_ENTRY_RECORD"
@@ -268,7 +269,7 @@ class RemoveAccessControlEntryRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class NoOpRecord(msgspec.Struct, frozen=True, gc=False):
-    """Nothing happened: it moves the high watermark when the cluster is idle (KIP-835)."""
+    """Changes nothing; it advances the high watermark when the cluster is idle (KIP-835)."""
 
     api_key: ClassVar[int] = 20
     type_name: ClassVar[str] = "NO_OP_RECORD"
@@ -277,7 +278,7 @@ class NoOpRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ZkMigrationStateRecord(msgspec.Struct, frozen=True, gc=False):
-    """How far the migration from ZooKeeper is (KIP-866): 0 none, 1 running, 2 before it, 3 after it."""
+    """The state of the migration from ZooKeeper (KIP-866): 0 none, 1 running, 2 before it, 3 after it."""
 
     api_key: ClassVar[int] = 21
     type_name: ClassVar[str] = "ZK_MIGRATION_STATE_RECORD"
@@ -287,7 +288,7 @@ class ZkMigrationStateRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class RemoveUserScramCredentialRecord(msgspec.Struct, frozen=True, gc=False):
-    """A user's SCRAM credential is gone."""
+    """A user's SCRAM credential was removed."""
 
     api_key: ClassVar[int] = 22
     type_name: ClassVar[str] = "REMOVE_USER_SCRAM_CREDENTIAL_RECORD"
@@ -298,7 +299,7 @@ class RemoveUserScramCredentialRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class BeginTransactionRecord(msgspec.Struct, frozen=True, gc=False):
-    """What follows is one metadata transaction (KIP-868), visible only after its end."""
+    """The records after this one are a metadata transaction (KIP-868), visible only after its end."""
 
     api_key: ClassVar[int] = 23
     type_name: ClassVar[str] = "BEGIN_TRANSACTION_RECORD"
@@ -327,7 +328,7 @@ class AbortTransactionRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class RemoveDelegationTokenRecord(msgspec.Struct, frozen=True, gc=False):
-    """A delegation token is gone."""
+    """A delegation token was removed."""
 
     api_key: ClassVar[int] = 26
     type_name: ClassVar[str] = "REMOVE_DELEGATION_TOKEN_RECORD"
@@ -351,7 +352,7 @@ class ControllerRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class UnknownRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record that this code has no schema for: the tools show it and go on, a node stops on it.
+    """A record that this code has no schema for: the tools show it and continue, a node stops.
 
     `body` is what follows the frame (frame version, api key, version).
     """
@@ -390,4 +391,4 @@ Record: TypeAlias = Union[  # noqa: UP007 -- a Union survives get_args in the or
     RemoveDelegationTokenRecord,
     ControllerRecord,
 ]
-"""Any record of the metadata log, apart from the control records (`control`)."""
+"""Any record of the metadata log except control records (`control`)."""

@@ -1,4 +1,4 @@
-"""Metadata records and their codec, the image, the one interpreter `replay`, and what follows from it.
+"""Metadata records and their codec, the image, the single interpreter `replay`, and what is derived from it.
 
 Pure: no clock, no files, no randomness of its own.
 """

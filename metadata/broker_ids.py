@@ -39,12 +39,12 @@ KEY_MAX_CHARACTERS = 255
 MAX_BROKER_ID = 2**31 - 1
 
 _KEYS_OF_FILES = frozenset({"key"})
-"""`broker.id.binding.key` is a setting of a node's own file: a host of that name is written another way."""
+"""`broker.id.binding.key` is a setting of a node's own file; a host with that name is written differently."""
 _ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class IdSource(Enum):
-    """Where an id came from (S0.1), the last three being what the active controller decides."""
+    """Where an id came from (S0.1); the active controller decides the last three."""
 
     EXPLICIT = "explicit"
     FILE = "file"
@@ -54,7 +54,7 @@ class IdSource(Enum):
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry. `broker_id` None: the value is of a form that this release does not understand."""
+    """One entry. `broker_id` is None if this release does not understand the form of the value."""
 
     key: str
     broker_id: int | None
@@ -62,7 +62,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """An id that was allocated and has not registered since. `request_id` has 16 bytes."""
+    """An id that was allocated and has not registered since. `request_id` is 16 bytes."""
 
     broker_id: int
     request_id: bytes
@@ -70,18 +70,19 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def escape_key(key: str) -> str:
-    """A key as part of a configuration's name: what is no letter, digit, `.`, `_`, `-` or `~` as %XX."""
+    """A key as part of a configuration's name: anything but letters, digits, `.`, `_`, `-`
+    and `~` becomes %XX."""
     escaped = quote(key, safe="")
     return f"%{ord(escaped[0]):02X}{escaped[1:]}" if escaped in _KEYS_OF_FILES else escaped
 
 
 def unescape_key(text: str) -> str:
-    """The key that `escape_key` made `text` from; text that it never makes is read as it is."""
+    """The key that `escape_key` turned into `text`; any other text is returned unchanged."""
     return unquote(text, errors="replace")
 
 
 def key_problem(key: str) -> str | None:
-    """What is wrong with a binding key; None: nothing."""
+    """What is wrong with a binding key; None if it is valid."""
     if not key.strip():
         return "the binding key is empty: give a host name or another stable text"
     if len(key) > KEY_MAX_CHARACTERS:
@@ -108,12 +109,12 @@ def binding_record(key: str, broker_id: int | None) -> ConfigRecord:
 
 
 def current_key_record(broker_id: int, key: str | None) -> ConfigRecord:
-    """Says which key the broker registered with; None: no one knows any more."""
+    """States which key the broker registered with; with None, the key is no longer known."""
     return _entry(f"{CURRENT_PREFIX}{broker_id}", key)
 
 
 def claim_record(broker_id: int, request_id: bytes | None, source: IdSource = IdSource.NEW) -> ConfigRecord:
-    """Hands an id out to a request; `request_id` None: it is no longer allocated."""
+    """Allocates an id to a request; with `request_id` None, ends the allocation."""
     value = None
     if request_id is not None:
         fields = {"version": VALUE_VERSION, "request": uuid_to_text(request_id), "source": source.value}
@@ -122,7 +123,7 @@ def claim_record(broker_id: int, request_id: bytes | None, source: IdSource = Id
 
 
 def next_id_record(next_id: int) -> ConfigRecord:
-    """No id from `next_id` on was ever allocated."""
+    """States that no id from `next_id` on was ever allocated."""
     return _entry(NEXT_ID, str(next_id))
 
 
@@ -130,8 +131,8 @@ def next_id_record(next_id: int) -> ConfigRecord:
 
 
 def remembered(image: MetadataImage) -> Mapping[str, str]:
-    """The configuration of all brokers, which holds these entries among others. The same object as long
-    as nothing in it changes."""
+    """The configuration of all brokers, which contains these entries. The same object as long as
+    nothing in it changes."""
     return image.configs.get(ALL_BROKERS) or _NOTHING
 
 
@@ -165,7 +166,7 @@ def _binding(key: str, value: str) -> Binding:
 
 
 def current_key(entries: Mapping[str, str], broker_id: int) -> str | None:
-    """The key that the broker has last registered with, if it said one."""
+    """The key that the broker last registered with, if it sent one."""
     return entries.get(f"{CURRENT_PREFIX}{broker_id}")
 
 
@@ -175,8 +176,8 @@ def current_keys(entries: Mapping[str, str]) -> dict[int, str]:
 
 
 def claims(entries: Mapping[str, str]) -> dict[int, Claim]:
-    """Ids that are allocated and not registered, with whom they were given to; unreadable ones are left
-    out (see `claimed_values`)."""
+    """Ids that are allocated and not registered, with the request they were allocated to; unreadable ones are
+    left out (see `claimed_values`)."""
     found: dict[int, Claim] = {}
     for broker_id, value in _by_id(entries, CLAIM_PREFIX):
         fields = _fields(value)
@@ -189,12 +190,12 @@ def claims(entries: Mapping[str, str]) -> dict[int, Claim]:
 
 
 def claimed_values(entries: Mapping[str, str]) -> dict[int, str]:
-    """The claims' values as they are, by broker id, readable or not."""
+    """The claims' raw values by broker id, readable or not."""
     return dict(_by_id(entries, CLAIM_PREFIX))
 
 
 def next_id(entries: Mapping[str, str]) -> int:
-    """The lowest id that was never allocated; 0 where nothing says so."""
+    """The lowest id that was never allocated; 0 if no entry has it."""
     text = entries.get(NEXT_ID, "")
     return int(text) if _ID.fullmatch(text) else 0
 

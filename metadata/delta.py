@@ -1,7 +1,7 @@
-"""What changed between two images: one diff for code that reconciles after a publish, and for tools.
+"""The changes between two images: one diff for code that reconciles after a publish, and for tools.
 
-Owns the comparison of images part by part. Costs time in proportion to what is not shared between the
-two. Knows no records: it compares states, so a change that was undone in between is no change.
+Owns the comparison of images part by part. Takes time in proportion to what the two do not share. Knows no
+records: it compares states, so a change that was undone in between is not a change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ K = TypeVar("K")
 
 
 class KeyChanges(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
-    """Keys of one part of the image, sorted: only in the new one, only in the old one, with another value."""
+    """Sorted keys of one part of the image: only in the new one, only in the old one, with another value."""
 
     added: tuple[K, ...] = ()
     removed: tuple[K, ...] = ()
@@ -39,8 +39,8 @@ class KeyChanges(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
 
 
 class MetadataDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference from `old` to `new`. A topic that was deleted and created again under its name
-    appears in both `topics_removed` and `topics_added`: its id differs."""
+    """The difference from `old` to `new`. A topic that was deleted and recreated under the same name is in
+    both `topics_removed` and `topics_added`: its id differs."""
 
     old: MetadataImage
     new: MetadataImage
@@ -60,7 +60,7 @@ class MetadataDelta(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """True if only the provenance moved."""
+        """True if only the provenance changed."""
         keyed = (
             *(self.features, self.brokers, self.controllers, self.partitions, self.configs),
             *(self.quotas, self.acls, self.scram, self.delegation_tokens),
@@ -74,7 +74,7 @@ class MetadataDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diff(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
-    """What became of `old` in `new`; neither needs to come from the other."""
+    """The changes from `old` to `new`; the two need not be related."""
     added, removed = _topic_changes(old.topics, new.topics)
     return MetadataDelta(
         old=old,

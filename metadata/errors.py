@@ -1,6 +1,6 @@
 """What can go wrong in metadata: Kafka's error codes, and the errors that this package raises.
 
-Owns no messages of other layers: the code that refuses a request brings its own text.
+Owns no messages of other layers: the code that refuses a request provides the text.
 """
 
 from __future__ import annotations
@@ -144,12 +144,12 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later without a change."""
+        """Whether the same request may succeed later, unchanged."""
         return self in _RETRIABLE
 
     @classmethod
     def of(cls, number: int) -> ErrorCode:
-        """The code that a node answered; one from the future is an unknown error."""
+        """The code that a node returned; a code from a newer version is an unknown error."""
         try:
             return cls(number)
         except ValueError:
@@ -194,7 +194,7 @@ _RETRIABLE = frozenset(
 
 
 class ApiError(Exception):
-    """An expected refusal: Kafka's code, a line for humans that says what to do, and the leader, if known.
+    """An expected refusal: Kafka's code, a line for people that says what to do, and the leader, if known.
 
     Both a value (compared by content, returned instead of a response) and an exception.
     """
@@ -221,11 +221,11 @@ class ApiError(Exception):
 
 
 class RecordDecodeError(ValueError):
-    """Bytes that are no record which this code knows; the text names the type, the place and the reason."""
+    """Bytes that are not a record known to this code; the text names the type, the place and the reason."""
 
 
 class UnknownRecordError(RecordDecodeError):
-    """A well framed record of a type or version from the future; a tool may show it and go on."""
+    """A well-formed record of a newer type or version; a tool may show it and continue."""
 
     def __init__(self, message: str, *, api_key: int, version: int) -> None:
         super().__init__(message)
@@ -234,7 +234,7 @@ class UnknownRecordError(RecordDecodeError):
 
 
 class RecordEncodeError(ValueError):
-    """A record with a value that its field cannot hold: out of range, or None where nothing may be absent."""
+    """A record with a value that its field cannot hold: out of range, or None in a required field."""
 
 
 class UnsupportedVersionError(RecordEncodeError):
@@ -242,7 +242,7 @@ class UnsupportedVersionError(RecordEncodeError):
 
 
 class ReplayError(Exception):
-    """A record that does not fit the state before it. A node stops on it; a tool may skip and count it."""
+    """A record that does not fit the state before it. A node stops; a tool may skip and count it."""
 
     def __init__(self, offset: int, record: object, reason: str) -> None:
         super().__init__(offset, record, reason)
@@ -260,6 +260,6 @@ class InvariantViolation(Exception):
 
 
 def busy(what: str) -> ApiError:
-    """The request was not looked at. Kafka's retriable code whose meaning is 'later', and which never leaves
-    open whether the request was carried out (REQUEST_TIMED_OUT would)."""
+    """The request was not processed. This is Kafka's retriable code that means 'later' and always implies
+    that the request was not carried out (REQUEST_TIMED_OUT would leave that open)."""
     return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"the controller is busy: {what}; retry in a moment")

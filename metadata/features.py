@@ -1,8 +1,8 @@
-"""Feature levels: metadata.version and its neighbours, and which record version is written at which level.
+"""Feature levels: metadata.version and others, and which record version is written at which level.
 
 Owns the table of levels (1 is 3.0-IV1, 29 is 4.2-IV1) and of the features a cluster can finalize (KIP-584,
-KIP-778). Reading is tolerant: a log may name levels and features from the future; only writing needs a level
-that is here. Decides no upgrade.
+KIP-778). Reading is tolerant: a log may name newer levels and features; only writing requires a known level.
+Decides no upgrade.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ METADATA_VERSION_NAMES: dict[int, str] = dict(
 """Name of every metadata.version level that this program can write. No record changed from 25 to 29."""
 
 _LATER_NAMES = {30: "4.3-IV0", 31: "4.4-IV0", 32: "4.4-IV1", 33: "4.4-IV2"}
-"""Levels at which records have fields that this program does not write: it reads what it knows of them. From
-4.3-IV0 on brokers are registered with cordoned directories (KIP-1066), which stay among the unknown tags."""
+"""Levels at which records have fields that this program does not write: it reads the fields that it knows.
+From 4.3-IV0 on, brokers register with cordoned directories (KIP-1066), which stay in the unknown tags."""
 
 MIN_METADATA_VERSION = 1
 MAX_METADATA_VERSION = max(METADATA_VERSION_NAMES)
 
 MIN_FINALIZED_METADATA_VERSION = 4
-"""3.3-IV0, the first level that the log itself states; a log that states none is at level 1."""
+"""3.3-IV0, the first level that the log itself records; a log without one is at level 1."""
 
 DEFAULT_METADATA_VERSION = 19
-"""3.7-IV4: what we write unless told otherwise, so that the tools of Kafka 3.7 and later open our files."""
+"""3.7-IV4, the level written by default, so that the tools of Kafka 3.7 and later can open our files."""
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
-    """A feature that a cluster can finalize: the levels that this program knows."""
+    """A feature that a cluster can finalize, with the levels that this program knows."""
 
     name: str
     min_level: int
@@ -63,11 +63,11 @@ KNOWN_FEATURES: tuple[Feature, ...] = (
     Feature(name=GROUP_VERSION, min_level=0, max_level=1),
     Feature(name=ELR_VERSION, min_level=0, max_level=1),
 )
-"""Level 0 means: not finalized. kraft.version lives in control records, the others in FeatureLevelRecords."""
+"""Level 0 means not finalized. kraft.version is in control records, the others are in FeatureLevelRecords."""
 
 FOREIGN_FEATURES: dict[str, int] = {"share.version": 1, "streams.version": 1}
-"""Features of group types that this program does not have, which Kafka 4.2 finalizes in every new cluster:
-brokers can work at these levels, because nothing else depends on them; no one can finalize them here."""
+"""Features of group types that this program does not have, which Kafka 4.2 finalizes in every new cluster.
+Brokers can work at these levels, because nothing else depends on them; they cannot be finalized here."""
 
 LEVEL_DIRECTORIES = 17
 """metadata.version 3.7-IV2: registrations and partitions name log directories (KIP-858)."""
@@ -89,7 +89,7 @@ def needed_metadata_version(name: str, level: int) -> int:
     return _NEEDS_METADATA_VERSION.get((name, level), MIN_METADATA_VERSION)
 
 
-# (first level, record version), ascending. A type that is not listed is written in version 0 at every level.
+# (first level, record version), ascending. Types that are not listed are written in version 0 at every level.
 _VERSION_STEPS: dict[type[Any], tuple[tuple[int, int], ...]] = {
     records.BrokerRecord: ((1, 0), (7, 1), (8, 2), (17, 3)),
     records.PartitionRecord: ((1, 0), (17, 1), (23, 2)),
@@ -110,14 +110,14 @@ _VERSION_STEPS: dict[type[Any], tuple[tuple[int, int], ...]] = {
 
 
 def metadata_version_name(level: int) -> str:
-    """ "3.7-IV4" for 19; a level that no one knows is named by its number."""
+    """The name of a level, "3.7-IV4" for 19; an unknown level is named by its number."""
     return METADATA_VERSION_NAMES.get(level) or _LATER_NAMES.get(level, f"level {level}")
 
 
 def parse_metadata_version(text: str) -> int:
-    """The level that "3.7-IV4", "3.7" (the last level of that release) or "19" names.
+    """The level for "3.7-IV4", "3.7" (the last level of that release) or "19".
 
-    Raises ValueError, saying what may be written.
+    Raises ValueError, which lists the forms.
     """
     if text.isascii() and text.isdigit() and int(text) in METADATA_VERSION_NAMES:
         return int(text)
@@ -135,7 +135,7 @@ def parse_metadata_version(text: str) -> int:
 def record_version_for(record_type: type[Any], metadata_version: int) -> int:
     """The highest version in which records of a type are written at a level.
 
-    Raises UnsupportedVersionError when the level is not known or does not have that type yet.
+    Raises UnsupportedVersionError if the level is unknown or does not have that type yet.
     """
     if metadata_version not in METADATA_VERSION_NAMES:
         raise UnsupportedVersionError(
@@ -155,8 +155,8 @@ def record_version_for(record_type: type[Any], metadata_version: int) -> int:
 
 
 def write_version(record: Record, metadata_version: int) -> int:
-    """The version in which one record is written at a level: that of its type, except where Kafka writes the
-    lowest version that carries the record, which is BrokerRegistrationChangeRecord only.
+    """The version in which one record is written at a level: that of its type, except for
+    BrokerRegistrationChangeRecord, for which Kafka writes the lowest version that can carry the record.
 
     Raises UnsupportedVersionError as `record_version_for` does.
     """

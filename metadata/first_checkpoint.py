@@ -1,6 +1,6 @@
-"""The checkpoint that formatting leaves for dynamic voters (KIP-853). Knows no image and no file.
+"""The checkpoint that formatting writes for dynamic voters (KIP-853). Knows no image and no file.
 
-It is apart from `snapshot`, whose image takes longer to load than a directory takes to format.
+Separate from `snapshot`, whose image takes longer to load than a directory takes to format.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from metaquorum.storage.files.snapshots import BOOTSTRAP_SNAPSHOT
 
 
 def first_checkpoint(voters: Sequence[Voter], *, timestamp_ms: int) -> bytes:
-    """The bytes of a checkpoint that holds kraft.version 1 and the first voter set.
+    """The bytes of a checkpoint with kraft.version 1 and the first voter set.
 
-    It ends at BOOTSTRAP_SNAPSHOT, before the log's first record. `timestamp_ms` is when it is written, in
-    its header, too. Source: KIP-853, Kafka's `Formatter` and `RecordsSnapshotWriter`.
+    It ends at BOOTSTRAP_SNAPSHOT, before the log's first record. `timestamp_ms` is the time of writing, also
+    in its header. Source: KIP-853, Kafka's `Formatter` and `RecordsSnapshotWriter`.
     """
     head = (
         SnapshotHeaderRecord(timestamp_ms),

@@ -2,8 +2,8 @@
 
 Each rule has a name, a severity and a line in docs/invariants.md. An `error` can only come from a bug in the
 program that wrote the log (or in this program); a `warning` is a state that a correct cluster passes through
-or that an operator made, such as a replica on a broker that was unregistered. The rules about partitions run
-in numpy over the columns. Knows no records: it judges states.
+or that an operator caused, such as a replica on an unregistered broker. The rules about partitions run in
+numpy over the columns. Knows no records: it checks states.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from metaquorum.storage.uuids import uuid_to_text
 ERROR = "error"
 WARNING = "warning"
 MAX_VIOLATIONS = 200
-"""Violations reported at once; more say nothing new."""
+"""Maximum number of violations reported at once; more add nothing new."""
 LAST_RESERVED_DIRECTORY = 99
 
 Bools = npt.NDArray[np.bool_]
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One broken rule: its name, its severity, the path of what broke it, and what was found."""
+    """One broken rule: its name, its severity, the path of the entity that breaks it, and what was found."""
 
     rule: str
     severity: str
@@ -54,7 +54,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class ChunkView:
-    """A chunk's columns with names, and which brokers are known and active."""
+    """A chunk's columns by name, and which brokers are registered and active."""
 
     def __init__(self, chunk: Chunk, known: npt.NDArray[np.int64], active: npt.NDArray[np.int64]) -> None:
         data, width = chunk.data, chunk.replica_width
@@ -101,7 +101,7 @@ def _leader_not_active(view: ChunkView) -> Bools:
 
 
 def _isr_not_active(view: ChunkView) -> Bools:
-    # The last member stays in the ISR when it is fenced: it alone has the data.
+    # The last member stays in the ISR when it is fenced: only it has the data.
     inactive = ~np.isin(view.isr, view.active) & (view.isr != PADDING)
     found: Bools = inactive.any(axis=0) & (view.n_isr > 1)
     return found
@@ -135,7 +135,7 @@ COLUMN_RULES: dict[str, tuple[str, str, Callable[[ChunkView], Bools]]] = {
 
 
 def check_image(image: MetadataImage, *, limit: int = MAX_VIOLATIONS) -> list[Violation]:
-    """Every broken rule of one image, at most `limit`; none for a sound image."""
+    """Every broken rule of one image, at most `limit`; empty for a sound image."""
     found: list[Violation] = []
     for part in (
         _index_violations,
@@ -159,7 +159,7 @@ def check_step(
     delta: MetadataDelta | None = None,
 ) -> list[Violation]:
     """Every broken rule between an image and a later one of the same log, at most `limit`. `delta` is their
-    difference, where the caller has it already."""
+    difference, if the caller already has it."""
     found: list[Violation] = []
     for part in (
         _progress_violations(before, after),
@@ -211,7 +211,7 @@ def _index_violations(image: MetadataImage) -> Iterator[Violation]:
 
 
 def _count_violations(topics: TopicsImage) -> Iterator[Violation]:
-    """The index from which missing broker ids come (S0.16), against a scan."""
+    """Compares the index that missing broker ids come from (S0.16) with a scan."""
     found: dict[int, int] = {}
     for chunk in topics.columns.chunks:
         replicas = chunk.data[LISTS : LISTS + chunk.replica_width, chunk.data[TOPIC] >= 0]
@@ -248,7 +248,7 @@ def _rare_violations(image: MetadataImage) -> Iterator[Violation]:
 def rare_row_violations(
     image: MetadataImage, row: int, rare: RareFields, isr_is_empty: bool
 ) -> Iterator[Violation]:
-    """What can be wrong with the lists of one partition that nearly every partition has empty."""
+    """Violations in those lists of one partition that are empty for nearly every partition."""
     path = partition_path(image.topics, row)
     if isr_is_empty and not rare.elr and not rare.last_known_elr:
         yield Violation("isr-not-empty", ERROR, path, "the ISR is empty and no eligible leader is kept")
@@ -266,7 +266,7 @@ def rare_row_violations(
 
 
 def broker_violations(image: MetadataImage) -> Iterator[Violation]:
-    """What is wrong with registrations and their log directories."""
+    """Violations in registrations and their log directories."""
     owners: dict[bytes, int] = {}
     for broker_id, broker in image.brokers.items():
         path = f"broker/{broker_id}"

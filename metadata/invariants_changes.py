@@ -1,8 +1,8 @@
-"""The invariants of an image as far as one step can have broken them: what a check of every batch asks.
+"""The invariants of an image that one step can have broken, for checks of every batch.
 
-Owns which partitions, topics, brokers and settings a step puts in question. The rules are `invariants`'s; a
-full `check_image` now and then covers what no record can break (the counts of our own indexes).
-Costs time in proportion to what changed; a broker that turned inactive puts its own partitions in question.
+Owns which partitions, topics, brokers and settings a step affects. The rules are in `invariants`; an
+occasional full `check_image` covers what no record can break (the counts of our own indexes). Takes time in
+proportion to what changed; a broker that became inactive affects its own partitions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from metaquorum.metadata.invariants import (
 )
 
 FEW_ROWS = 16
-"""So few rows are looked at one by one first."""
+"""Up to this many rows are first looked at one by one."""
 
 
 def check_batch(before: MetadataImage, after: MetadataImage) -> list[Violation]:
@@ -61,10 +61,10 @@ def check_changes(
     limit: int = MAX_VIOLATIONS,
     delta: MetadataDelta | None = None,
 ) -> list[Violation]:
-    """Broken rules of `after` that the step from `before` can have broken, at most `limit`.
+    """Rules broken in `after` that the step from `before` can have broken, at most `limit`.
 
-    Rules that a partition or broker broke before and still breaks are found again only if it changed. `delta`
-    is the difference, where the caller has it already.
+    A rule that a partition or broker already broke is reported again only if it changed. `delta` is the
+    difference, if the caller already has it.
     """
     delta = diff(before, after) if delta is None else delta
     found: list[Violation] = []
@@ -82,14 +82,14 @@ def check_changes(
 
 
 def _topic_violations(delta: MetadataDelta) -> Iterator[Violation]:
-    """Partitions of new and grown topics are numbered without gaps."""
+    """New and grown topics whose partitions are not numbered without gaps."""
     grown = {topic_id for topic_id, _ in delta.partitions.added}
     grown |= {topic.topic_id for topic in delta.topics_added}
     yield from topic_violations(delta.new.topics, grown)
 
 
 def topic_violations(topics: TopicsImage, topic_ids: Iterable[bytes]) -> Iterator[Violation]:
-    """What is wrong with the names and the numbering of some topics; those that are gone are passed over."""
+    """Violations in the names and the numbering of some topics; deleted topics are skipped."""
     for topic_id in sorted(topic_ids):
         entry = topics.by_id.get(topic_id)
         if entry is None:
@@ -113,7 +113,7 @@ def _partition_violations(delta: MetadataDelta) -> Iterator[Violation]:
 
 
 def rows_about(topics: TopicsImage, broker_ids: Iterable[int]) -> set[int]:
-    """Rows of the partitions that name one of the brokers."""
+    """Rows of the partitions that refer to one of the brokers."""
     rows: set[int] = set()
     for broker_id in broker_ids:
         rows.update(topics.rows_with_replica(broker_id).tolist())
@@ -123,7 +123,7 @@ def rows_about(topics: TopicsImage, broker_ids: Iterable[int]) -> set[int]:
 
 
 def row_violations(image: MetadataImage, rows: Iterable[int]) -> Iterator[Violation]:
-    """What is wrong with the partitions in some live rows."""
+    """Violations of the partitions in some live rows."""
     columns = image.topics.columns
     listed = sorted(rows)
     if len(listed) <= FEW_ROWS:
@@ -140,8 +140,8 @@ def row_violations(image: MetadataImage, rows: Iterable[int]) -> Iterator[Violat
 
 
 def broken_column_rules(image: MetadataImage, row: int) -> list[str]:
-    """Names of the COLUMN_RULES that a live row breaks, in their order: the same answer without numpy, whose
-    calls cost more than one row is worth."""
+    """Names of the COLUMN_RULES that a live row breaks, in their order. Equals the numpy check, whose calls
+    cost more than a single row is worth."""
     chunk = image.topics.columns.chunks[row >> CHUNK_SHIFT]
     values = chunk.data[:, row & CHUNK_MASK].tolist()
     n_replicas, n_isr, leader = values[N_REPLICAS], values[N_ISR], values[LEADER]
@@ -170,7 +170,7 @@ def broken_column_rules(image: MetadataImage, row: int) -> list[str]:
 
 
 def _turned(old: BrokersImage, new: BrokersImage) -> set[int]:
-    """Brokers that were active and are not, or are not registered any more."""
+    """Brokers that were active and are now inactive or unregistered."""
     if old is new:
         return set()
     return {broker_id for broker_id, was in old.items() if was.is_active and not new.is_active(broker_id)} | {
@@ -179,7 +179,7 @@ def _turned(old: BrokersImage, new: BrokersImage) -> set[int]:
 
 
 def _few_column_violations(image: MetadataImage, rows: list[int]) -> Iterator[Violation]:
-    """`_column_violations` of a few rows, in the same order: by chunk, rule and row."""
+    """The same as `_column_violations` for a few rows, in the same order: by chunk, rule and row."""
     order = list(COLUMN_RULES)
     found = [
         (row >> CHUNK_SHIFT, order.index(rule), row)
@@ -217,7 +217,7 @@ def _config_violations(delta: MetadataDelta) -> Iterator[Violation]:
 
 
 def config_violations(image: MetadataImage, resources: Iterable[ConfigResource]) -> Iterator[Violation]:
-    """What is wrong with the settings of some resources; those without settings are passed over."""
+    """Violations in the settings of some resources; those without settings are skipped."""
     for resource in sorted(resources):
         is_topic = resource.resource_type == TOPIC_RESOURCE
         if is_topic and resource in image.configs and resource.name not in image.topics.by_name:

@@ -1,6 +1,6 @@
-"""Which log directories are offline, and with them the replicas in them (S3.10, KIP-858).
+"""Which log directories are offline, and therefore which replicas are (S3.10, KIP-858).
 
-Derived from registrations, so that controllers and brokers say the same (S3.18, S3.19). Knows no records.
+Derived from registrations, so that controllers and brokers agree (S3.18, S3.19). Knows no records.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class BrokersById(Protocol):
 
 
 def directory_online(brokers: BrokersById, broker_id: int, directory: bytes) -> bool:
-    """Whether a log directory of a broker can be used, going by its registration.
+    """Whether a log directory of a broker can be used, according to its registration.
 
-    A replica that has not said where it is counts as online. A registration without directories is from a
-    time when they were not told.
+    A replica without a known directory counts as online. A registration without directories dates from a
+    version that did not record them.
     """
     if directory in {UNASSIGNED, MIGRATING}:
         return True

@@ -1,12 +1,12 @@
-"""The one interpreter: `replay(state, batch) -> state`, and the engine that does it for whole logs.
+"""The single interpreter: `replay(state, batch) -> state`, and the engine that replays whole logs.
 
-Owns batches and metadata transactions (KIP-868): records between Begin and End change only the
-pending image, End publishes it, Abort drops it. What a single record means is in `meaning`; many
-partition records at once go through `columnar`. Knows no files.
+Owns batches and metadata transactions (KIP-868): records between Begin and End change only the pending image,
+End publishes it, Abort drops it. `meaning` owns what a single record means; many partition records at once go
+through `columnar`. Knows no files.
 
-`Replayer` is for long runs: it edits one builder in place and copies nothing until `state()` is asked
-for an image. `replay` and `replay_records` are pure and cost one small copy a call; `Replays` saves most of
-it where one state follows another.
+`Replayer` is for long runs: it edits one builder in place and copies nothing until `state()` requests an
+image. `replay` and `replay_records` are pure and cost one small copy per call; `Replays` avoids most of it
+when each state follows the previous one.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.runs import BatchRun
 
 ErrorHandler = Callable[[ReplayError], None]
-"""What to do with a record that cannot be applied: return to skip it, raise to stop."""
+"""Handles a record that cannot be applied: return to skip it, raise to stop."""
 
 
 class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A metadata transaction without its end so far.
+    """A metadata transaction that has not ended yet.
 
-    `pending` is the image with the transaction's records; its provenance is the end of the log as
-    replayed. `begin_offset` is the offset of the Begin record, `name` what it says.
+    `pending` is the image with the transaction's records; its provenance is the end of the log as replayed.
+    `begin_offset` is the offset of the Begin record, `name` its name.
     """
 
     begin_offset: int
@@ -49,8 +49,8 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
 class ReplayState(msgspec.Struct, frozen=True):
     """The visible image, and the open transaction if there is one.
 
-    The visible image's offset never shows the inside of a transaction: while one is open it is the
-    offset of its Begin record.
+    The visible image's offset is never inside a transaction: while one is open, it is the offset of the Begin
+    record.
     """
 
     image: MetadataImage = msgspec.field(default_factory=MetadataImage)
@@ -68,9 +68,9 @@ class ReplayState(msgspec.Struct, frozen=True):
 
 
 def replay(state: ReplayState, batch: RecordBatch) -> ReplayState:
-    """The state after one batch of the log. `state` is unchanged, also when it fails.
+    """The state after one batch of the log. `state` is unchanged, even if this fails.
 
-    Raises ReplayError (naming offset and record) for a record that does not fit, for a batch that does
+    Raises ReplayError (which names offset and record) for a record that does not fit, for a batch that does
     not start where the state ends, and for one that cannot be decoded.
     """
     engine = Replayer(state)
@@ -83,7 +83,7 @@ def replay_records(
 ) -> ReplayState:
     """The state after `records`, which are about to be appended as one batch at `base_offset`.
 
-    What the active controller does before it appends. Raises ReplayError as `replay` does.
+    The active controller calls this before it appends. Raises ReplayError as `replay` does.
     """
     engine = Replayer(state)
     engine.apply_records(base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms, records=records)
@@ -93,8 +93,8 @@ def replay_records(
 def replay_all(
     state: ReplayState, batches: Iterable[RecordBatch], *, on_error: ErrorHandler | None = None
 ) -> ReplayState:
-    """The state after all batches. Without `on_error` the first ReplayError stops it; with it, a record
-    that fails is handed to `on_error` and skipped."""
+    """The state after all batches. Without `on_error`, the first ReplayError stops it; with it, a record that
+    fails is passed to `on_error` and skipped."""
     engine = Replayer(state, on_error=on_error)
     for batch in batches:
         engine.apply_batch(batch)
@@ -102,7 +102,7 @@ def replay_all(
 
 
 class Replayer:
-    """Replays many batches in place. After an error that was raised (not handled) it must be dropped."""
+    """Replays many batches in place. Discard it after an error that was raised (not handled)."""
 
     __slots__ = ("_begin", "_on_error", "_visible", "builder", "skipped", "use_columns")
 
@@ -130,7 +130,7 @@ class Replayer:
         return self.builder.offset
 
     def state(self) -> ReplayState:
-        """What was reached, as immutable images. The engine can go on."""
+        """The state reached, as immutable images. The engine can continue."""
         newest = self.builder.freeze()
         if self._begin is None:
             return ReplayState(newest)
@@ -158,7 +158,7 @@ class Replayer:
         builder.timestamp_ms = header.max_timestamp_ms
 
     def apply_run(self, run: BatchRun) -> None:
-        """Applies batches of one record each, many at a time; the same as `apply_batch` for every one."""
+        """Applies one-record batches, many at a time; equals `apply_batch` for each of them."""
         self._check_start(run.base_offset)
         if not self.use_columns or not columnar.apply_run(self, run):
             for batch in run.batches():
@@ -194,7 +194,7 @@ class Replayer:
             )
 
     def apply(self, record: object, offset: int, epoch: int, timestamp_ms: int) -> None:
-        """Applies one record, transaction markers included; refused ones go to the error handler."""
+        """Applies one record, transaction markers included; refused records go to the error handler."""
         kind = type(record)
         try:
             if kind is BeginTransactionRecord:
@@ -235,7 +235,7 @@ class Replayer:
         self._begin = self._visible = None
 
     def refuse(self, error: ReplayError) -> None:
-        """Raises `error`, or hands it to the error handler and counts what was skipped."""
+        """Raises `error`, or passes it to the error handler and counts what was skipped."""
         if self._on_error is None:
             raise error
         self._on_error(error)
@@ -247,23 +247,23 @@ class Replayer:
                 _, record = decode(data, start, end)
             except RecordDecodeError as error:
                 failure = ReplayError(offset, None, str(error))
-                failure.__cause__ = error  # tells a record from the future from garbage
+                failure.__cause__ = error  # distinguishes a newer record from garbage
                 self.refuse(failure)
                 continue
             yield offset, record
 
 
 class Replays:
-    """Replays piece after piece. The engine that made the last state goes on, if that is the one to follow: a
-    new one would first copy what a state shares with the one before."""
+    """Replays piece after piece. If the next piece follows the last state, the engine that made it continues:
+    a new engine would first copy what a state shares with the previous one."""
 
     def __init__(self) -> None:
         self._engine: Replayer | None = None
         self._made: ReplayState | None = None
 
     def after(self, state: ReplayState, apply: Callable[[Replayer], object]) -> ReplayState:
-        """The state that `apply` makes of `state`, which is unchanged. Raises what `apply` raises."""
-        engine, self._engine = self._engine, None  # one that failed is not used again
+        """The state that `apply` produces from `state`, which is unchanged. Raises what `apply` raises."""
+        engine, self._engine = self._engine, None  # an engine that failed is not reused
         if engine is None or state is not self._made:
             engine = Replayer(state)
         apply(engine)

@@ -1,9 +1,9 @@
-"""A node's replica of the metadata log: what Raft commits is read, replayed and cut into snapshots.
+"""A node's replica of the metadata log: reads, replays and snapshots the records that Raft commits.
 
-Owns the way from Raft's effects to the committed state and back: the gate, which slice of the log is read
-next, what a fetched snapshot replaces, when a snapshot is written and the log before it trimmed. A controller
-and a broker have one each, and nothing of it is said twice. Knows no request, no lease and no decision; all
-state changes go through `metadata.replay`. The one place in this folder that builds on Raft (ADR 12).
+Owns the path from Raft's effects to the committed state and back: the effect gate, which slice of the log is
+read next, what a fetched snapshot replaces, when a snapshot is written and the log before it trimmed.
+Controllers and brokers share this code and have one replica each. Knows no request, no lease and no decision;
+all state changes go through `metadata.replay`. The only module in this folder that builds on Raft (ADR 12).
 """
 
 from __future__ import annotations
@@ -51,29 +51,30 @@ RaftEvent = (
     | SnapshotLoaded[MetadataImage]
     | SnapshotRejected
 )
-"""What a node passes on to its replica unseen, or after a look of its own."""
+"""Events that a node passes on to its replica, with or without looking at them itself."""
 
 
 class MetadataReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a node follows the metadata log. Durations in ms, sizes in bytes of record batches."""
 
     metadata_log_max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
-    """metadata.log.max.record.bytes.between.snapshots: the bytes of records after which a snapshot is
-    written."""
+    """metadata.log.max.record.bytes.between.snapshots: the number of record bytes after which a
+    snapshot is written."""
     metadata_log_max_snapshot_interval_ms: int = 3_600_000
-    """metadata.log.max.snapshot.interval.ms: the longest time between two snapshots while records arrive; 0:
-    never."""
+    """metadata.log.max.snapshot.interval.ms: the longest time between two snapshots while records
+    arrive; 0 disables it."""
     apply_slice_bytes: int = 64 * 1024
-    """The most of the log that is read and replayed in one step (one batch at least), so that a voter's
-    fetches and votes never wait long."""
+    """Maximum size of the log slice that is read and replayed in one step (at least one batch), so that a
+    voter's fetches and votes never wait long."""
     catch_up_slice_bytes: int = 1024 * 1024
-    """The same while it is more than `catch_up_records` behind: fewer steps, and no one counts on it yet."""
+    """The same while the replica is more than `catch_up_records` behind: fewer steps, while
+    nothing depends on it yet."""
     catch_up_records: int = 100_000
 
 
 class MetadataReplica:
-    """The owner calls Raft through `raft` and hands what it wants done to `release`; it asks for `next_read`
-    and `snapshot_due` after everything that may have moved them, and executes what comes out in order.
+    """The owner calls Raft through `raft` and passes the resulting effects to `release`. It calls `next_read`
+    and `snapshot_due` after everything that may affect them, and executes the results in order.
 
     `state` holds everything below `applied_offset`: at first the newest snapshot on disk, or an empty image.
     """
@@ -84,9 +85,9 @@ class MetadataReplica:
         self.raft = raft
         self.state = ReplayState(image)
         self.replays = Replays()
-        """For everything that follows `state`, also what is not committed yet."""
+        """For everything that follows `state`, including what is not committed yet."""
         self.holds_metadata = image.provenance.offset > 0 or bool(image.features.finalized)
-        """False as long as nothing but control records has been replayed or noted."""
+        """False as long as only control records have been replayed or noted."""
         self.snapshots = SnapshotPolicy(
             max_bytes=config.metadata_log_max_record_bytes_between_snapshots,
             interval_ms=config.metadata_log_max_snapshot_interval_ms,
@@ -99,7 +100,7 @@ class MetadataReplica:
 
     @property
     def applied_offset(self) -> int:
-        """Everything below is in `state`, the inside of an open transaction included."""
+        """Everything below it is in `state`, the inside of an open transaction included."""
         return self.state.end_offset
 
     @property
@@ -108,18 +109,18 @@ class MetadataReplica:
         return self._reading_from is not None
 
     def next_deadline_ms(self) -> int | None:
-        """When Raft has something to do or a snapshot is due by its age."""
+        """When Raft has something to do, or a snapshot becomes due by age."""
         own_ms, raft_ms = self.snapshots.next_deadline_ms(self.state), self.raft.next_deadline_ms()
         return raft_ms if own_ms is None or (raft_ms is not None and raft_ms < own_ms) else own_ms
 
     # ---- Raft and the disk
 
     def release(self, effects: list[RaftEffect]) -> Sequence[RaftEffect]:
-        """What Raft wants done and may be done now, in order."""
+        """The effects requested by Raft that may be executed now, in order."""
         return self._gate.push(effects)
 
     def handle(self, event: RaftEvent, now_ms: int) -> Sequence[RaftEffect | TrimLog]:  # noqa: PLR0911
-        """One input, in the order of arrival; what may be done now, in order."""
+        """Handles one input, in order of arrival. Returns the effects that may be executed now, in order."""
         raft, push = self.raft, self._gate.push
         match event:
             case RaftRequestArrived(key=key, request=request):
@@ -148,15 +149,15 @@ class MetadataReplica:
                 assert_never(event)
 
     def _on_snapshot_written(self, position: LogPosition, now_ms: int) -> Sequence[RaftEffect | TrimLog]:
-        """The snapshot is durable: the log before it may go, as far as retention allows."""
+        """The snapshot is durable: the log before it may be trimmed, as far as retention allows."""
         if not self.snapshots.written(position):
             return []
         effects = self._gate.push(self.raft.on_snapshot_written(now_ms, position))
         return [*effects, TrimLog(before_offset=position.offset)]
 
     def _load(self, position: LogPosition, image: MetadataImage, now_ms: int) -> None:
-        """A fetched snapshot replaces everything, as one change; one that ends where this replica is already,
-        or before, changes nothing (the log went on while it was fetched)."""
+        """A fetched snapshot replaces everything, as one change. If it ends at or before the end of this
+        replica's state, it changes nothing (the log advanced during the fetch)."""
         if position.offset > self.applied_offset:
             place = image.provenance
             if (place.epoch, place.offset) != (position.epoch, position.offset):
@@ -172,7 +173,7 @@ class MetadataReplica:
     # ---- what is committed
 
     def next_read(self) -> ReadLog | None:
-        """The next slice of committed batches to read, if there is one and no read is under way."""
+        """The next slice of committed batches to read; None if there is none or a read is in progress."""
         start, end = self.applied_offset, self.raft.high_watermark
         if self._reading_from is not None or start >= end:
             return None
@@ -183,10 +184,10 @@ class MetadataReplica:
         return ReadLog(from_offset=start, to_offset=end, max_bytes=slice_bytes)
 
     def apply(self, event: LogRead) -> int:
-        """Replays a slice; its bytes, or 0 for one that a snapshot has overtaken.
+        """Replays a slice. Returns its size in bytes, or 0 if a snapshot has overtaken it.
 
-        Raises CommittedLostError when the log holds nothing there, and ReplayError for a record that does not
-        fit. The state is unchanged then.
+        Raises CommittedLostError if the log has nothing at its offset, and ReplayError for a record that does
+        not fit; the state is then unchanged.
         """
         if event.from_offset != self._reading_from:
             return 0
@@ -208,13 +209,13 @@ class MetadataReplica:
         return len(batches.data)
 
     def advance(self, state: ReplayState, size_bytes: int) -> None:
-        """Batches of so many bytes are committed, and `state` is what comes of them: also how the active
-        controller, which replays before it appends, commits."""
+        """Batches of `size_bytes` are committed, and `state` is the result. The active controller, which
+        replays before it appends, also commits this way."""
         self.state = state
         self.snapshots.replayed(size_bytes)
 
     def snapshot_due(self, now_ms: int) -> WriteSnapshot[MetadataImage] | None:
-        """The snapshot to write, when one is due."""
+        """The snapshot to write, if one is due."""
         position = self.snapshots.cut(self.state, now_ms)
         if position is None:
             return None

@@ -1,8 +1,8 @@
-"""What a secret is, and how it is shown: the one place that decides, for every tool and table.
+"""What counts as a secret and how it is shown: the only place that decides this, for every tool and table.
 
-Owns the rule: a field that the schema table marks `secret`, a setting whose name says that it is a password,
-and whatever a record type with secret fields holds that this program cannot read. Secrets are shown as
-`(redacted)` unless a user asked for them (`--secrets`).
+Owns the rule: a field that the schema table marks `secret`, a setting whose name indicates a password, and
+any unreadable part of a record type with secret fields. Secrets are shown as `(redacted)` unless a user
+requested them (`--secrets`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REDACTED = "(redacted)"
 SECRET_KEYS = frozenset(
     schema.key for schema in RECORD_SCHEMAS if any(field.secret is True for field in schema.body.fields)
 )
-"""Types of which an unknown version, or an unknown field, is a secret as a whole."""
+"""Types of which an unknown version, or an unknown field, is treated as a secret."""
 
 _SETTING = re.compile(
     r"password|passwd|secret|credential|jaas\.config|keystore\.key|private\.key", re.IGNORECASE
@@ -38,12 +38,12 @@ _ABOUT_SECRETS = frozenset(
         "file",
     )
 )
-"""Last words of settings that are about passwords and are none."""
+"""Last words of settings that are about passwords but are not secret."""
 
 
 class Redacted(str):
-    """A secret that prints as `(redacted)`, however it is formatted; two are equal where the secrets are.
-    `secret` is what it hides, as text."""
+    """A secret that prints as `(redacted)`, however it is formatted; two are equal if their secrets are.
+    `secret` is the hidden text."""
 
     secret: str
 
@@ -68,14 +68,13 @@ class Redacted(str):
 
 
 def is_secret_setting(name: str) -> bool:
-    """Whether a setting of that name holds a secret, no matter which program knows the name: passwords, keys,
-    JAAS lines.
-    """
+    """Whether a setting of that name holds a secret, whichever program knows it: passwords, keys, JAAS
+    lines."""
     return _SETTING.search(name) is not None and name.rpartition(".")[2].lower() not in _ABOUT_SECRETS
 
 
 def setting_shown(name: str, value: str) -> str:
-    """A setting's value; a secret one is redacted."""
+    """A setting's value, redacted if secret."""
     return Redacted(value) if is_secret_setting(name) else value
 
 
@@ -86,7 +85,7 @@ def secret_fields(record: type[Any]) -> frozenset[str]:
 
 
 def is_secret(secret: bool | str, record: object) -> bool:
-    """Whether a field that the schema marks so is a secret in this record."""
+    """Whether a field with this mark in the schema is a secret in this record."""
     if secret == SETTING_VALUE:
         return is_secret_setting(getattr(record, "name", ""))
     return bool(secret)

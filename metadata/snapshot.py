@@ -1,8 +1,8 @@
 """An image as a snapshot (KIP-630) and back: the batches of a `.checkpoint` file.
 
-Owns which records a snapshot holds and in which order (that of Kafka's image writers, sorted within
-each part, so that equal images give equal bytes). Partitions are encoded in columns. Knows no files:
-bytes leave in bounded slices, so that the caller can do other things between two of them.
+Owns which records a snapshot holds and in which order (that of Kafka's image writers, sorted within each
+part, so that equal images have equal bytes). Partitions are encoded in columns. Knows no files: bytes are
+returned in slices of limited size, so that the caller can do other things between two of them.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from metaquorum.storage.batches.batch import BatchHeader, RecordBatch, encode_ba
 from metaquorum.storage.types import LogPosition
 
 BATCH_RECORDS = 4096
-"""Records of one batch of a snapshot, at most; also the work between two slices."""
+"""Maximum number of records in a batch of a snapshot, and the amount of work between two slices."""
 BATCH_BYTES = 1 << 20
-"""Bytes at which a batch is closed, well below the 8 MiB that a batch may have."""
+"""A batch is closed at this size, well below the maximum of 8 MiB."""
 
 _NO_SEQUENCE = -1
 _MAGIC = 2
 
 QuorumRecord: TypeAlias = KRaftVersionRecord | VotersRecord
-"""What a snapshot says of the quorum."""
+"""The quorum's records in a snapshot."""
 
 
 class SnapshotLoadError(ReplayError):
-    """A snapshot that is not whole, or holds what no snapshot may hold."""
+    """A snapshot that is incomplete, or contains what no snapshot may contain."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(offset, None, reason)
@@ -71,10 +71,10 @@ def snapshot_batches(
     """The content of the snapshot of `image`, batch by batch; joined, they are the file.
 
     `position` is the snapshot's identity: its end offset, and the epoch of the record before it.
-    `timestamp_ms` is the time of the last record inside (the image's, if None); `metadata_version` is
-    the level to write at (the image's, if None). `quorum` is the finalized kraft.version and the voter set
-    at that offset, from kraft.version 1 on: they are after the header, in its batch (KIP-853). Raises
-    UnsupportedVersionError if the image holds something that the level cannot say.
+    `timestamp_ms` is the time of the last record inside (None: the image's); `metadata_version` is the level
+    to write at (None: the image's). `quorum` is the finalized kraft.version and the voter set at that offset,
+    from kraft.version 1 on: they follow the header, in its batch (KIP-853). Raises UnsupportedVersionError if
+    the image holds something that the level cannot express.
     """
     level = image.features.metadata_version if metadata_version is None else metadata_version
     time = image.provenance.timestamp_ms if timestamp_ms is None else timestamp_ms
@@ -148,7 +148,7 @@ class _Writer:
 
 
 class _Part(NamedTuple):
-    """A topic's rows that go into one batch; `starts` if its TopicRecord goes before them."""
+    """A topic's rows for one batch; with `starts`, its TopicRecord precedes them."""
 
     entry: TopicEntry
     rows: RowArray
@@ -181,7 +181,7 @@ class _TopicEncoder:
         self._words = self._columns.directories.id_words()
 
     def parts(self, entry: TopicEntry) -> Iterator[tuple[_Part, int]]:
-        """A topic's rows in pieces that fit a batch, each with about how many bytes it takes."""
+        """A topic's rows in pieces that fit into a batch, each with its approximate size in bytes."""
         rows = entry.rows()
         per_row = 64
         if len(rows):
@@ -235,7 +235,8 @@ class _TopicEncoder:
 
 
 def partition_record(partition: PartitionInfo, version: int) -> PartitionRecord:
-    """The record that says all of a partition. Raises UnsupportedVersionError if `version` cannot."""
+    """The record with a partition's whole state. Raises UnsupportedVersionError if
+    `version` cannot express it."""
     unplaced = all(directory == MIGRATING for directory in partition.directories)
     if version == 0 and not unplaced:
         raise UnsupportedVersionError(
@@ -266,11 +267,11 @@ def load_snapshot(
     on_error: ErrorHandler | None = None,
     use_columns: bool = True,
 ) -> MetadataImage:
-    """The image in a snapshot, whose name says `position`.
+    """The image in a snapshot that is named for `position`.
 
-    `batches` are record batches, or bytes that hold whole ones. Raises SnapshotLoadError if the header
-    or the footer is absent or something follows it, ReplayError for a record that does not fit (or
-    calls `on_error` and skips it), CorruptLogError for damaged bytes.
+    `batches` are record batches, or bytes that hold whole ones. Raises SnapshotLoadError if the header or
+    footer is missing or something follows the footer, ReplayError for a record that does not fit (or calls
+    `on_error` and skips it), CorruptLogError for damaged bytes.
     """
     engine = _SnapshotReplayer(on_error=on_error, use_columns=use_columns)
     header: SnapshotHeaderRecord | None = None

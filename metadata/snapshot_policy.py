@@ -1,6 +1,6 @@
-"""When a node writes a snapshot, and where it ends: after so many bytes or so much time (KIP-630).
+"""When a node writes a snapshot, and where it ends: after some number of bytes or some time (KIP-630).
 
-One is written at a time. Knows no files: that a snapshot is written, or was fetched, comes as a position.
+One is written at a time. Knows no files: a written or fetched snapshot is reported as a position.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from metaquorum.storage.types import LogPosition
 
 
 class SnapshotPolicy:
-    """`last_offset`: the end of the newest snapshot that this node has, 0 for none. `interval_ms` 0: never
-    for its age. `in_progress`: what is being written."""
+    """`last_offset`: the end of the newest snapshot on this node, 0 if none. `interval_ms`: 0 disables
+    snapshots by age. `in_progress`: the snapshot being written."""
 
     def __init__(self, *, max_bytes: int, interval_ms: int, last_offset: int, now_ms: int) -> None:
         self.last_offset = last_offset
@@ -22,15 +22,15 @@ class SnapshotPolicy:
         self._bytes = 0
 
     def replayed(self, size_bytes: int) -> None:
-        """Batches of `size_bytes` went into the committed state."""
+        """Adds batches of `size_bytes` to the committed state."""
         self._bytes += size_bytes
 
     def cut(self, state: ReplayState, now_ms: int) -> LogPosition | None:
-        """The end of the snapshot to write now, if one is due; it is in progress then.
+        """The end of the snapshot to write now, if one is due; it is then in progress.
 
         The committed `state` ends at a batch boundary at or below the high watermark, and its epoch is that
-        of the record before its end. Inside a metadata transaction there is no such place: a snapshot waits
-        for its end.
+        of the record before its end. Inside a metadata transaction there is no such place, so the snapshot
+        waits for the transaction's end.
         """
         if not self._may_cut(state):
             return None
@@ -43,7 +43,7 @@ class SnapshotPolicy:
         return self.in_progress
 
     def written(self, position: LogPosition) -> bool:
-        """A snapshot is durable. False: a newer one was fetched meanwhile."""
+        """A snapshot is durable. Returns False if a newer one was fetched in the meantime."""
         if self.in_progress == position:
             self.in_progress = None
         if position.offset <= self.last_offset:
@@ -52,12 +52,12 @@ class SnapshotPolicy:
         return True
 
     def loaded(self, position: LogPosition, now_ms: int) -> None:
-        """A fetched snapshot took the place of the log before it."""
+        """A fetched snapshot replaced the log before it."""
         self.last_offset = max(self.last_offset, position.offset)
         self._begin_anew(now_ms)
 
     def next_deadline_ms(self, state: ReplayState) -> int | None:
-        """When `cut` must be asked at the latest, if `state` stays as it is."""
+        """When `cut` must be called at the latest, if `state` does not change."""
         if self._interval_ms <= 0 or not self._may_cut(state):
             return None
         return self._last_ms + self._interval_ms

@@ -1,6 +1,6 @@
-"""The records of a snapshot other than topics and partitions, in the order in which Kafka writes them.
+"""The records of a snapshot except topics and partitions, in the order in which Kafka writes them.
 
-Owns the way back from an image's parts to records. Knows no bytes and no batches.
+Owns the conversion of an image's parts to records. Knows no bytes and no batches.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ from metaquorum.metadata.records.types import (
 )
 
 _ZK_MIGRATION_LEVEL = 8
-"""3.4-IV0, from which on a snapshot states the ZooKeeper migration (KIP-866)."""
+"""3.4-IV0: from this level on, a snapshot has the state of the ZooKeeper migration (KIP-866)."""
 _NO_ZK_LEVEL = 22
-"""4.0-IV0, from which on Kafka knows no ZooKeeper and its snapshots do not state the migration."""
+"""4.0-IV0: from this level on, Kafka has no ZooKeeper, and its snapshots do not have the migration's
+state."""
 
 
 def records_before_topics(image: MetadataImage, level: int) -> Iterator[Record]:
-    """Feature levels (metadata.version first: it says how to read the rest), brokers, controllers."""
+    """Feature levels (metadata.version first: it determines how to read the rest), brokers, controllers."""
     features = image.features
     if level >= MIN_FINALIZED_METADATA_VERSION:
         yield FeatureLevelRecord(METADATA_VERSION, level)
@@ -59,7 +60,7 @@ def records_before_topics(image: MetadataImage, level: int) -> Iterator[Record]:
 
 
 def broker_record(registration: BrokerRegistration) -> BrokerRecord:
-    """The record that says all of a registration."""
+    """The record with a whole registration."""
     return BrokerRecord(
         broker_id=registration.broker_id,
         incarnation_id=registration.incarnation_id,
@@ -80,7 +81,7 @@ def broker_record(registration: BrokerRegistration) -> BrokerRecord:
 
 
 def controller_record(registration: ControllerRegistration) -> ControllerRecord:
-    """The record that says all of a controller's registration."""
+    """The record with a controller's whole registration."""
     return ControllerRecord(
         controller_id=registration.controller_id,
         incarnation_id=registration.incarnation_id,

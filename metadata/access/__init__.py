@@ -1,1 +1,1 @@
-"""Who may do what: access control entries of an image, asked. Knows no request and no connection."""
+"""Authorization: evaluates the access control entries of an image. Knows no request and no connection."""

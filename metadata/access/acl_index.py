@@ -1,7 +1,7 @@
-"""Access control entries by who they are for and what they name, kept current with image after image.
+"""An index of access control entries by principal and resource name, updated from image to image.
 
-Owns the index. It follows the entries that changed between two images; its answers are those of the plain
-rule over all entries (KIP-11, KIP-290), with which a property test compares it.
+Owns the index. It follows the entries that changed between two images; its answers equal those of the plain
+rule over all entries (KIP-11, KIP-290), which a property test compares.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ WILDCARD_PRINCIPAL = "User:*"
 _KNOWN_OPERATIONS = frozenset(Operation) - {Operation.ANY}
 
 Hosts = dict[str, list[int]]
-"""By host: the operations that are denied and those that are allowed, one bit for each."""
+"""By host: the operations that are denied and those that are allowed, one bit per operation."""
 
 
 def bit(operation: int) -> int:
-    """The bit of an operation; 0 for one that this program does not know: no request asks for it."""
+    """The bit of an operation; 0 for an unknown one, which no request uses."""
     return 1 << operation if operation in _KNOWN_OPERATIONS else 0
 
 
 class _Names:
-    """The entries of one principal for one type of resource, by the name that they give."""
+    """The entries of one principal for one resource type, by resource name."""
 
     __slots__ = ("lengths", "literal", "prefixed")
 
@@ -34,7 +34,7 @@ class _Names:
         self.literal: dict[str, Hosts] = {}
         self.prefixed: dict[str, Hosts] = {}
         self.lengths: tuple[int, ...] = ()
-        """Lengths of the prefixes, ascending: no others are looked up."""
+        """Existing lengths of prefixes, ascending; no others are looked up."""
 
     def applying_to(self, name: str) -> Iterator[Hosts]:
         """The entries that apply to a resource."""
@@ -50,7 +50,7 @@ class _Names:
                 yield found
 
     def put(self, entry: Entry, *, is_there: bool) -> None:
-        """Adds or removes an entry that no other equals."""
+        """Adds or removes an entry; called once for all equal entries."""
         names = self.literal if entry.is_literal else self.prefixed
         hosts = names.setdefault(entry.name, {})
         bits = hosts.setdefault(entry.host, [0, 0])
@@ -67,8 +67,9 @@ _DENY, _ALLOW, _NEITHER = 0, 1, 2
 
 
 class Entry(NamedTuple):
-    """What of an entry counts. What a newer release may have meant is never granted: an unknown permission
-    and an unknown kind of pattern deny, and do not allow. Kafka, too, reads the first as a denial."""
+    """The effective content of an entry. A newer release's entries never grant anything: an unknown
+    permission and an unknown pattern type can deny but not allow. Kafka, too, reads an unknown
+    permission as a denial."""
 
     resource_type: int
     is_literal: bool
@@ -90,18 +91,18 @@ class Entry(NamedTuple):
 
 
 class AclIndex:
-    """See the module. `follow` brings it to the entries of an image; then it may be asked."""
+    """See the module. `follow` updates it to the entries of an image; after that it can be queried."""
 
     def __init__(self) -> None:
         self._acls: ShardedMap[bytes, Acl] = ShardedMap()
         self._entries: Counter[Entry] = Counter()
-        """How many ids have the same entry."""
+        """How many ids have an equal entry."""
         self._names: dict[tuple[int, str], _Names] = {}
         self._resources: Counter[tuple[int, bool, str]] = Counter()
-        """Entries by type, whether they are literal, and name, no matter for whom."""
+        """Entries by type, whether they are literal, and name, whatever the principal."""
 
     def follow(self, acls: ShardedMap[bytes, Acl]) -> None:
-        """Makes the entries these, looking only at what changed."""
+        """Updates the index to these entries, looking only at what changed."""
         if acls is self._acls:
             return
         for acl_id in acls.changed_keys(self._acls):
@@ -147,7 +148,7 @@ class AclIndex:
         return deny, allow
 
     def has_any(self, resource_type: int, name: str) -> bool:
-        """Whether any entry applies to a resource, no matter for whom and what."""
+        """Whether any entry applies to a resource, whatever the principal and operation."""
         resources = self._resources
         if (resource_type, True, name) in resources or (resource_type, True, WILDCARD) in resources:
             return True

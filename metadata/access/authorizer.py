@@ -1,7 +1,7 @@
-"""The one decision on who may do what, over an image: Kafka's StandardAuthorizer (KIP-11, KIP-290, KIP-801).
+"""The single authorization decision, over an image: Kafka's StandardAuthorizer (KIP-11, KIP-290, KIP-801).
 
-Owns the order of the rules: super users, then denials, then permissions, then what holds where no entry is.
-Pure: the same image and request give the same answer, whatever was asked before.
+Owns the order of the rules: super users, then denials, then permissions, then the default for resources
+without entries. Pure: the same image and request give the same answer, whatever was requested before.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from metaquorum.metadata.image import MetadataImage
 
 ANONYMOUS = "User:ANONYMOUS"
-"""The principal of a client that does not say who it is."""
+"""The principal of an unauthenticated client."""
 _ALL = bit(Operation.ALL)
 IMPLIED_BY = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
-"""Operations that come with the permission for others. A denial denies what it names and no more."""
+"""Operations that are implied by permission for others. A denial covers only the operation that it names."""
 _ALLOWING = {
     operation: _ALL | bit(operation) | sum(map(bit, IMPLIED_BY.get(operation, ()))) for operation in Operation
 }
@@ -54,19 +54,19 @@ OPERATIONS_ON = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
-"""The operations that a type of resource has (Kafka's AclEntry.supportedOperations)."""
+"""The operations of a resource type (Kafka's AclEntry.supportedOperations)."""
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks: `principal` as `User:alice`, `host` the address of the client as text."""
+    """The client: `principal` such as `User:alice`, `host` its address as text."""
 
     principal: str
     host: str
 
 
 class Authorizer:
-    """See the module. `super_users`: principals who may do everything. `allow_everyone`: what no entry
-    applies to is open (`allow.everyone.if.no.acl.found`)."""
+    """See the module. `super_users`: principals that may do everything. `allow_everyone`: resources without
+    entries are open (`allow.everyone.if.no.acl.found`)."""
 
     def __init__(self, *, super_users: Iterable[str] = (), allow_everyone: bool = False) -> None:
         self._super_users = frozenset(super_users)
@@ -76,7 +76,7 @@ class Authorizer:
     def allows(
         self, image: MetadataImage, caller: Caller, operation: Operation, resource_type: int, name: str
     ) -> bool:
-        """Whether the caller may do this to the resource of this name."""
+        """Whether the caller may perform this operation on the resource of this name."""
         if caller.principal in self._super_users:
             return True
         index = self._index
@@ -91,9 +91,10 @@ class Authorizer:
     def allows_any(
         self, image: MetadataImage, caller: Caller, operation: Operation, resource_type: int
     ) -> bool:
-        """Whether there is a name of a resource of this type to which the caller may do this (KIP-679).
+        """Whether there is any resource name of this type on which the caller may perform this operation
+        (KIP-679).
 
-        Like Kafka's: no operation implies another here, and prefixes deny what they contain.
+        As in Kafka, no operation implies another here, and denied prefixes deny what they contain.
         """
         if self.allows(image, caller, operation, resource_type, "hardcode"):
             return True
@@ -115,7 +116,7 @@ class Authorizer:
         )
 
     def operations(self, image: MetadataImage, caller: Caller, resource_type: ResourceType, name: str) -> int:
-        """The operations that the caller may do to a resource, one bit for each (KIP-430)."""
+        """The operations that the caller may perform on a resource, one bit per operation (KIP-430)."""
         return sum(
             1 << operation
             for operation in OPERATIONS_ON[resource_type]

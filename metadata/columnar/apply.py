@@ -1,8 +1,8 @@
 """Replays a batch in columns: splits it into segments, checks each, then writes rows in bulk.
 
-Owns the decision when many records may be applied together. A segment is a stretch of records in which
-the order between different partitions does not matter; it is checked before anything is written, and
-handed to the per-record path when one of its records could fail or touch a partition twice.
+Owns the decision when many records may be applied together. A segment is a stretch of records in which the
+order between different partitions does not matter. It is checked before anything is written, and left to the
+per-record path if one of its records could fail or touch a partition twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MIN_RECORDS = 24
 _TOPIC_KEY = 2
 _NEUTRAL, _CREATE, _CHANGE, BARRIER = 0, 1, 2, 3
 _UNPLACED = 1 << 40
-"""Rows of partitions that are checked and not yet stored; above every real row."""
+"""Row numbers for partitions that are checked but not yet stored; above every real row."""
 
 CLASS_OF_KEY = np.zeros(128, dtype=np.uint8)
 CLASS_OF_KEY[[_TOPIC_KEY, partitions.API_KEY]] = _CREATE
@@ -40,7 +40,7 @@ CLASS_OF_KEY[[9, 23, 24, 25]] = BARRIER  # RemoveTopic and the transaction marke
 
 
 class Engine(Protocol):
-    """What the column path needs of `metadata.replay.Replayer`."""
+    """What the column path requires of `metadata.replay.Replayer`."""
 
     builder: ImageBuilder
 
@@ -62,7 +62,7 @@ def apply_batch(engine: Engine, batch: RecordBatch) -> bool:
 
 
 def apply_places(engine: Engine, frames: Frames, header: BatchHeader, places: Places) -> None:
-    """Applies the records with the (rising) numbers `places`; `header` says where record 0 is."""
+    """Applies the records with the ascending numbers `places`; `header` gives the place of record 0."""
     one_by_one = _OneByOne(engine, frames, header)
     for kind, low, high in _segments(frames.keys[places]):
         _apply_segment(kind, engine.builder, frames, places[low:high], one_by_one)
@@ -71,7 +71,7 @@ def apply_places(engine: Engine, frames: Frames, header: BatchHeader, places: Pl
 def _apply_segment(
     kind: int, builder: ImageBuilder, frames: Frames, records: Places, one_by_one: _OneByOne
 ) -> None:
-    """Applies a segment. One that is unusual is halved, so that what makes it so ends up alone."""
+    """Applies a segment. An unusual segment is halved until the records that make it unusual are alone."""
     done = False
     if len(records) >= MIN_RECORDS:
         if kind == _CREATE:
@@ -175,7 +175,7 @@ def _decoded(frames: Frames, record: int) -> object:
 
 
 def _breaks(rows: PartitionRows) -> Places:
-    """Places where the topic changes or the index does not go up by one."""
+    """Places where the topic changes or the index does not increase by one."""
     index, topics = rows.block[1], rows.topics
     breaks = (topics[1:, 0] != topics[:-1, 0]) | (topics[1:, 1] != topics[:-1, 1])
     breaks |= index[1:] != index[:-1] + 1
@@ -183,7 +183,8 @@ def _breaks(rows: PartitionRows) -> Places:
 
 
 def _in_order(rows: PartitionRows) -> PartitionRows:
-    """The rows by topic and index, if they are so mixed that storing them as they come would be slow."""
+    """The rows sorted by topic and index, if they are so mixed that storing them in order of arrival is
+    slow."""
     count = len(rows.records)
     if len(_breaks(rows)) * 4 <= count:
         return rows
@@ -236,7 +237,7 @@ def _plan(
 
 
 def _odd_are_apart(frames: Frames, odd: Places, planned: dict[bytes, tuple[Run, ...]]) -> bool:
-    """Whether no partition of an odd record is also among the rows."""
+    """Whether no odd record's partition is also among the rows."""
     for record in odd.tolist():
         decoded = _decoded(frames, record)
         if not isinstance(decoded, PartitionRecord):

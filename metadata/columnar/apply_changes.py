@@ -1,8 +1,8 @@
-"""Replays many PartitionChangeRecords at once, also several of one partition.
+"""Replays many PartitionChangeRecords at once, including several of one partition.
 
-Owns the bulk form of a partition change: partition epochs go up by one, leader epochs where a leader is
-named, lists are replaced. `merge_change` says the same for one record. What each change
-found and left is kept side by side (`Versions`), for the image and for code that looks at the steps between.
+Owns the bulk form of a partition change: partition epochs increase by one, leader epochs if a leader is
+named, lists are replaced. `merge_change` does the same for one record. What each change found and left is
+kept side by side (`Versions`), for the image and for code that looks at the steps between.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Versions(NamedTuple):
-    """Changes by row, those of one row in log order: `records` are their numbers, `first` says which is the
-    first of its row. `base` are the rows (each once) as the changes found them, `after` as each change left
-    its row, in a chunk's layout with lists of these widths."""
+    """Changes by row, those of one row in log order. `records` are their numbers; `first` marks the first
+    change of each row. `base` has the rows (each once) before their changes, `after` each row after each
+    change, in a chunk's layout with lists of these widths."""
 
     records: Places
     rows: RowArray
@@ -62,7 +62,7 @@ class Versions(NamedTuple):
         return found
 
     def chunk(self, block: IntArray) -> Chunk:
-        """`before` or `after` as a chunk is looked at."""
+        """`before` or `after` in the form of a chunk."""
         return Chunk(block, self.replica_width, self.isr_width)
 
 
@@ -82,7 +82,7 @@ def apply_changes(
 
 
 def versions_of(builder: ImageBuilder, frames: Frames, records: Places) -> Versions | None:
-    """What changes with these (rising) numbers would do; None where one is unusual."""
+    """What changes with these ascending numbers would do; None if one is unusual."""
     groups, odd = decode_changes(frames, records)
     return None if len(odd) else _merged(builder, groups)
 
@@ -91,7 +91,7 @@ def rows_of(builder: ImageBuilder, topics: Words, index: npt.NDArray[np.int32]) 
     """The row of each partition; None if one of them does not exist."""
     word = topics[:, 0]
     steps = np.count_nonzero(word[1:] != word[:-1])
-    if steps * 4 > len(word) and (word[1:] < word[:-1]).any():  # mixed: a topic is looked up once
+    if steps * 4 > len(word) and (word[1:] < word[:-1]).any():  # mixed: look up each topic once
         order = np.argsort(word, kind="stable")
         ordered = rows_of(builder, topics[order], index[order])
         if ordered is None:
@@ -123,7 +123,7 @@ def rows_of(builder: ImageBuilder, topics: Words, index: npt.NDArray[np.int32]) 
 
 
 def _odd_rows(builder: ImageBuilder, frames: Frames, odd: Places) -> RowArray | None:
-    """The rows that odd changes touch; None if one is no change, or of no known partition."""
+    """The rows that odd changes touch; None if one is not a change, or if its partition is unknown."""
     rows = []
     for record in odd.tolist():
         start = int(frames.starts[record])
@@ -139,8 +139,8 @@ def _odd_rows(builder: ImageBuilder, frames: Frames, odd: Places) -> RowArray | 
 
 
 def _merged(builder: ImageBuilder, groups: list[ChangeRows]) -> Versions | None:
-    """The versions that the groups make of their rows; None where a partition does not exist, or has another
-    number of replicas than a change names directories for."""
+    """The versions that result from the groups; None if a partition does not exist, or if its number of
+    replicas differs from that of a change's directories."""
     own = [rows_of(builder, group.topics, group.indexes) for group in groups]
     known = [rows for rows in own if rows is not None]
     if len(known) != len(own):
@@ -178,7 +178,7 @@ def _merged(builder: ImageBuilder, groups: list[ChangeRows]) -> Versions | None:
 
 
 class _Merge:
-    """Writes what each change names into its own version, then what it leaves as it was."""
+    """Writes what each change sets into its own version, then what it leaves unchanged."""
 
     def __init__(self, base: IntArray, first: Bools, width: int) -> None:
         self._first = first
@@ -188,7 +188,7 @@ class _Merge:
         self.after: IntArray = base.copy() if self._each_once else base[:, np.cumsum(first) - 1]
 
     def take(self, builder: ImageBuilder, group: ChangeRows, at: Places | slice) -> bool:
-        """One group, whose versions are at `at`. False where the directories do not fit the replicas."""
+        """Takes one group, whose versions are at `at`. False if the directories do not match the replicas."""
         after, width, named = self.after, self._width, self._is_named
         if group.leader is not None:
             named[0, at] = True
@@ -212,7 +212,7 @@ class _Merge:
         return True
 
     def finish(self) -> None:
-        """Epochs, and what a change did not name: it is as the one before it left it."""
+        """Sets epochs, and copies what a change did not set from the version before it."""
         after, first, named = self.after, self._first, self._is_named
         if self._each_once:
             after[PARTITION_EPOCH] += 1
@@ -260,14 +260,15 @@ def store(builder: ImageBuilder, found: Versions) -> None:
         if chunk.replica_width == width and chunk.isr_width == isr_width:
             data[:, local] = part
             continue
-        # Its lists may be shorter, or longer: what was replayed one by one in between may have widened it.
+        # A chunk's lists may be shorter or longer: records replayed one by one in between may have widened
+        # it.
         _put(data, local, part, (0, LISTS + chunk.replica_width), (0, middle))
         _put(data, local, part, (LISTS + chunk.replica_width, chunk.isr_start), (middle, isr_start))
         _put(data, local, part, (chunk.isr_start, len(data)), (isr_start, len(part)))
 
 
 def _put(data: IntArray, local: Places, part: IntArray, to: tuple[int, int], source: tuple[int, int]) -> None:
-    """Copies the columns of one list; what `data` has more of is padding."""
+    """Copies the columns of one list; further columns of `data` are padding."""
     both = min(to[1] - to[0], source[1] - source[0])
     data[to[0] : to[0] + both, local] = part[source[0] : source[0] + both]
     data[to[0] + both : to[1], local] = PADDING

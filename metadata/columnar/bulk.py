@@ -1,7 +1,7 @@
-"""Many records as columns, where a sequence of records is expected.
+"""Many records as columns, for use where a sequence of records is expected.
 
 Owns the two bulk forms that decisions write, and sequences that mix them with single records. Code that looks
-at a single record gets an object made for it; the appender asks for the bytes. Knows no image.
+at a single record gets an object created for it; the appender requests the bytes. Knows no image.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ChangedPartitions:
 
 
 class NewPartitionRows:
-    """PartitionRecords of one topic: every replica is in sync and the first one leads."""
+    """PartitionRecords of one topic: every replica is in sync, and the first one leads."""
 
     __slots__ = ("_rows",)
 
@@ -97,7 +97,7 @@ Bulk = ChangedPartitions | NewPartitionRows
 
 
 class RecordPieces(Sequence[Record]):
-    """Records and bulks in the order in which they are written. Immutable."""
+    """Records and bulks in write order. Immutable."""
 
     __slots__ = ("_count", "_made", "pieces")
 
@@ -133,8 +133,8 @@ class RecordPieces(Sequence[Record]):
         return self._made
 
     def body(self, metadata_version: int) -> bytes:
-        """The records section of the batch that holds them. Raises ValueError for a FeatureLevelRecord,
-        which may change the level that the others are written at."""
+        """The records section of the batch that holds them. Raises ValueError for a FeatureLevelRecord, which
+        may change the level for the other records."""
         parts: list[bytes] = []
         place = 0
         for piece in self.pieces:
@@ -150,6 +150,6 @@ class RecordPieces(Sequence[Record]):
 
 
 def in_pieces(pieces: Sequence[Record | Bulk]) -> Sequence[Record]:
-    """What is written as a sequence of records: a tuple where no bulk is among them."""
+    """The pieces as a sequence of records; a tuple if there is no bulk among them."""
     records = tuple([piece for piece in pieces if not isinstance(piece, Bulk)])
     return records if len(records) == len(pieces) else RecordPieces(pieces)

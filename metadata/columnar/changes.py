@@ -1,7 +1,7 @@
 """Decodes many PartitionChangeRecords at once, grouped by shape.
 
-Owns the byte layout of PartitionChangeRecord versions 0 to 2 for changes of leader, ISR, recovery state
-and directories. Changes of other fields are named, and decoded one by one by the caller.
+Owns the byte layout of PartitionChangeRecord versions 0 to 2 for changes of leader, ISR, recovery state and
+directories. Changes of other fields are returned to the caller, which decodes them one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from metaquorum.storage.batches.places import Places
 
 API_KEY = 5
 MAX_SHAPES = 24
-"""Distinct shapes of one batch that are decoded in numpy; the rest goes record by record."""
+"""How many distinct shapes of one batch are decoded in numpy; the rest is decoded record by record."""
 
 _TAG_COUNT = FRAME_BYTES + 4 + 16
 _UNCHANGED_LEADER = -2
@@ -26,7 +26,7 @@ Words = npt.NDArray[np.uint64]
 
 
 class ChangeRows(NamedTuple):
-    """Changes of one shape: None stands for a field that this shape does not have.
+    """Changes of one shape; a field is None if this shape does not have it.
 
     `isr` is (rows, n) broker ids, `directories` (rows, n, 2) words.
     """
@@ -41,7 +41,7 @@ class ChangeRows(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """Where the fields of one shape lie, and the bytes that every record of the shape shares."""
+    """The positions of the fields of one shape, and the bytes that all records of the shape share."""
 
     dtype: np.dtype[Any] | None
     places: tuple[int, ...]
@@ -75,7 +75,7 @@ def decode_changes(frames: Frames, records: Places) -> tuple[list[ChangeRows], P
 
 
 def _usual(rows: ChangeRows) -> npt.NDArray[np.bool_]:
-    """False where a field is present but says "unchanged", or has a value that is refused."""
+    """False if a field is present but means "unchanged", or has a value that is refused."""
     usual = np.ones(len(rows.records), dtype=bool)
     if rows.leader is not None:
         usual &= rows.leader != _UNCHANGED_LEADER
@@ -113,7 +113,7 @@ def _shape_of(frames: Frames, record: int) -> _Shape:
         name, kind, places_in, after = field
         places += places_in
         if value[at] <= last_tag:
-            usual = False  # not ascending, which the record decoder judges
+            usual = False  # not ascending: left to the record decoder
         last_tag = value[at]
         if kind is not None:
             fields[name] = kind
@@ -133,7 +133,7 @@ def _shape_of(frames: Frames, record: int) -> _Shape:
 
 
 def _tagged(value: bytes, at: int) -> tuple[str, tuple[Any, int] | None, list[int], int] | None:
-    """(name, where it is, structural bytes, next place) of the tagged field at `at`; None if odd."""
+    """(name, position, structural bytes, next place) of the tagged field at `at`; None if odd."""
     if at + 2 >= len(value):
         return None
     tag, size = value[at], value[at + 1]
@@ -141,7 +141,7 @@ def _tagged(value: bytes, at: int) -> tuple[str, tuple[Any, int] | None, list[in
     structure = [at, at + 1]
     if size & 0x80 or after > len(value):
         return None
-    count = value[body] - 1  # the size, of one byte, bounds it
+    count = value[body] - 1  # bounded by the size, which is one byte
     match tag:
         case 0 if count > 0 and size == 1 + 4 * count:
             return "isr", (np.dtype((">i4", (count,))), body + 1), [*structure, body], after

@@ -1,8 +1,8 @@
 """Encodes many partition rows at once as the PartitionRecords of one batch.
 
-Owns the bytes of records inside a batch when most of them are PartitionRecords of the usual shape; the
-others are given as framed values. The counterpart of `frames` and `partitions`; a property test holds
-it equal to the per-record encoder.
+Owns the bytes of records inside a batch when most of them are PartitionRecords of the usual shape; the others
+are passed as framed values. The counterpart of `frames` and `partitions`; a property test compares it with
+the per-record encoder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONGEST_LIST = 0x7E
 
 
 class PartitionRowsToWrite(NamedTuple):
-    """Rows of usual shape: their places among the batch's records, topic ids (rows, 2), a block of a
+    """Rows of the usual shape: their places among the batch's records, topic ids (rows, 2), a block in a
     chunk's layout with the given replica width, and directory ids (rows, replica width, 2)."""
 
     places: Places
@@ -46,7 +46,7 @@ class PartitionRowsToWrite(NamedTuple):
 def encode_records(values: dict[int, bytes], rows: PartitionRowsToWrite, version: int) -> bytes:
     """The records section of a batch that holds `rows` and, at the places that are its keys, `values`.
 
-    Places together are 0, 1, 2 ... without gaps; `version` is that of PartitionRecord.
+    All places together are 0, 1, 2 ... without gaps; `version` is that of PartitionRecord.
     """
     count = len(values) + len(rows.places)
     framed = {place: framed_value(place, value) for place, value in values.items()}
@@ -76,7 +76,7 @@ def framed_value(place: int, value: bytes) -> bytes:
 def _groups(rows: PartitionRowsToWrite, version: int) -> list[tuple[Places, bytes, int]]:
     """Rows that have one record length and layout: (rows, record template, where the value starts)."""
     n_replicas, n_isr = rows.block[N_REPLICAS].astype(np.int64), rows.block[N_ISR].astype(np.int64)
-    # Bytes of a place as a varint; no batch has so many partitions that one takes four.
+    # Sizes of the places as varints; no batch has so many partitions that one takes four bytes.
     widths = 1 + (rows.places >= 1 << 6) + (rows.places >= 1 << 13)
     shapes = (widths << 16) | (n_replicas << 8) | n_isr
     groups = []
@@ -84,7 +84,7 @@ def _groups(rows: PartitionRowsToWrite, version: int) -> list[tuple[Places, byte
         where = np.flatnonzero(shapes == shape)
         replicas, isr = shape >> 8 & 0xFF, shape & 0xFF
         value = value_template(version, replicas, isr)
-        # A placeholder of the same width is there first; its bytes are overwritten row by row.
+        # Start with a placeholder of the same width; its bytes are overwritten row by row.
         stand_in = int(rows.places[where[0]])
         record = framed_value(stand_in, value)
         groups.append((where, record, len(record) - 1 - len(value)))
@@ -92,7 +92,7 @@ def _groups(rows: PartitionRowsToWrite, version: int) -> list[tuple[Places, byte
 
 
 def value_template(version: int, replicas: int, isr: int) -> bytes:
-    """A framed PartitionRecord with the list lengths in place and zeros for everything else."""
+    """A framed PartitionRecord with its list lengths set and zeros for everything else."""
     directories = bytes((replicas + 1,)) + bytes(16 * replicas) if version else b""
     return b"".join(
         (
@@ -131,7 +131,7 @@ def _fill(
 
 
 def put_places(out: npt.NDArray[np.uint8], places: Places) -> None:
-    """Writes each record's offset delta, which is all that its framing has of its own."""
+    """Writes each record's offset delta, the only part of its frame that differs."""
     length_width = 1
     while out[0, length_width - 1] & 0x80:
         length_width += 1

@@ -1,7 +1,7 @@
 """Finds the record values of a batch in numpy, without an object per record.
 
-Owns what is the same in all of them: offset deltas, the batch's time, null keys, no headers, frame version 1.
-Anything else is "odd": the caller then takes the per-record path. Knows no record types.
+Owns what all of them have in common: offset deltas, the batch's time, null keys, no headers, frame version 1.
+Anything else is "odd", and the caller uses the per-record path. Knows no record types.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def frames_at(data: bytes, octets: Bytes, starts: Places, ends: Places, deltas: 
 
 
 def varint_widths(octets: Bytes, at: Places) -> Places:
-    """Bytes of the varint at each place, for varints of up to three bytes."""
+    """The size in bytes of the varint at each place, for varints of up to three bytes."""
     first = octets[at] >> 7
     if not first.any():
         return np.ones(len(at), dtype=np.int64)
@@ -75,7 +75,7 @@ def varint_widths(octets: Bytes, at: Places) -> Places:
 
 
 def lengths_at(octets: Bytes, at: Places, widths: Places) -> Places:
-    """The zigzag lengths at `at`; with a negative one the caller's sums do not work out."""
+    """The zigzag lengths at `at`; a negative one makes the caller's sums wrong, which it detects."""
     raw: Any = (octets[at] & 0x7F).astype(np.int64)
     widest = int(widths.max(initial=1))
     if widest > 1:
@@ -87,7 +87,7 @@ def lengths_at(octets: Bytes, at: Places, widths: Places) -> Places:
 
 
 def _after_offset_deltas(octets: Bytes, at: Places, deltas: Places) -> Places | None:
-    """The places after these offset deltas; None if others are there."""
+    """The places after these offset deltas; None if the bytes have others."""
     zigzag = deltas << 1
     after = at + 1
     if not len(at) or int(zigzag.max()) < 0x80:
@@ -106,7 +106,7 @@ def _after_offset_deltas(octets: Bytes, at: Places, deltas: Places) -> Places | 
 
 
 def gather(frames: Frames, starts: Places, length: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The `length` bytes at each of `starts`, copied out and seen as `dtype` (of that size)."""
+    """The `length` bytes at each of `starts`, copied and viewed as `dtype` (of that size)."""
     raw: npt.NDArray[Any] = np.ndarray(
         shape=(len(frames.data) - length + 1,), dtype=f"V{length}", buffer=frames.data, strides=(1,)
     )

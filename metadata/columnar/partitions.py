@@ -1,7 +1,7 @@
 """Decodes many PartitionRecords at once into the columns of an image.
 
-Owns the byte layout of PartitionRecord versions 0 to 2 for the usual shape: no adding or removing
-replicas, no tagged fields. Rows of any other shape are named, and decoded one by one by the caller.
+Owns the byte layout of PartitionRecord versions 0 to 2 for the usual shape: no adding or removing replicas,
+no tagged fields. Rows of any other shape are returned to the caller, which decodes them one by one.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _LAST_VERSION = 2
 
 
 class PartitionRows(NamedTuple):
-    """Decoded rows: record numbers, topic ids as two words each, and a block of a chunk's layout
-    (columns, rows) in which TOPIC is not filled in."""
+    """Decoded rows: record numbers, topic ids as two words each, and a block in a chunk's layout (columns,
+    rows), with TOPIC not filled in."""
 
     records: Places
     topics: Words
@@ -114,7 +114,7 @@ def record_dtype(has_directories: int, replicas: int, isr: int) -> np.dtype[Any]
 
 
 class _Target(NamedTuple):
-    """Where rows of one shape go: the block, its replica width, and which of its columns."""
+    """The destination of rows of one shape: the block, its replica width, and which of its columns."""
 
     block: IntArray
     topics: Words

@@ -1,8 +1,8 @@
-"""The bytes of many partition records of one shape, without an object each.
+"""The bytes of many partition records of one shape, without an object per record.
 
-Owns the framing of consecutive records of one length inside a batch, and the values of PartitionRecords and
-of changes of leader and ISR. `frames`, `partitions` and `changes` read what this writes; property tests hold
-it equal to the per-record encoder. Knows no image: what the rows say comes as arrays.
+Owns the framing of consecutive records of equal length inside a batch, and the values of PartitionRecords and
+of changes of leader and ISR. `frames`, `partitions` and `changes` read what this writes; property tests
+compare it with the per-record encoder. Knows no image: the content of the rows is passed as arrays.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Words = npt.NDArray[np.uint64]
 _FRAME_VERSION = 1
 _ISR_TAG, _LEADER_TAG = 0, 1
 ISR_MAX = 31
-"""Longest ISR whose tagged field has a length of one byte."""
+"""The longest ISR whose tagged field has a length of one byte."""
 
 
 class ChangedRows(NamedTuple):
-    """Changes of one shape: `isr` is (rows, n), `leader` (rows); None: that field does not change."""
+    """Changes of one shape: `isr` is (rows, n), `leader` (rows); a field that is None does not change."""
 
     topics: Words
     indexes: IntArray
@@ -38,8 +38,8 @@ class ChangedRows(NamedTuple):
 
 
 class NewRows(NamedTuple):
-    """Partitions of one topic with lists of one length: `replicas` (rows, n), all of them in sync, the first
-    one leads; `directories` (rows, n, 2), used from PartitionRecord version 1 on."""
+    """Partitions of one topic with lists of one length: `replicas` (rows, n), all in sync, the first one
+    leads; `directories` (rows, n, 2), used from PartitionRecord version 1 on."""
 
     topic: Words
     indexes: IntArray
@@ -91,7 +91,7 @@ def partition_values(rows: NewRows, version: int) -> Bytes:
 
 
 def framed(values: Bytes, first_place: int) -> bytes:
-    """`values` (rows, bytes) as the records of a batch that have the places `first_place` and following."""
+    """`values` (rows, bytes) as the records of a batch at `first_place` and the places after it."""
     count, length = values.shape
     low, pieces = 0, []
     while low < count:

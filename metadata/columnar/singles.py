@@ -1,6 +1,6 @@
-"""Replays a run of batches with one record each as if they were one batch.
+"""Replays a run of one-record batches as if they were one batch.
 
-Owns the framing of such a run. Whatever is unusual is left to the caller.
+Owns the framing of such a run. Anything unusual is left to the caller.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def apply_run(engine: Engine, run: BatchRun) -> bool:
 
 
 def idle_frames(frames: Frames) -> npt.NDArray[np.bool_]:
-    """Which records are NoOps as every controller writes them."""
+    """Which records are NoOps in the form that every controller writes."""
     idle: npt.NDArray[np.bool_] = (frames.keys == _NO_OP) & (frames.versions == 0)
     idle &= frames.lengths == _NO_OP_BYTES
     idle &= frames.octets[frames.starts + FRAME_BYTES] == 0
@@ -42,7 +42,7 @@ def idle_frames(frames: Frames) -> npt.NDArray[np.bool_]:
 
 
 def read_run(run: BatchRun) -> Frames | None:
-    """The frame of every batch's record; None if one has a key, headers, another time than its batch, or
+    """The frame of every batch's record; None if one has a key, headers, a time other than its batch's, or
     numbers that a record of a metadata log does not have."""
     octets = np.frombuffer(run.data, dtype=np.uint8)
     records, ends = run.places[:-1] + HEADER_BYTES, run.places[1:]

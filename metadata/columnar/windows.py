@@ -1,6 +1,6 @@
-"""Batches one after the other as one: the frames of all their records in one buffer.
+"""Consecutive batches as one: the frames of all their records in one buffer.
 
-Owns which batches may be taken together. What is odd is left to the caller, batch by batch.
+Owns which batches may be combined. Odd ones are left to the caller, batch by batch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from metaquorum.storage.batches.places import Places, record_starts
 from metaquorum.storage.errors import BatchError
 
 WINDOW_RECORDS = 4_096
-"""A window has about so many records: what is done once for each window no longer matters then."""
+"""A window has about this many records: from there on the fixed cost per window no longer matters."""
 WINDOW_BYTES = 4 * 1024 * 1024
-"""No window grows on from this size."""
+"""A window of this size does not grow further."""
 _MANY_RECORDS = 400
 """From this many on, the records of one batch are found faster in numpy."""
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class BatchWindow(NamedTuple):
-    """Batches that follow each other. `ends` are the numbers of records up to the end of each."""
+    """Consecutive batches. `ends` are the numbers of records up to the end of each."""
 
     batches: Sequence[RecordBatch]
     frames: Frames
@@ -36,12 +36,12 @@ class BatchWindow(NamedTuple):
 
     @property
     def counts(self) -> Places:
-        """How many records each batch has."""
+        """The number of records of each batch."""
         return np.diff(self.ends, prepend=0)
 
     @property
     def records(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return len(self.frames.starts)
 
     @property
@@ -50,11 +50,11 @@ class BatchWindow(NamedTuple):
         return self.records, max(at.header.max_timestamp_ms for at in self.batches)
 
     def each(self, values: Sequence[int]) -> npt.NDArray[np.int64]:
-        """One value of every batch, for each of its records."""
+        """Repeats each batch's value for each of its records."""
         return np.repeat(np.array(values, dtype=np.int64), self.counts)
 
     def batches_of(self, records: Places) -> list[int]:
-        """The numbers of the batches of some records."""
+        """The batch numbers of some records."""
         found: list[int] = np.searchsorted(self.ends, records, side="right").tolist()
         return found
 
@@ -68,7 +68,7 @@ class BatchWindow(NamedTuple):
         return self.each([at.header.base_offset for at in self.batches]) + self.deltas()
 
     def part(self, low: int, high: int) -> BatchWindow:
-        """The batches with the numbers `low` to below `high`."""
+        """The batches with the numbers from `low` up to but not including `high`."""
         first = int(self.ends[low - 1]) if low else 0
         last = int(self.ends[high - 1])
         data, octets, starts, lengths, keys, versions = self.frames
@@ -78,7 +78,7 @@ class BatchWindow(NamedTuple):
 
 
 def is_plain(batch: RecordBatch) -> bool:
-    """Whether a batch is of the usual shape, as far as its header tells."""
+    """Whether a batch has the usual shape, according to its header."""
     header = batch.header
     return (
         not header.attributes
@@ -88,7 +88,7 @@ def is_plain(batch: RecordBatch) -> bool:
 
 
 def read_window(batches: Sequence[RecordBatch]) -> BatchWindow | None:
-    """Batches that are plain, as one; None if a record is odd."""
+    """Plain batches as one; None if a record is odd."""
     data = b"".join([batch.data for batch in batches])
     octets = np.frombuffer(data, dtype=np.uint8)
     starts: list[int] = []
@@ -113,7 +113,7 @@ def read_window(batches: Sequence[RecordBatch]) -> BatchWindow | None:
 
 
 def _add_starts(starts: list[int], data: bytes, octets: Any, low: int, batch: RecordBatch) -> bool:
-    """Adds where the records of the batch at `low` begin; false where they do not fill it."""
+    """Adds the starts of the records of the batch at `low`; False if they do not fill it exactly."""
     at, count, end = low + HEADER_BYTES, batch.header.records_count, low + len(batch.data)
     if count >= _MANY_RECORDS:
         found = record_starts(batch.data, octets[low:end], count, HEADER_BYTES)
@@ -140,8 +140,8 @@ def _add_starts(starts: list[int], data: bytes, octets: Any, low: int, batch: Re
 def windows(
     items: Iterable[RecordBatch | T], window_records: int = WINDOW_RECORDS
 ) -> Iterator[BatchWindow | RecordBatch | T]:
-    """The items in order; batches that follow each other and can be taken together come as one value with
-    about so many records."""
+    """The items in order; consecutive batches that can be combined become one value with about
+    `window_records` records."""
     held: list[RecordBatch] = []
     records = size_bytes = 0
     for item in items:
@@ -164,7 +164,7 @@ def _follows(item: object, last: RecordBatch) -> bool:
 
 
 def whole_or_parts(batches: Sequence[RecordBatch]) -> Iterator[BatchWindow | RecordBatch]:
-    """The batches as one window, or as several without those that are odd."""
+    """The batches as one window, or as several with the odd ones between them."""
     if not batches:
         return
     window = read_window(batches)

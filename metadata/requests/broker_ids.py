@@ -1,4 +1,4 @@
-"""Requests about broker ids (S0): who am I, and which key belongs to which id. Values only.
+"""Requests about broker ids (S0): allocating an id, and binding keys to ids. Values only.
 
 They have no counterpart in Kafka's protocol. A request that fails is answered with an `ApiError`.
 """
@@ -11,11 +11,11 @@ from metaquorum.metadata.broker_ids import IdSource
 
 
 class AllocateBrokerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker that finds its id neither in its configuration nor in any of its directories asks who it is.
+    """Sent by a broker that finds its id neither in its configuration nor in any of its directories.
 
     `request_id` (16 bytes) is the same in every repetition of one start and never used by another.
-    `binding_key` None: it has no name that stays. `reuse_missing`: it may take over the only id that
-    partitions name and no one has (S0.7, S0.12). `cluster_id` None: it does not know where it belongs yet.
+    `binding_key` is None if the broker has no stable name. `reuse_missing`: it may take over the only id that
+    partitions name and no broker has (S0.7, S0.12). `cluster_id` is None if it does not know its cluster yet.
     """
 
     request_id: bytes
@@ -25,8 +25,8 @@ class AllocateBrokerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocateBrokerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The id and where it came from, and the cluster's id; or, with `broker_id` None, to ask again after
-    `retry_after_ms` because of `waiting_for`."""
+    """The id and where it came from, and the cluster's id. With `broker_id` None, the broker must repeat the
+    request after `retry_after_ms` because of `waiting_for`."""
 
     cluster_id: str
     broker_id: int | None = None
@@ -44,7 +44,7 @@ class BindBrokerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnbindBrokerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Forgets the binding of a key."""
+    """Removes the binding of a key."""
 
     key: str
 

@@ -1,4 +1,4 @@
-"""A broker as it sees itself at one moment: its state, and what DescribeBroker answers. Values only."""
+"""A broker's view of itself at one moment: its state, and the answer to DescribeBroker. Values only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Meaning(msgspec.Struct, frozen=True):
 
 
 class BrokerState(Enum):
-    """A process state together with the condition that Kafka's numbers leave out: fenced or not.
+    """A process state plus a condition that Kafka's numbers leave out: fenced or not.
 
     `RUNNING` and `FENCED` are both Kafka's RUNNING (3); `PENDING_CONTROLLED_SHUTDOWN` and
     `PENDING_SHUTDOWN_FENCED` are both its PENDING_CONTROLLED_SHUTDOWN (6).
@@ -48,7 +48,7 @@ class BrokerState(Enum):
 
     @property
     def serves(self) -> bool:
-        """Whether clients are answered (S2.17), lease permitting: `BrokerSession.serves` knows that too."""
+        """Whether clients are served (S2.17), if the lease allows: `BrokerSession.serves` checks that too."""
         return MEANINGS[self].serves
 
     @property
@@ -97,8 +97,9 @@ MEANINGS: Mapping[BrokerState, _Meaning] = MappingProxyType(
 
 
 class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`lease_left_ms` None: no lease. Offsets are exclusive ends; `high_watermark` -1: unknown. `failures`:
-    requests in a row without a useful answer; `last_problem` is empty while it serves."""
+    """`lease_left_ms` is None without a lease. Offsets are exclusive ends; `high_watermark` is -1 if unknown.
+    `failures`: consecutive requests without a useful answer. `last_problem` is empty while the broker
+    serves."""
 
     node_id: int
     incarnation_id: bytes

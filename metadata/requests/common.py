@@ -1,7 +1,7 @@
 """Requests to the active controller and their responses, as values. Error codes are in `errors`.
 
-Shapes follow Kafka's messages of the same names; `None` means absent, durations are in ms.
-A request that fails as a whole is answered with an `ApiError` instead of a response.
+They follow Kafka's messages of the same names; `None` means absent, durations are in ms. A request that fails
+as a whole is answered with an `ApiError` instead of a response.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class RegisterBrokerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """KIP-631 BrokerRegistration (key 62). `previous_broker_epoch` None: unknown. `binding_key`: what the
-    cluster is to remember this id by (S0.13); None: nothing."""
+    """KIP-631 BrokerRegistration (key 62). `previous_broker_epoch` is None if unknown. `binding_key`: the key
+    by which the cluster should remember this id (S0.13), or None."""
 
     broker_id: int
     cluster_id: str
@@ -47,7 +47,7 @@ class RegisterBrokerResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """KIP-631 BrokerHeartbeat (key 63). `applied_offset` (exclusive) is where its image ends."""
+    """KIP-631 BrokerHeartbeat (key 63). `applied_offset` (exclusive) is the end of the broker's image."""
 
     broker_id: int
     broker_epoch: int
@@ -70,8 +70,8 @@ class UnregisterBrokerRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """`assignments` (replica lists by partition) or `partitions` with `replication_factor`; None: default.
-    `configs`: what is set on the topic from its beginning, as (key, value)."""
+    """`assignments` (replica lists by partition) or `partitions` with `replication_factor`; None means
+    default. `configs`: the topic's initial configuration, as (key, value)."""
 
     name: str
     partitions: int | None = None
@@ -92,8 +92,8 @@ class DeleteTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic of a request: `error` NONE and an id, or the refusal and its text. Of a new topic: its size,
-    and `configs` that were set on it, by key. `note`: which of them change nothing yet."""
+    """One topic of a request: `error` NONE and an id, or the refusal and its text. For a new topic: its size,
+    and the `configs` set on it, by key. `note`: which of them have no effect yet."""
 
     name: str | None
     topic_id: bytes | None
@@ -106,20 +106,20 @@ class TopicResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`throttle_ms`: how long the client has to wait, by its quota."""
+    """`throttle_ms`: how long the client must wait because of its quota."""
 
     results: tuple[TopicResult, ...]
     throttle_ms: int = 0
 
 
 class ReadImageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Read the committed image: linearizably on the active controller, or as this node has it."""
+    """Reads the committed image: linearizably on the active controller, or this node's current one."""
 
     linearizable: bool = True
 
 
 class ReadImageResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The image; everything below `offset` is in it. `leader_id` as this node knows it."""
+    """The image, with everything below `offset`. `leader_id` is the leader known to this node."""
 
     image: MetadataImage
     offset: int
@@ -132,9 +132,10 @@ class DescribeQuorumRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`last_fetch_ms` and `last_caught_up_ms` are Unix times; None: never, or the leader itself. `is_alive`:
-    the leader has heard of it lately; None: not told. Endpoints and levels of kraft.version are those of the
-    voters' record, of an observer those that it registered; no endpoints, a highest level of 0: unknown."""
+    """`last_fetch_ms` and `last_caught_up_ms` are Unix times; None means never, or the leader itself.
+    `is_alive`: the leader has heard from it recently; None if not reported. Endpoints and levels of
+    kraft.version are those of the voters' record or, for an observer, those that it registered; no endpoints
+    and a highest level of 0 mean unknown."""
 
     node_id: int
     directory_id: bytes
@@ -150,9 +151,9 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeQuorumResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`voters_offset`: of the newest voters' record; None: the voters are configured (kraft.version 0),
-    or, from a broker, not told. It is a change under way while it is not below the high watermark.
-    `new_voter_lag_max`: an observer is made a voter when it is at most so many records behind."""
+    """`voters_offset` is that of the newest voters' record; None if the voters are configured (kraft.version
+    0) or, from a broker, not reported. Until it is below the high watermark, it is a pending change.
+    `new_voter_lag_max`: an observer can become a voter if it lags by at most this many records."""
 
     cluster_id: str
     leader_id: int
@@ -167,7 +168,7 @@ class DescribeQuorumResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open_change(self) -> int | None:
-        """The offset of a voters' record that is not committed yet; None: no change is under way."""
+        """The offset of a voters' record that is not committed yet; None if no change is pending."""
         offset = self.voters_offset
         return offset if offset is not None and offset >= self.high_watermark else None
 
@@ -179,7 +180,7 @@ class TransferLeadershipRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """The request was carried out; nothing to tell."""
+    """The request was carried out; there is nothing else to return."""
 
 
 ControllerRequest = (

@@ -1,4 +1,4 @@
-"""What a controller node tells of itself, for `metaquorum controller status`. Values only."""
+"""A controller node's status, for `metaquorum controller status`. Values only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metaquorum.storage.files.known_committed import CommittedLoss
 
 
 class BrokerControlState(Enum):
-    """SHUTDOWN: fenced, told that it may stop, and its lease given up."""
+    """SHUTDOWN: fenced, allowed to stop, and its lease released."""
 
     UNREGISTERED = "unregistered"
     FENCED = "fenced"
@@ -21,7 +21,7 @@ class BrokerControlState(Enum):
 
 
 class Counters(msgspec.Struct):
-    """Since the process started. Names follow K21 where Kafka counts the same."""
+    """Counts since the process started. Names follow K21 if Kafka has the same count."""
 
     requests: int = 0
     heartbeats: int = 0
@@ -43,7 +43,7 @@ class Counters(msgspec.Struct):
 
 
 class BrokerControlStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker. `lease_remaining_ms` and `applied_offset` are known to the active controller only."""
+    """One broker. Only the active controller knows `lease_remaining_ms` and `applied_offset`."""
 
     broker_id: int
     epoch: int
@@ -55,10 +55,11 @@ class BrokerControlStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Every offset is exclusive. `is_active`: decides requests now. `applied_offset` is `committed_offset`
-    and, on an active controller, what it has appended and decides on. `voted_id`: who got its vote in this
-    epoch; `sessions`: brokers that it has heard of as the active controller. `kraft_version` is the one in
-    force here, the other two bound what it supports. `endpoints`: where other controllers reach it."""
+    """Every offset is exclusive. `is_active`: this node currently decides requests. `applied_offset` is
+    `committed_offset` or, on an active controller, the end of what it has appended and bases decisions on.
+    `voted_id`: the candidate that got its vote in this epoch. `sessions`: brokers that it has heard from as
+    the active controller. `kraft_version` is the one in force here; the other two bound what it supports.
+    `endpoints`: where other controllers reach it."""
 
     node_id: int
     directory_id: bytes
@@ -93,5 +94,5 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def votes_by_configuration(self) -> bool:
-        """It is a voter of a quorum of static voters (kraft.version 0)."""
+        """Whether it is a voter of a quorum of static voters (kraft.version 0)."""
         return self.kraft_version == 0 and not self.is_observer

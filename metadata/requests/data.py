@@ -1,9 +1,8 @@
-"""What is asked of a broker about partition data, and its answers, as values.
+"""Requests to a broker about partition data, and their responses, as values.
 
-The shapes follow Kafka's messages of the same names; every service in front of the core (gRPC, another
-protocol) translates to and from these. Topics are named by id (16 bytes): names are the service's business.
-Offsets are exclusive ends where they end something. A request that fails as a whole is answered with an
-`ApiError`.
+They follow Kafka's messages of the same names; every service in front of the core (gRPC, another protocol)
+translates to and from these. Topics are identified by id (16 bytes): names are the service's concern. Offsets
+that end something are exclusive. A request that fails as a whole is answered with an `ApiError`.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ NEWEST_TIMESTAMP = -3
 EARLIEST_LOCAL_TIMESTAMP = -4
 LATEST_TIERED_TIMESTAMP = -5
 BEFORE_ALL = -99
-"""A time before that of any record, also of one without a time (-1)."""
+"""A time before that of any record, even one without a time (-1)."""
 
 
 class ProducePartition(Struct, frozen=True, kw_only=True):
-    """`records`: one whole record batch (magic 2), as the producer made it; its base offset and leader epoch
-    are the leader's to fill in. `guard`: what `BeginVerification` gave, once the coordinator has said that
-    the partition is in the producer's transaction."""
+    """`records`: one whole record batch (magic 2) as the producer built it; the leader sets its base offset
+    and leader epoch. `guard`: the value from `BeginVerification`, once the coordinator has confirmed that the
+    partition is in the producer's transaction."""
 
     key: PartitionKey
     records: bytes
@@ -54,8 +53,8 @@ class ProducePartition(Struct, frozen=True, kw_only=True):
 
 
 class ProduceRequest(Struct, frozen=True, kw_only=True):
-    """Produce (key 0). `acks`: 0, 1 or -1 (all). `timeout_ms` bounds the wait for the others.
-    `by_coordinator`: the batches are a coordinator's, which may write markers, and whose batches of a
+    """Produce (key 0). `acks`: 0, 1 or -1 (all). `timeout_ms` bounds the wait for the other replicas.
+    `by_coordinator`: the batches are from a coordinator, which may write markers, and whose batches in a
     transaction have no sequences."""
 
     acks: int
@@ -65,16 +64,16 @@ class ProduceRequest(Struct, frozen=True, kw_only=True):
 
 
 class RefusedRecord(msgspec.Struct, frozen=True):
-    """A record for which its whole batch was refused (KIP-467); `index` counts from 0."""
+    """A record that caused its whole batch to be refused (KIP-467); `index` counts from 0."""
 
     index: int
     message: str
 
 
 class ProduceResult(Struct, frozen=True, kw_only=True):
-    """`error` NONE: `base_offset` is that of the first record (of a duplicate: as it was stored first).
-    Else -1. `leader`, `leader_epoch`: whom to ask instead, where it is known. `refused_records`: those that
-    the error is about."""
+    """If `error` is NONE, `base_offset` is that of the first record (for a duplicate: as first stored),
+    otherwise -1. `leader`, `leader_epoch`: the broker to use instead, if known. `refused_records`: the
+    records that caused the error."""
 
     key: PartitionKey
     error: ErrorCode = ErrorCode.NONE
@@ -92,7 +91,7 @@ class ProduceResponse(Struct, frozen=True, kw_only=True):
 
 
 class TransactionalPartition(Struct, frozen=True, kw_only=True):
-    """A partition to which a producer is about to write in a transaction."""
+    """A partition that a producer is about to write to in a transaction."""
 
     key: PartitionKey
     producer_id: int
@@ -100,15 +99,15 @@ class TransactionalPartition(Struct, frozen=True, kw_only=True):
 
 
 class BeginVerification(Struct, frozen=True, kw_only=True):
-    """Whether the first batch of a transaction may come to these partitions has to be asked of its
-    coordinator, unless the transaction is under way there (KIP-890)."""
+    """Requests guards for the first batches of a transaction to these partitions: the coordinator must
+    confirm each partition unless the transaction is already ongoing there (KIP-890)."""
 
     partitions: tuple[TransactionalPartition, ...]
 
 
 class VerificationGuard(Struct, frozen=True, kw_only=True):
-    """`guard` None: nothing has to be asked. Else the batch is taken with this guard, unless a marker of the
-    producer came in between."""
+    """If `guard` is None, no confirmation is needed. Otherwise the batch is accepted with this guard, unless
+    a marker for the producer was written in between."""
 
     key: PartitionKey
     guard: int | None = None
@@ -125,7 +124,7 @@ class DescribeProducersRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
-    """`last_sequence` -1: of this epoch no batch is known. `open_from` -1: no transaction is under way."""
+    """`last_sequence` -1: no batch of this epoch is known. `open_from` -1: no transaction is ongoing."""
 
     producer_id: int
     producer_epoch: int
@@ -147,9 +146,10 @@ class DescribeProducersResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchPartition(Struct, frozen=True, kw_only=True):
-    """Where to read. `current_leader_epoch` -1: not known (a client may leave it out, a follower not).
-    `last_fetched_epoch` -1: nothing fetched yet, or unknown; else divergence is looked for (KIP-595).
-    A follower's `fetch_offset` says that it holds everything below it, durably (`log.flush.before.ack`)."""
+    """Where to read. `current_leader_epoch` -1: unknown (a client may leave it out, a follower may not).
+    `last_fetched_epoch` -1: nothing fetched yet, or unknown; otherwise the leader checks for divergence
+    (KIP-595). A follower's `fetch_offset` states that it holds everything below it, durably
+    (`log.flush.before.ack`)."""
 
     key: PartitionKey
     fetch_offset: int
@@ -160,12 +160,14 @@ class FetchPartition(Struct, frozen=True, kw_only=True):
 
 
 class FetchRequest(Struct, frozen=True, kw_only=True):
-    """Fetch (key 1) with sessions (KIP-227). `session_id` 0, `session_epoch` -1: no session, all partitions
-    are named. `session_epoch` 0: begin one. Later epochs: `partitions` are those that changed, `forgotten`
-    those that left, and the answer holds only partitions with something to say. A session belongs to one
-    (follower, its local directory); `replica_epoch` is the follower's broker epoch (KIP-903).
-    `read_committed`: a client reads up to the last stable offset, and hears of aborted transactions. `rack`:
-    of a client that reads from followers, too ("": it names none); None: from leaders alone (KIP-392)."""
+    """Fetch (key 1) with sessions (KIP-227).
+
+    `session_id` 0, `session_epoch` -1: no session, all partitions are listed. `session_epoch` 0: begin a
+    session. Later epochs: `partitions` are those that changed and `forgotten` those removed, and the response
+    has only partitions with news. A session belongs to one (follower, its local directory). `replica_epoch`
+    is the follower's broker epoch (KIP-903). `read_committed`: the client reads up to the last stable offset
+    and receives aborted transactions. `rack` is that of a client that also reads from followers ("": it has
+    none); None: from leaders only (KIP-392)."""
 
     replica_id: int = CONSUMER
     replica_epoch: int = -1
@@ -181,10 +183,10 @@ class FetchRequest(Struct, frozen=True, kw_only=True):
 
 
 class FetchedPartition(Struct, frozen=True, kw_only=True):
-    """`records`: whole batches, the first of which holds the fetch offset. `diverging`: the caller must cut
-    its log there first, and there are no records (KIP-595). `aborted`: (producer id, first offset) of the
-    aborted transactions that may have records among these; None: not asked for. `preferred_read_replica`: the
-    broker to read from instead (KIP-392), and there are no records."""
+    """`records`: whole batches, the first of which holds the fetch offset. `diverging`: the caller must
+    truncate its log there first, and there are no records (KIP-595). `aborted`: (producer id, first offset)
+    of the aborted transactions that may have records among these; None if not requested.
+    `preferred_read_replica`: the broker to read from instead (KIP-392); there are no records."""
 
     key: PartitionKey
     error: ErrorCode = ErrorCode.NONE
@@ -201,13 +203,13 @@ class FetchedPartition(Struct, frozen=True, kw_only=True):
 
     @property
     def is_elsewhere(self) -> bool:
-        """The reader is sent to another replica."""
+        """Whether the reader is sent to another replica."""
         return self.preferred_read_replica >= 0
 
 
 class FetchResponse(Struct, frozen=True, kw_only=True):
-    """`session_id` 0: there is no session. A session that the broker does not know (any more) is answered
-    with an ApiError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH): begin a new one."""
+    """`session_id` 0: there is no session. If the broker does not know (or no longer knows) a session, the
+    response is an ApiError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH): begin a new one."""
 
     session_id: int
     partitions: tuple[FetchedPartition, ...]
@@ -216,7 +218,7 @@ class FetchResponse(Struct, frozen=True, kw_only=True):
 class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
     """`timestamp_ms`: -1 the high watermark (or the last stable offset), -2 the log's start, -3 the record
     with the newest timestamp (KIP-734), -4 the start of what is on this broker's disk (KIP-405), -5 the end
-    of what is in remote storage (KIP-1005), else the first record not older."""
+    of what is in remote storage (KIP-1005), else the first record that is not older."""
 
     key: PartitionKey
     timestamp_ms: int
@@ -224,7 +226,7 @@ class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """ListOffsets (key 2). `read_committed`: nothing above the last stable offset counts. For a follower
+    """ListOffsets (key 2). `read_committed`: ignore everything above the last stable offset. For a follower
     (`replica_id`) the latest offset is the log's end."""
 
     replica_id: int = CONSUMER
@@ -233,7 +235,7 @@ class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """`offset` -1 with `timestamp_ms` -1: no record is so young."""
+    """`offset` -1 with `timestamp_ms` -1: no record is that recent."""
 
     key: PartitionKey
     error: ErrorCode = ErrorCode.NONE
@@ -249,8 +251,8 @@ class ListOffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InitProducerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """InitProducerId (key 22) without transactions: a new producer id, whatever the producer had before (it
-    raises its epoch by itself, KIP-360)."""
+    """InitProducerId (key 22) without transactions: always a new producer id (a producer raises its epoch
+    by itself, KIP-360)."""
 
 
 class InitProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,7 +267,7 @@ class DescribeLogDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """`lag`: offsets behind the high watermark that this replica knows. `future`: it is being copied from
+    """`lag`: offsets behind the high watermark known to this replica. `future`: it is being copied from
     another directory, and its lag is what is not copied yet."""
 
     key: PartitionKey
@@ -279,9 +281,9 @@ class ReplicaDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogDirDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """`error` NONE: usable; KAFKA_STORAGE_ERROR: bad, for the reason in `message`. `directory_id` None: it
-    could not be read. Sizes in bytes, -1 unknown. `replicas` of a bad directory are those that the metadata
-    log says are there."""
+    """`error` NONE: usable; KAFKA_STORAGE_ERROR: offline, for the reason in `message`. `directory_id` is None
+    if it could not be read. Sizes are in bytes, -1 if unknown. `replicas` of an offline directory are those
+    that the metadata log assigns to it."""
 
     path: str
     directory_id: bytes | None
@@ -297,23 +299,23 @@ class DescribeLogDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarkLogDirOfflineRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator gives a directory up (S3.39): as if it had failed. Path, or the id."""
+    """An operator declares a directory offline (S3.39), as if it had failed. Path or id."""
 
     path: str | None = None
     directory_id: bytes | None = None
 
 
 class MarkLogDirOfflineResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`was_offline`: it was bad before."""
+    """`was_offline`: it was offline before."""
 
     directory_id: bytes | None
     was_offline: bool
 
 
 class CoordinatorRequest(Struct, frozen=True, kw_only=True):
-    """A request to the coordinator that lives in partition `partition` of the internal topic `topic`. `body`
-    is Kafka's message of version `version`, or the part of it that concerns this coordinator. `client_id` and
-    `client_host` are stored with members of groups. `principal` is who asks."""
+    """A request to the coordinator in partition `partition` of the internal topic `topic`. `body` is Kafka's
+    message of version `version`, or the part of it for this coordinator. `client_id` and `client_host` are
+    stored with group members. `principal` is the client's."""
 
     topic: str
     partition: int
@@ -325,7 +327,7 @@ class CoordinatorRequest(Struct, frozen=True, kw_only=True):
 
 
 class CoordinatorResponse(Struct, frozen=True, kw_only=True):
-    """`body`: Kafka's message, or the part of it that the request was for."""
+    """`body`: Kafka's message, or the part of it that was requested."""
 
     body: Any
 

@@ -8,7 +8,8 @@ from metaquorum.metadata.errors import ErrorCode
 
 
 class WantedDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a replica is to lie on the broker that is asked, whether it is there yet or not."""
+    """The directory that the receiving broker should keep a replica in, whether the replica
+    exists yet or not."""
 
     path: str
     topic: str
@@ -22,6 +23,6 @@ class AlterReplicaLogDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlterReplicaLogDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of each one, in the order of the request."""
+    """The result for each replica, in the order of the request."""
 
     errors: tuple[ErrorCode, ...]

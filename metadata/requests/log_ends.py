@@ -1,4 +1,4 @@
-"""What is asked about the ends of logs: deleting records at the start, where epochs end. Values only.
+"""Requests about the ends of logs: deleting records at the start, and where epochs end. Values only.
 
 Conventions are those of `data`; a `key` is (topic id, partition index).
 """
@@ -14,7 +14,7 @@ TO_HIGH_WATERMARK = -1
 
 
 class DeleteRecordsPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything below `offset` goes."""
+    """Deletes everything below `offset`."""
 
     key: tuple[bytes, int]
     offset: int
@@ -28,7 +28,7 @@ class DeleteRecordsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """`low_watermark`: no replica in sync holds records below it."""
+    """`low_watermark`: no in-sync replica holds records below it."""
 
     key: tuple[bytes, int]
     error: ErrorCode = ErrorCode.NONE
@@ -41,7 +41,7 @@ class DeleteRecordsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpochPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where does `leader_epoch` end? `current_leader_epoch` -1: not known."""
+    """Requests the end of `leader_epoch`. `current_leader_epoch` -1: unknown."""
 
     key: tuple[bytes, int]
     leader_epoch: int
@@ -55,7 +55,7 @@ class OffsetForLeaderEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest epoch not above the one asked for, and where it ends; -1: the log knows of none."""
+    """The largest epoch not above the requested one, and where it ends; -1 if the log has none."""
 
     key: tuple[bytes, int]
     error: ErrorCode = ErrorCode.NONE

@@ -1,7 +1,7 @@
-"""Requests about partitions and their answers, as values: growth, elections, ISRs, log directories.
+"""Requests about partitions and their responses, as values: growth, elections, ISRs, log directories.
 
-Shapes follow Kafka's messages of the same names; `None` means absent, ids of topics and directories are
-16 bytes. A request that fails as a whole is answered with an `ApiError` instead of a response.
+They follow Kafka's messages of the same names; `None` means absent, ids of topics and directories are 16
+bytes. A request that fails as a whole is answered with an `ApiError` instead of a response.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from metaquorum.metadata.records.parts import LEADER_RECOVERED
 
 
 class TopicGrowth(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` is the number of partitions wanted in the end; `assignments` are those of the added ones."""
+    """`count` is the new total number of partitions; `assignments` are those of the added ones."""
 
     name: str
     count: int
@@ -29,14 +29,14 @@ class CreatePartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class ElectLeadersRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-460 ElectLeaders (key 43). `unclean` False: preferred leaders. `partitions`: (topic name, index);
-    None: all that are not led as wanted."""
+    None: all partitions that need the election."""
 
     unclean: bool
     partitions: tuple[tuple[str, int], ...] | None = None
 
 
 class ElectionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition: `error` NONE and its leader now, or the refusal and its text."""
+    """One partition: `error` NONE and its current leader, or the refusal and its text."""
 
     topic: str
     partition: int
@@ -46,21 +46,21 @@ class ElectionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ElectLeadersResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`more`: not all could be done in one batch; ask again for the rest."""
+    """`more`: not all fit into one batch; repeat the request for the rest."""
 
     results: tuple[ElectionResult, ...]
     more: bool = False
 
 
 class IsrMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a new ISR with the epoch at which the leader saw it (KIP-903); None: not said."""
+    """A member of a new ISR with the broker epoch seen by the leader (KIP-903); None if not given."""
 
     broker_id: int
     broker_epoch: int | None = None
 
 
 class PartitionAlteration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a leader wants its partition's ISR to be, and the epochs that it knows."""
+    """The ISR that a leader wants for its partition, and the epochs that it knows."""
 
     topic_id: bytes
     partition: int
@@ -79,7 +79,7 @@ class AlterPartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlteredPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """`error` NONE: the partition as it is after the request; else only the refusal and its text."""
+    """`error` NONE: the partition after the request; otherwise only the refusal and its text."""
 
     topic_id: bytes
     partition: int

@@ -1,4 +1,4 @@
-"""Requests about moving replicas and their answers, as values (KIP-455, KIP-860)."""
+"""Requests about moving replicas and their responses, as values (KIP-455, KIP-860)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from metaquorum.metadata.errors import ErrorCode
 
 
 class WantedReplicas(msgspec.Struct, frozen=True, kw_only=True):
-    """`replicas` in the order that is wanted, the preferred leader first; None: cancel what is under way."""
+    """`replicas` in the requested order, the preferred leader first; None: cancel the current
+    reassignment."""
 
     topic: str
     partition: int
@@ -16,7 +17,7 @@ class WantedReplicas(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlterReassignmentsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """AlterPartitionReassignments (key 45). `validate_only`: say what would be refused, and do nothing."""
+    """AlterPartitionReassignments (key 45). `validate_only`: only report what would be refused."""
 
     wanted: tuple[WantedReplicas, ...]
     allow_replication_factor_change: bool = True
@@ -36,7 +37,7 @@ class AlterReassignmentsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 class OngoingReassignment(msgspec.Struct, frozen=True, kw_only=True):
     """A partition whose replicas are moving (ListPartitionReassignments, key 46). `waiting_for`: replicas
-    that stay and are not in sync yet; it ends when there are none."""
+    that stay and are not in sync yet; the reassignment completes when there are none."""
 
     topic: str
     partition: int

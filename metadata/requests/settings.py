@@ -1,7 +1,7 @@
 """Requests about configurations, feature levels, access control, SCRAM, quotas, tokens and producer ids.
 
-Shapes follow Kafka's messages of the same names; see `requests` for the conventions. Every response with
-several parts has a result for each, in the order of the request.
+They follow Kafka's messages of the same names; see `requests` for the conventions. Every response with
+several parts has one result per part, in the order of the request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from metaquorum.metadata.settings.acls import AclFilter
 
 
 class OpKind(Enum):
-    """What a configuration change does; the numbers are those of Kafka's protocol."""
+    """The kind of a configuration change; the numbers are those of Kafka's protocol."""
 
     SET = 0
     DELETE = 1
@@ -26,7 +26,8 @@ class OpKind(Enum):
 
 
 class ConfigOp(msgspec.Struct, frozen=True, kw_only=True):
-    """`value` None: of DELETE only. Append and subtract take several parts at once, separated by commas."""
+    """`value` is None only for DELETE. Append and subtract take several parts at once, separated by
+    commas."""
 
     kind: OpKind
     name: str
@@ -34,8 +35,8 @@ class ConfigOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes of one resource; nothing else of it does, unless it `replaces` (AlterConfigs, key 33):
-    then every key that it does not name is deleted."""
+    """The changes to one resource. Other keys stay unchanged unless it `replaces` (AlterConfigs, key 33):
+    then every key that is not listed is deleted."""
 
     resource: ConfigResource
     ops: tuple[ConfigOp, ...]
@@ -50,8 +51,8 @@ class AlterConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a request: `subject` says which; `error` NONE, or the refusal and its text in `message`.
-    `note`: what was accepted and changes nothing yet."""
+    """One part of a request: `subject` identifies it; `error` NONE, or the refusal and its text in `message`.
+    `note`: what was accepted but has no effect yet."""
 
     subject: str
     error: ErrorCode = ErrorCode.NONE
@@ -64,7 +65,7 @@ class SettingsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LevelChange(Enum):
-    """How a feature level may move; the numbers are those of Kafka's protocol."""
+    """How a feature level may change; the numbers are those of Kafka's protocol."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -85,13 +86,13 @@ class UpdateFeaturesRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateAclsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """CreateAcls (key 30). An entry that exists is no error."""
+    """CreateAcls (key 30). An existing entry is not an error."""
 
     acls: tuple[Acl, ...]
 
 
 class DeleteAclsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """DeleteAcls (key 31): every entry that a filter means. `validate_only`: only say which."""
+    """DeleteAcls (key 31): every entry that matches a filter. `validate_only`: only list them."""
 
     filters: tuple[AclFilter, ...]
     validate_only: bool = False
@@ -130,7 +131,7 @@ class ScramUpsertion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlterScramRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """KIP-554 AlterUserScramCredentials (key 51). A result for each user, in order of first mention."""
+    """KIP-554 AlterUserScramCredentials (key 51). One result per user, in order of first mention."""
 
     deletions: tuple[ScramDeletion, ...] = ()
     upsertions: tuple[ScramUpsertion, ...] = ()
@@ -167,7 +168,8 @@ class CreateTokenRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateTokenResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`hmac` is the token's secret: a client that holds it may renew, expire and (elsewhere) log in."""
+    """`hmac` is the token's secret: a client that has it may renew it, expire it and
+    (elsewhere) log in with it."""
 
     token_id: str
     hmac: bytes
@@ -198,7 +200,7 @@ class ExpireTokenRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenExpiryResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """None: the token is gone."""
+    """None: the token was removed."""
 
     expiration_timestamp_ms: int | None
 
@@ -211,7 +213,7 @@ class AllocateProducerIdsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocateProducerIdsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker owns `count` ids from `first_id` on, for good."""
+    """The broker owns `count` ids from `first_id` on, permanently."""
 
     first_id: int
     count: int

@@ -1,7 +1,7 @@
-"""Changes of the quorum's voters as requests, as values (KIP-853). Whether one is made, Raft decides.
+"""Requests that change the quorum's voters, as values (KIP-853). Raft decides whether a change is made.
 
-`cluster_id` None: whichever cluster is asked. A change is answered with `Done` when it is committed, and with
-REQUEST_TIMED_OUT when it is not within `timeout_ms`: it may be committed later.
+`cluster_id` None accepts any cluster. A change is answered with `Done` when it is committed, and with
+REQUEST_TIMED_OUT if that takes longer than `timeout_ms`: it may still be committed later.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ DEFAULT_CHANGE_TIMEOUT_MS = 30_000
 
 
 class AddRaftVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Make an observing controller a voter (AddRaftVoter, key 80). `voter` says its directory, where it
-    listens and which levels of kraft.version it supports. `validate_only`: the node is asked who it is, and
-    nothing is changed."""
+    """Makes an observing controller a voter (AddRaftVoter, key 80). `voter` has its directory, its
+    endpoints and the levels of kraft.version that it supports. `validate_only`: the node's identity is
+    checked, and nothing is changed."""
 
     voter: Voter
     cluster_id: str | None = None
@@ -26,7 +26,7 @@ class AddRaftVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoveRaftVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Make a voter an observer, the leader included (RemoveRaftVoter, key 81)."""
+    """Makes a voter an observer, the leader included (RemoveRaftVoter, key 81)."""
 
     voter_id: int
     voter_directory_id: bytes
@@ -35,7 +35,7 @@ class RemoveRaftVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpgradeKRaftVersionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Raise kraft.version to `kraft_version`: `voters` are the configured ones, each with its directory, its
+    """Raises kraft.version to `kraft_version`. `voters` are the configured ones, each with its directory, its
     endpoints and what it supports."""
 
     kraft_version: int
@@ -47,7 +47,7 @@ RaftVoterRequest = AddRaftVoterRequest | RemoveRaftVoterRequest | UpgradeKRaftVe
 
 
 def runs_with_static_voters(node_id: int, where: str) -> ApiError:
-    """Why a node that leads or follows a quorum of its configuration cannot be added to this one."""
+    """Why a node that leads or follows a quorum from its own configuration cannot be added to this one."""
     return ApiError(
         ErrorCode.INVALID_REQUEST,
         f"node {node_id} at {where} runs with static voters: replace controller.quorum.voters by"

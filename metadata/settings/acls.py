@@ -1,6 +1,6 @@
-"""Access control entries: the numbers of Kafka's protocol by name, what an entry may be, and filters.
+"""Access control entries: the numbers of Kafka's protocol by name, valid entries, and filters.
 
-Owns matching (KIP-290 for patterns). Nothing here authorizes anyone.
+Owns matching (KIP-290 for patterns). Does not authorize.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Permission(IntEnum):
 
 
 def protocol_name(kind: type[IntEnum], number: int) -> str:
-    """The protocol's word for a number; the number itself where this program knows none."""
+    """The protocol's word for a number; the number itself if unknown."""
     try:
         return kind(number).name
     except ValueError:
@@ -70,7 +70,7 @@ def protocol_name(kind: type[IntEnum], number: int) -> str:
 
 
 class AclFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries are meant; None and ANY leave a field open."""
+    """Selects entries; None and ANY leave a field open."""
 
     resource_type: int = ResourceType.ANY
     resource_name: str | None = None
@@ -81,7 +81,7 @@ class AclFilter(msgspec.Struct, frozen=True, kw_only=True):
     permission_type: int = Permission.ANY
 
     def matches(self, acl: Acl) -> bool:
-        """Whether the entry is meant."""
+        """Whether the filter selects the entry."""
         return (
             self.resource_type in {ResourceType.ANY, acl.resource_type}
             and self._matches_pattern(acl)
@@ -104,7 +104,7 @@ class AclFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def acl_problem(acl: Acl) -> str | None:  # noqa: PLR0911
-    """Why an entry cannot be added; None: it can."""
+    """Why an entry cannot be added; None if it can."""
     if acl.resource_type not in set(ResourceType) - {ResourceType.ANY}:
         return f"an entry cannot be for resource type {_name(ResourceType, acl.resource_type)}: name one type"
     if acl.pattern_type not in {PatternType.LITERAL, PatternType.PREFIXED}:
@@ -127,7 +127,7 @@ def acl_problem(acl: Acl) -> str | None:  # noqa: PLR0911
 
 
 def filter_problem(wanted: AclFilter) -> str | None:
-    """Why a filter makes no sense; None: it does."""
+    """Why a filter is invalid; None if it is valid."""
     known: tuple[tuple[type[IntEnum], int], ...] = (
         (ResourceType, wanted.resource_type),
         (PatternType, wanted.pattern_type),
@@ -141,7 +141,7 @@ def filter_problem(wanted: AclFilter) -> str | None:
 
 
 def list_acls(image: MetadataImage, wanted: AclFilter) -> list[tuple[bytes, Acl]]:
-    """(id, entry) of every entry that the filter means, by id."""
+    """(id, entry) of every entry that the filter selects, by id."""
     return [(acl_id, acl) for acl_id, acl in image.acls.items_sorted() if wanted.matches(acl)]
 
 

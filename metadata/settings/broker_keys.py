@@ -1,7 +1,8 @@
-"""The configuration keys of brokers that change while they run, as of Kafka 3.7 (its dynamic broker configs).
+"""The configuration keys of brokers that can change at run time, as of Kafka 3.7 (its dynamic broker
+configs).
 
-Owns the table, keys behind a listener's prefix, and our own prefix of host bindings. Keys that a broker only
-reads from its file are not in it: setting them here would do nothing, so it is refused.
+Owns the table, keys with a listener's prefix, and our own prefix for host bindings. Keys that a broker reads
+only from its file are not included: setting them here would have no effect, so it is refused.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ _PER_LISTENER_ONLY = frozenset(
         *("ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.truststore.certificates"),
     }
 )
-"""Kafka changes these for one listener at a time only."""
+"""Kafka changes these only for one listener at a time."""
 
 _LISTENER_WIDE = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
-"""May are behind a listener's prefix on the cluster default too."""
+"""May have a listener's prefix in the cluster default too."""
 
 _MECHANISM_KEYS = ("sasl.jaas.config", "sasl.login.class", "connections.max.reauth.ms")
 """May have a mechanism between the listener's prefix and the name."""
@@ -70,7 +71,7 @@ _STRONGEST_WITHOUT_DEFAULT = frozenset(
 
 
 def _of_topics() -> list[ConfigKey]:
-    """The broker key behind each topic key: what topics have that set nothing."""
+    """The broker key for each topic key: the default for topics that do not set it."""
     found = []
     for key in TOPIC_KEYS.values():
         if key.synonyms and key.name != "message.format.version":
@@ -156,7 +157,7 @@ BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
 BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     synonym: key.synonyms for key in TOPIC_KEYS.values() for synonym in key.synonyms
 }
-"""Broker keys that say the same thing, the strongest first."""
+"""Synonymous broker keys, the strongest first."""
 
 STATIC_DEFAULTS: Mapping[str, str] = {
     **{key.name: key.default for key in _KEYS if key.default is not None},
@@ -166,23 +167,23 @@ STATIC_DEFAULTS: Mapping[str, str] = {
     "log.flush.scheduler.interval.ms": str(MAX_LONG),
     "log.message.format.version": "3.0-IV1",
 }
-"""What a broker of Kafka 3.7 has where nothing is set."""
+"""The values of a broker of Kafka 3.7 if nothing is set."""
 
 
 class _Binding(msgspec.Struct, frozen=True):
-    """The value of a host binding; a later version may say more."""
+    """The value of a host binding; a later version may contain more."""
 
     version: int
     broker_id: int = msgspec.field(name="broker.id")
 
 
 def is_id_memory(name: str) -> bool:
-    """Whether a key of the default of all brokers is what the cluster remembers of ids (S0)."""
+    """Whether a key in the default of all brokers is one by which the cluster remembers ids (S0)."""
     return name == NEXT_ID or name.startswith((BINDING_PREFIX, CURRENT_PREFIX, CLAIM_PREFIX))
 
 
 def broker_key(name: str) -> ConfigKey | None:
-    """The key that a broker configuration name stands for, without its listener's prefix; None: no such."""
+    """The key for a broker configuration name, without its listener's prefix; None if unknown."""
     match = _LISTENER_KEY.match(name)
     if match is None:
         return BROKER_KEYS.get(name)
@@ -191,7 +192,7 @@ def broker_key(name: str) -> ConfigKey | None:
 
 
 def check_broker_value(name: str, text: str, *, per_broker: bool) -> None:
-    """One key of one broker, or of the cluster default. Raises ConfigValueError."""
+    """Checks one key of one broker, or of the cluster default. Raises ConfigValueError."""
     if name.startswith(BINDING_PREFIX):
         _check_binding(name, text, per_broker=per_broker)
         return
@@ -201,7 +202,7 @@ def check_broker_value(name: str, text: str, *, per_broker: bool) -> None:
     if key is None and name in KAFKA_KEYS:
         raise ConfigValueError(f"{name} does not change while a broker runs: set it in each broker's file")
     if key is None:
-        return  # Kafka keeps what it does not know, for plug-ins
+        return  # Kafka keeps unknown keys, for plug-ins
     prefixed = key.name != name
     if key.name in _PER_LISTENER_ONLY and not prefixed:
         raise ConfigValueError(f"{name} is set per listener: set listener.name.<name>.{name}")

@@ -1,7 +1,7 @@
-"""Configurations of resources: what may be set on each, and what is in force with the source of each value.
+"""Configurations of resources: what may be set on each, and the values in force with their sources.
 
 Sources and their order are Kafka's: the topic, the broker, the default of all brokers, the broker's file, the
-default of the program. Reads images; decides nothing.
+program's default. Reads images; decides nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BROKER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
 
 
 class ConfigSource(Enum):
-    """Where a value comes from; the names are Kafka's, the numbers those of its protocol."""
+    """The source of a value; the names are Kafka's, the numbers those of its protocol."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -55,7 +55,7 @@ class ConfigSource(Enum):
 
 
 class Synonym(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that was or could have been used. `value` None: hidden."""
+    """A value that was used or could have been. `value` is None if hidden."""
 
     source: ConfigSource
     name: str
@@ -63,9 +63,9 @@ class Synonym(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One key of a resource as it is in force. `value` None: hidden, or there is none.
+    """A key of a resource with its value in force. `value` is None if hidden or not set.
 
-    `synonyms`: every source that has a value, the one in force first. `note`: what the value does not do yet.
+    `synonyms`: every source that has a value, the one in force first. `note`: what has no effect yet.
     """
 
     name: str
@@ -77,7 +77,7 @@ class ConfigEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def key_of(resource_type: int, name: str) -> ConfigKey | None:
-    """The key of that name, or None where the resource has none."""
+    """The key of that name; None if the resource has no such key."""
     match resource_type:
         case 2:
             return TOPIC_KEYS.get(name)
@@ -92,7 +92,7 @@ def key_of(resource_type: int, name: str) -> ConfigKey | None:
 
 
 def is_sensitive(resource_type: int, name: str) -> bool:
-    """Whether a value must not be shown: passwords, and whatever is not known here."""
+    """Whether a value must not be shown: passwords, and all keys unknown here."""
     if resource_type == BROKER_RESOURCE and is_id_memory(name):
         return False
     key = key_of(resource_type, name)
@@ -102,9 +102,9 @@ def is_sensitive(resource_type: int, name: str) -> bool:
 def check_values(
     resource: ConfigResource, configs: Mapping[str, str], altered: Iterable[str], bounds: GroupBounds
 ) -> None:
-    """Everything that the resource would have after a change. Raises ConfigValueError.
+    """Checks the configuration that the resource would have after a change. Raises ConfigValueError.
 
-    Of brokers only what the change names is checked: an older broker's keys must not stand in its way.
+    For brokers, only the altered keys are checked, so that an older broker's keys do not block a change.
     """
     match resource.resource_type:
         case 2:
@@ -122,7 +122,7 @@ def check_values(
 
 
 def splits_as_list(resource: ConfigResource, name: str) -> bool:
-    """Whether append and subtract make sense."""
+    """Whether append and subtract apply."""
     key = key_of(resource.resource_type, name)
     return key is not None and key.kind is Kind.LIST
 
@@ -140,7 +140,7 @@ def describe_topic(
 ) -> tuple[ConfigEntry, ...]:
     """The topic's configuration by name: what was set on it, or everything (`all_keys`).
 
-    `broker_id` and `static` are of the broker whose view it is.
+    `broker_id` and `static` are those of the broker whose view is described.
     """
     own = image.configs.get(ConfigResource(TOPIC_RESOURCE, topic)) or NOTHING
     return _topic_entries(image, topic, own, broker_id, static, all_keys)
@@ -149,7 +149,7 @@ def describe_topic(
 def describe_new_topic(
     image: MetadataImage, configs: Mapping[str, str], *, static: Mapping[str, str] = NOTHING
 ) -> tuple[ConfigEntry, ...]:
-    """Every key by name, as a topic has it that was created with `configs` and may not be in the image."""
+    """Every key by name, for a topic created with `configs` that may not be in the image."""
     return _topic_entries(image, "", configs, None, static, True)
 
 
@@ -175,7 +175,7 @@ def _topic_entries(
             synonyms.insert(0, set_here)
         in_force = _strongest(synonyms, key)
         if not synonyms:
-            # A weaker name (log.retention.hours) has no synonym to show, and is in force all the same.
+            # A weaker name (log.retention.hours) is not shown as a synonym, but is still in force.
             value = topic_setting(image, topic, name, broker_id=broker_id, static=static)
             in_force = in_force if value is None else replace(in_force, value=value)
         entries.append(
@@ -200,10 +200,10 @@ def _strongest(synonyms: list[Synonym], key: ConfigKey | None) -> Synonym:
 def _synonyms(
     image: MetadataImage, names: tuple[str, ...], broker_id: int | None, static: Mapping[str, str]
 ) -> list[Synonym]:
-    """All values of keys that say the same, the strongest source first, then the strongest name.
+    """All values of synonymous keys, the strongest source first, then the strongest name.
 
-    As in Kafka, what is before the first use of the strongest name is left out: log.retention.hours has a
-    default, but does not speak for log.retention.ms.
+    As in Kafka, everything before the first use of the strongest name is left out: log.retention.hours has a
+    default, but is not a value for log.retention.ms.
     """
     found = []
     for source, values in _sources(image, broker_id, static):
@@ -254,7 +254,7 @@ def describe_broker(
 
 
 def _names(name: str) -> tuple[str, ...]:
-    """A key behind a listener's prefix falls back to the key without it."""
+    """A key with a listener's prefix falls back to the key without it."""
     key = broker_key(name)
     return (name,) if key is None or key.name == name else (name, key.name)
 
@@ -321,7 +321,7 @@ def describe_resource(
     static: Mapping[str, str] = NOTHING,
     all_keys: bool = False,
 ) -> tuple[ConfigEntry, ...]:
-    """Any resource, as the broker `broker_id` with the file `static` sees it, with notes."""
+    """Any resource as the broker `broker_id` with the file `static` sees it, with notes."""
     entries = _entries(image, resource, broker_id, static, all_keys)
     notes = [note_on(resource.resource_type, entry.name, entry.value) for entry in entries]
     return tuple(

@@ -1,8 +1,8 @@
-"""The value of a setting that is in force: the topic's or group's own, else what brokers are configured with.
+"""The value of a setting that is in force: the topic's or group's own, else the brokers' configuration.
 
-Owns the order of the sources, and under which names a broker's configuration holds the default (Kafka's
-`log.retention.hours` for `retention.ms`). Validates nothing: what is in the log stands. Kafka's
-own default is the caller's business (`TOPIC_KEYS`).
+Owns the order of the sources, and the names by which a broker's configuration holds the default (Kafka's
+`log.retention.hours` for `retention.ms`). Validates nothing: values in the log are taken as they are. Kafka's
+own default is left to the caller (`TOPIC_KEYS`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def topic_setting(
     broker_id: int | None = None,
     static: Mapping[str, str] = NOTHING,
 ) -> str | None:
-    """The text in force for a topic, in the key's own unit; None: no one set it.
+    """The text in force for a topic, in the key's own unit; None if not set.
 
-    `broker_id`: whose own dynamic configuration counts too, before that of all brokers. `static`: what the
-    asking node's file sets, by the names that brokers have for it; it counts last.
+    `broker_id`: this broker's own dynamic configuration counts too, before that of all brokers. `static`:
+    settings from the node's file, by their broker names; they count last.
     """
     own = (image.configs.get(ConfigResource(TOPIC_RESOURCE, topic_name)) or NOTHING).get(key)
     if own is not None:
@@ -52,7 +52,7 @@ def topic_setting(
 
 
 def group_setting(image: MetadataImage, group_id: str, key: str) -> int | None:
-    """What is set on a group; None: nothing, or nothing that can be read."""
+    """The value set on a group; None if there is none or it cannot be read."""
     text = (image.configs.get(ConfigResource(GROUP_RESOURCE, group_id)) or NOTHING).get(key)
     if text is None:
         return None
@@ -63,7 +63,7 @@ def group_setting(image: MetadataImage, group_id: str, key: str) -> int | None:
 
 
 def _of_broker(configs: Mapping[str, str] | None, key: str) -> str | None:
-    """What a broker's configuration says about a topic's key; the strongest name wins."""
+    """A broker configuration's value for a topic's key; the strongest name wins."""
     if not configs:
         return None
     known = TOPIC_KEYS.get(key)
@@ -75,7 +75,7 @@ def _of_broker(configs: Mapping[str, str] | None, key: str) -> str | None:
 
 
 def _in_ms(name: str, text: str) -> str:
-    """`text` as it is, or the ms of a duration that the broker's key counts in a longer unit."""
+    """`text` unchanged, or converted to ms if the broker's key has a longer unit."""
     factor = _MS_PER_UNIT.get(name.rpartition(".")[2])
     digits = text.strip()
     if factor is None or not digits.isascii() or not digits.removeprefix("-").isdigit():

@@ -1,7 +1,7 @@
-"""Settings that are kept and shown, and change nothing yet: what to say about them.
+"""Notes for settings that are stored and shown but have no effect yet.
 
-Owns which keys of topics are carried out. A request that changes such a setting, or describes it, gets a
-note: nothing is accepted in silence that does not do what it says.
+Owns which keys of topics take effect. A request that changes or describes a setting without effect gets a
+note, so that no such setting is accepted silently.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ UNKNOWN = "this is stored, but no broker knows the key: check the spelling"
 
 
 def note_on(resource_type: int, name: str, value: str | None) -> str | None:
-    """What a value does not do, as one clause; None: it does what it says, or says what is so anyway.
+    """What has no effect in a value, as one clause; None if it takes full effect, or matches the behaviour
+    anyway.
 
-    `resource_type` is Kafka's; of a broker's keys those are judged here that topics fall back to, and
-    unknown ones.
+    `resource_type` is Kafka's. Of a broker's keys, this covers those that topics fall back to and unknown
+    ones.
     """
     if value is None:
         return None
@@ -52,7 +53,7 @@ def note_on(resource_type: int, name: str, value: str | None) -> str | None:
 
 
 def notes_on(resource_type: int, values: Iterable[tuple[str, str | None]]) -> str | None:
-    """The same of several, each with its key and value."""
+    """The same for several keys and values, each named."""
     found = [(name, value, note_on(resource_type, name, value)) for name, value in values]
     return "; ".join(f"{name}={value}: {note}" for name, value, note in found if note) or None
 

@@ -1,4 +1,4 @@
-"""The configuration keys of consumer groups, as of Kafka 4.0, and the bounds that a cluster sets to them."""
+"""The configuration keys of consumer groups, as of Kafka 4.0, and a cluster's bounds for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GroupBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_group_values(configs: Mapping[str, str], bounds: GroupBounds) -> None:
-    """Everything that is set on one group. Raises ConfigValueError."""
+    """Checks everything that is set on one group. Raises ConfigValueError."""
     values = {name: int(key.default or 0) for name, key in GROUP_KEYS.items()}
     for name, text in configs.items():
         if name not in GROUP_KEYS:

@@ -1,8 +1,8 @@
 """The names of Apache Kafka's configuration keys for brokers and controllers, as of 3.7, with those of 3.9
-and what we have of later ones.
+and those of later ones that we have.
 
-Owns the list, which says whether a key that is not ours is Kafka's or a mistake. Names only: knows no file of
-a node, and not what a key means.
+Owns the list, which shows whether a key that is not ours is Kafka's or a mistake. Names only: does not know a
+node's file or what a key means.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ _PREFIXES = (
     "rlmm.config.",
     "rsm.config.",
 )
-"""What is after them is for one listener, or for a plug-in."""
+"""Prefixes of keys for one listener, or for a plug-in."""
 
 
 def is_kafkas(name: str) -> bool:
-    """Whether Kafka's brokers or controllers know this key."""
+    """Whether Kafka's brokers or controllers have this key."""
     return name in KAFKA_KEYS or name.startswith(_PREFIXES)

@@ -1,6 +1,6 @@
-"""One configuration key: its type, its range, its default, and how a value of it is read (Kafka's ConfigDef).
+"""One configuration key: its type, its range, its default, and how its values are parsed (Kafka's ConfigDef).
 
-Owns the parsing of one value. Which keys there are is in `topic_keys`, `broker_keys` and `metrics_keys`.
+Owns the parsing of one value. The keys are in `topic_keys`, `broker_keys` and `metrics_keys`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
 
 
 class Kind(Enum):
-    """The types that Kafka's configuration keys have."""
+    """The types of Kafka's configuration keys."""
 
     BOOLEAN = "boolean"
     SHORT = "short"
@@ -39,14 +39,14 @@ Value = bool | int | float | str | tuple[str, ...]
 
 
 class ConfigValueError(ValueError):
-    """A value that its key cannot have; the text names the key and what may be written."""
+    """A value that its key cannot have; the text names the key and the valid values."""
 
 
 class ConfigKey(msgspec.Struct, frozen=True):
-    """`default` is the text that Kafka 3.7 shows, None: no default. Bounds are inclusive.
+    """`default` is the text that Kafka 3.7 shows; None without a default. Bounds are inclusive.
 
-    `synonyms` are the broker keys that give a topic key its default, the strongest first.
-    `per_broker`: cannot be set for all brokers at once.
+    `synonyms` are the broker keys that provide a topic key's default, the strongest first. `per_broker`:
+    cannot be set for all brokers at once.
     """
 
     name: str
@@ -64,7 +64,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
         return self.kind is Kind.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for. Raises ConfigValueError."""
+        """The value of `text`. Raises ConfigValueError."""
         match self.kind:
             case Kind.BOOLEAN:
                 lowered = text.strip().lower()
@@ -114,5 +114,5 @@ class ConfigKey(msgspec.Struct, frozen=True):
 
 
 def split_parts(text: str | None) -> list[str]:
-    """The parts of a list's text as append and subtract see them: no trimming, empty parts left out."""
+    """The parts of a list's text for append and subtract: not trimmed, without empty parts."""
     return [part for part in (text or "").split(",") if part]

@@ -1,4 +1,4 @@
-"""Client quotas (KIP-546, KIP-612): whom they are for, which keys there are, whose counts for a client, and
+"""Client quotas (KIP-546, KIP-612): entities, keys, which quota applies to a client, and
 filters over an image."""
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _IP_KEYS: Mapping[str, int | None] = {"connection_creation_rate": MAX_INT}
 _FRACTION_MAX = 1e-6
 
 QuotaKey = tuple[str, str | None, str | None]
-"""What is used together: the quota, the user and the client id that share it; None: all of them do."""
+"""A quota together with the user and client id that share it; None where all users or client ids do."""
 
 
 class QuotaFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Entities by their parts: type to a name, None for the default, `...` for any name.
+    """Selects entities by their parts: type to a name, None for the default, `...` for any name.
 
-    `strict`: entities with further parts are not meant.
+    `strict`: excludes entities with further parts.
     """
 
     parts: tuple[tuple[str, str | ellipsis | None], ...] = ()  # noqa: F821
@@ -46,7 +46,7 @@ class QuotaFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sorted_entity(parts: Mapping[str, str | None]) -> QuotaEntity:
-    """The key that an image has for an entity."""
+    """The key of an entity in an image."""
     return tuple(sorted(parts.items(), key=lambda part: part[0]))
 
 
@@ -57,7 +57,7 @@ def entity_title(entity: QuotaEntity) -> str:
 
 
 def entity_problem(parts: tuple[tuple[str, str | None], ...]) -> str | None:
-    """Why quotas cannot be for this entity; None: they can."""
+    """Why this entity cannot have quotas; None if it can."""
     kinds = [kind for kind, _ in parts]
     if not kinds:
         return "quotas need an entity: name a user, a client-id, both, or an ip"
@@ -85,7 +85,7 @@ def _is_address(text: str) -> bool:
 
 
 def value_problem(entity: QuotaEntity, key: str, value: float) -> str | None:
-    """Why an entity cannot have this quota; None: it can."""
+    """Why an entity cannot have this quota; None if it can."""
     keys = _IP_KEYS if entity and entity[0][0] == IP else _CLIENT_KEYS
     if key not in keys:
         return f"there is no quota {key} for this entity: choose from {', '.join(keys)}"
@@ -104,7 +104,7 @@ def value_problem(entity: QuotaEntity, key: str, value: float) -> str | None:
 def describe_quotas(
     image: MetadataImage, wanted: QuotaFilter | None = None
 ) -> tuple[tuple[QuotaEntity, Mapping[str, float]], ...]:
-    """(entity, quotas by key) of all entities that the filter means, defaults first."""
+    """(entity, quotas by key) of all entities that the filter selects, defaults first."""
     return tuple(
         (entity, dict(sorted(quotas.items())))
         for entity, quotas in image.quotas.items_sorted(quota_sort_key)
@@ -120,8 +120,8 @@ def _is_meant(wanted: QuotaFilter, entity: QuotaEntity) -> bool:
 
 
 def quota_of(image: MetadataImage, kind: str, user: str, client_id: str) -> tuple[float, QuotaKey] | None:
-    """The quota of a client that counts, and what is used of it together: that of the most special entity,
-    users before client ids (KIP-546)."""
+    """The quota that applies to a client, and the key under which its use is counted: that of the most
+    specific entity, users before client ids (KIP-546)."""
     for entity, (of_user, of_client) in _entities(user, client_id):
         bound = (image.quotas.get(entity) or {}).get(kind)
         if bound is not None:
@@ -130,7 +130,8 @@ def quota_of(image: MetadataImage, kind: str, user: str, client_id: str) -> tupl
 
 
 def _entities(user: str, client_id: str) -> tuple[tuple[QuotaEntity, tuple[str | None, str | None]], ...]:
-    """The entities whose quota a client may have, the first that has one counts; with each, who shares it."""
+    """The entities whose quota may apply to a client, of which the first with a quota counts, each with the
+    user and client id that share it."""
     both, of_user, of_client = (user, client_id), (user, None), (None, client_id)
     return (
         (((CLIENT_ID, client_id), (USER, user)), both),

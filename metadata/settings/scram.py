@@ -1,6 +1,6 @@
-"""SCRAM credentials (RFC 5802, RFC 7677): mechanisms, limits, and the keys that are kept of a password.
+"""SCRAM credentials (RFC 5802, RFC 7677): mechanisms, limits, and the keys derived from a password.
 
-Owns the derivation, as Kafka does it: without SASLprep, the password in UTF-8. Salts are drawn elsewhere. A
+Owns the derivation, as in Kafka: without SASLprep, the password in UTF-8. Salts are generated elsewhere. A
 password or a salted password is never stored.
 """
 
@@ -23,7 +23,7 @@ MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384
 DEFAULT_ITERATIONS = 4096
 SALT_BYTES = 24
-"""Length of a salt that this program draws; any other length is accepted."""
+"""Length of the salts that this program generates; any other length is accepted."""
 
 
 class Mechanism(IntEnum):
@@ -56,7 +56,7 @@ def stored_keys(mechanism: Mechanism, salted: bytes) -> tuple[bytes, bytes]:
 def credential_record(
     user: str, mechanism: Mechanism, salted: bytes, salt: bytes, iterations: int
 ) -> UserScramCredentialRecord:
-    """What the log keeps of a salted password."""
+    """The record that stores the keys of a salted password."""
     stored_key, server_key = stored_keys(mechanism, salted)
     return UserScramCredentialRecord(
         name=user,
@@ -69,14 +69,14 @@ def credential_record(
 
 
 class UserCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """A user with a credential for each mechanism: what may be shown of it."""
+    """A user with a credential per mechanism: the parts that may be shown."""
 
     user: str
     iterations: tuple[tuple[Mechanism, int], ...]
 
 
 def describe_users(image: MetadataImage, users: tuple[str, ...] = ()) -> tuple[UserCredentials, ...]:
-    """The users that have credentials, by name; only those in `users` if it names any."""
+    """The users that have credentials, by name; limited to `users` if not empty."""
     found: dict[str, list[tuple[Mechanism, int]]] = {}
     for (mechanism, user), credential in image.scram.items_sorted():
         if mechanism in set(Mechanism) and (not users or user in users):

@@ -83,7 +83,7 @@ _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.thr
 
 
 def check_topic_values(configs: Mapping[str, str]) -> None:
-    """Every value, and the rules that span keys. Raises ConfigValueError; unknown keys too.
+    """Checks every value, and the rules across keys. Raises ConfigValueError, also for unknown keys.
 
     A throttled replica list is `*`, empty, or `partition:broker` pairs.
     """

@@ -1,4 +1,4 @@
-"""Which names a topic may have (Kafka's rules). Knows no image: who asks brings the lookup."""
+"""Valid names of topics (Kafka's rules). Knows no image: the caller provides the lookup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _VARIANTS_MAX = 256
 
 
 def name_problem(name: str) -> str | None:
-    """Why `name` is no topic name, as a line for humans; None: it is one."""
+    """Why `name` is not a valid topic name, as a line for people; None if it is valid."""
     if not name:
         return "a topic name must not be empty: give it one"
     if name in {".", ".."}:
@@ -28,16 +28,16 @@ def name_problem(name: str) -> str | None:
 
 
 def normal_form(name: str) -> str:
-    """Names with one normal form collide: metrics write '.' as '_'."""
+    """Names with the same normal form collide: metrics write '.' as '_'."""
     return name.replace(".", "_")
 
 
 def colliding_name(
     name: str, exists: Callable[[str], bool], every_name: Callable[[], Iterable[str]]
 ) -> str | None:
-    """An existing other topic that collides with `name`; None: there is none.
+    """Another existing topic that collides with `name`; None if there is none.
 
-    Looks up every way to write the name while they are few, else walks over all names.
+    Looks up every spelling of the name if there are few, otherwise goes through all names.
     """
     if "." not in name and "_" not in name:
         return None

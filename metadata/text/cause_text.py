@@ -1,7 +1,7 @@
 """Causes of batches as text for people, and as JSON.
 
-Owns the words. Clients choose their ids, and the writer of a log all of it: no character of a cause reaches a
-terminal that is not a printable one.
+Owns the words. Clients choose their ids, and a log's writer chose everything in it: only printable characters
+of a cause reach a terminal.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def printable(text: str) -> str:
 
 
 def asked_text(cause: BatchCause) -> str:
-    """`CreateTopics by User:alice at 10.0.0.7 (client app-1, through broker 3)`; of what no one asked for,
-    `the controller itself: leader-balance`."""
+    """`CreateTopics by User:alice at 10.0.0.7 (client app-1, through broker 3)`; without a request, `the
+    controller itself: leader-balance`."""
     if cause.request is None:
         return f"the controller itself: {printable(cause.rule or 'no reason given')}"
     more = []
@@ -43,7 +43,7 @@ def brief_text(cause: BatchCause) -> str:
 
 
 def asked_json(cause: BatchCause | None) -> dict[str, Any] | None:
-    """All that the log says, under the names of the other JSON of `metaquorum log`."""
+    """Everything that the log says about the cause, with the names of the other JSON of `metaquorum log`."""
     if cause is None:
         return None
     return {
@@ -57,5 +57,5 @@ def asked_json(cause: BatchCause | None) -> dict[str, Any] | None:
 
 
 def asked_by(cause: BatchCause | None) -> dict[str, Any]:
-    """The field of a JSON object that says who asked; none where the log does not say."""
+    """The field of a JSON object that names the cause; empty if the log does not have it."""
     return {} if cause is None else {"askedBy": asked_json(cause)}

@@ -1,10 +1,10 @@
 """Records as JSON, in the form in which Kafka's own dump prints a payload.
 
 Owns names, order and omissions of that form: `{"type": ..., "version": ..., "data": {...}}` with camelCase
-fields, uuids in their text form, bytes in base64, tagged fields only where they differ from their default,
-nothing of unknown tagged fields. Secrets (`metadata.secrets`) are redacted unless they are asked for: only
-then it is Kafka's form exactly. Knows nothing of files and offsets. The field names are those of Kafka 3.7
-(`lastKnownELR`; 3.9 and later spell it `lastKnownElr`).
+fields, uuids as text, bytes in base64, tagged fields only if they differ from their default, and no unknown
+tagged fields. Secrets (`metadata.secrets`) are redacted unless requested: only with them is the form exactly
+Kafka's. Does not know files and offsets. The field names are those of Kafka 3.7 (`lastKnownELR`; 3.9 and
+later spell it `lastKnownElr`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Converter = Callable[[Any], Any]
 
 
 def payload_json(record: AnyRecord, version: int, *, secrets: bool = False) -> dict[str, Any]:
-    """The payload object of a record at the version it was read in (or is to be written in).
+    """The payload object of a record at the version in which it was read (or will be written).
 
     Control records have the same form, with the names of Kafka's control record types and the fields of their
-    message; Kafka's dump prints snapshot headers and footers so, and of a leader change only the type. A
-    record without a schema shows its numbers and its bytes.
+    message; Kafka's dump prints snapshot headers and footers like this, and only the type of a leader change.
+    A record without a schema shows its numbers and its bytes.
     """
     match record:
         case UnknownRecord():
@@ -53,7 +53,7 @@ def _base64(value: bytes) -> str:
 
 
 def _double(value: float) -> float | str:
-    """JSON has no number for these; Kafka's writer prints their names as text."""
+    """JSON has no numbers for these; Kafka's writer prints their names as text."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -73,7 +73,7 @@ def _same(value: Any) -> Any:
 
 
 def converter(field: Field, version: int) -> Converter:
-    """How a value of `field` that is not None becomes plain data."""
+    """Converts a value of `field` that is not None to plain data."""
     if field.struct is not None:
         element = struct_json(field.struct, version)  # no structure inside a record has secrets
     else:
@@ -85,7 +85,7 @@ def converter(field: Field, version: int) -> Converter:
 
 @cache
 def struct_json(schema: StructSchema, version: int, secrets: bool = True) -> Converter:
-    """The function that prints a structure, its fields in the order of the schema, tagged ones among them."""
+    """The function that prints a structure, with its fields in schema order, tagged ones included."""
     plan = [
         (
             *(field.name, _camel(field.kafka_name), field.tag is not None, field.default),

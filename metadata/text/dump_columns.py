@@ -1,8 +1,8 @@
-"""The payloads of whole batches straight from bytes to JSON text, where many records are of partitions.
+"""The payloads of whole batches directly from bytes to JSON text, for batches with many partition records.
 
-Owns the short way for PartitionRecords and PartitionChangeRecords of the usual shapes (see `columnar`):
-fields are cut out in numpy, the texts of ids and lists come from caches, and no record is made. Any other
-record goes the way of `dump_text`, which says what the text looks like; a property test holds both equal.
+Owns the fast path for PartitionRecords and PartitionChangeRecords of the usual shapes (see `columnar`):
+fields are cut out in numpy, the texts of ids and lists come from caches, and no record is created. Any other
+record goes through `dump_text`, which defines the text; a property test compares the two.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from metaquorum.storage.batches.places import Places
 from metaquorum.storage.uuids import uuid_to_text
 
 MIN_RECORDS = 24
-"""Batches with fewer records of partitions are faster record by record."""
+"""Batches with fewer partition records are faster record by record."""
 
 
 def batch_payloads(batch: RecordBatch, *, secrets: bool = False) -> tuple[list[str], int] | None:
-    """What `payload_text` makes of each record, and how many of them are from the future; None for a batch
-    that must be read record by record. Raises RecordDecodeError."""
+    """The result of `payload_text` for each record, and how many of them are from a newer version; None for a
+    batch that must be read record by record. Raises RecordDecodeError."""
     frames = frames_of(batch)
     return None if frames is None else frame_payloads(frames, secrets=secrets)
 
 
 def frames_of(batch: RecordBatch) -> Frames | None:
-    """The frames of a batch for `frame_payloads`; None for one that must be read record by record. All
-    records of such a batch have its timestamp and consecutive offsets."""
+    """The frames of a batch for `frame_payloads`; None if it must be read record by record. All records of
+    such a batch have its timestamp and consecutive offsets."""
     header = batch.header
     if (
         header.is_control
@@ -52,8 +52,8 @@ def frames_of(batch: RecordBatch) -> Frames | None:
 
 
 def frame_payloads(frames: Frames, *, secrets: bool = False) -> tuple[list[str], int]:
-    """What `payload_text` makes of each record, and how many of them are from the future. Raises
-    RecordDecodeError."""
+    """The result of `payload_text` for each record, and how many of them are from a newer version.
+    Raises RecordDecodeError."""
     texts: list[str | None] = [None] * len(frames.starts)
     places = np.flatnonzero(frames.keys == API_KEY)
     if len(places):
@@ -67,7 +67,7 @@ def frame_payloads(frames: Frames, *, secrets: bool = False) -> tuple[list[str],
 
 
 def _with_others(texts: list[str | None], frames: Frames, secrets: bool) -> tuple[list[str], int]:
-    """The texts with the missing ones made record by record."""
+    """The texts, with the missing ones created record by record."""
     unknown = 0
     found: list[str] = []
     for at, text in enumerate(texts):
@@ -112,7 +112,7 @@ def _put_texts(texts: list[str | None], frames: Frames, places: Places, shape: i
 
 
 def _put_changes(texts: list[str | None], frames: Frames, rows: ChangeRows) -> None:
-    """The same of PartitionChangeRecords of one shape. Fields are in the order of the schema."""
+    """The same for PartitionChangeRecords of one shape. Fields are in schema order."""
     form = '"type":"PARTITION_CHANGE_RECORD","version":%d,"data":{"partitionId":%d,"topicId":%s'
     ids, numbers, directories = _IDS, _NUMBERS, _DIRECTORIES
     columns: list[list[Any]] = [

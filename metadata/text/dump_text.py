@@ -1,7 +1,7 @@
-"""Payloads straight to JSON text: the same text that `dump.payload_json` makes, several times as fast.
+"""Payloads directly as JSON text: the same as `dump.payload_json`, several times as fast.
 
-Owns functions generated from the schema table, one for each structure and version, and the caches of the
-texts of ids and lists that come again and again. What the form looks like is `dump`'s.
+Owns functions generated from the schema table, one per structure and version, and caches for the texts of
+recurring ids and lists. `dump` defines the form.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _json(value: Any) -> str:
 
 
 class TextCache(dict[Any, str]):
-    """Texts by value; forgets everything when it is full."""
+    """Texts by value; empties itself when it is full."""
 
     def __init__(self, make: Texter) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def _uuid(value: bytes) -> str:
 
 @cache
 def _payload_maker(kind: Any, version: int) -> Texter | None:
-    """The generated function of a record type; None where the general way must do it."""
+    """The generated function for a record type; None if the general way is needed."""
     body = _struct_source(SCHEMA_BY_CLASS[kind].body, version)
     if body is None:
         return None
@@ -83,7 +83,7 @@ def _payload_maker(kind: Any, version: int) -> Texter | None:
 
 def _compiled(name: str, source: str, names: dict[str, Any]) -> Texter:
     scope = dict(names)
-    exec(f"def {name}(r):\n    return f'''{source}'''", scope)  # the source is made of the table only
+    exec(f"def {name}(r):\n    return f'''{source}'''", scope)  # the source comes only from the table
     made: Texter = scope[name]
     return made
 
@@ -94,7 +94,7 @@ def _literal(text: str) -> str:
 
 @cache
 def _struct_source(schema: StructSchema, version: int) -> tuple[str, dict[str, Any]] | None:
-    """(inside of an f-string, names in it) of a structure `r`; None if a tagged field comes first."""
+    """(inside of an f-string, names in it) for a structure `r`; None if a tagged field comes first."""
     parts: list[str] = []
     names: dict[str, Any] = {}
     for at, field in enumerate(field for field in schema.fields if field.since <= version):
@@ -123,7 +123,7 @@ def _may_be_none(field: Field) -> bool:
 
 
 def _tagged(field: Field, version: int, label: str) -> Texter:
-    """How a tagged field is written where it is not its default."""
+    """Writes a tagged field that differs from its default."""
     make = _call(_texter(field, version))
     return lambda value: f",{label}{make(value)}"
 
@@ -133,7 +133,7 @@ def _call(maker: Texter | TextCache) -> Texter:
 
 
 def _texter(field: Field, version: int) -> Texter | TextCache:
-    """How any value of a field is written, None included."""
+    """Writes any value of a field, None included."""
     if field.struct is not None:
         return _structs(field, version)
     match field.element_type:

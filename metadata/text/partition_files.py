@@ -1,7 +1,7 @@
-"""The files beside a log's segments, and those of a log directory, as rows of names and values; indexes and
-producer snapshots with the names that kafka-dump-log prints.
+"""The files beside a log's segments and in a log directory, as rows of names and values; indexes and producer
+snapshots have the names that kafka-dump-log prints.
 
-Owns which files those are, what a row of each says, and where a file is damaged. Opens no file.
+Owns which files those are, the content of their rows, and where a file is damaged. Opens no file.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ Row = dict[str, object]
 
 _ENTRIES_AT_ONCE = 4096
 _MAX_BYTES = 1 << 28
-"""Of a file that is read whole."""
+"""Maximum size of a file that is read whole."""
 _REBUILT = "a broker that finds it so builds it again from the log"
 _NOT_NEEDED = "a broker that finds it so goes on without it"
 _NAME = re.compile(r"(\d{20})(\.index|\.timeindex|\.txnindex|\.snapshot)")
 
 
 class FileRows(NamedTuple):
-    """`read` gives the rows of a file, and raises CorruptFileError where it is damaged. `base_offset`: what
-    its name says; 0 for names without an offset. `suffix`: of a segment's file, else empty."""
+    """`read` returns the rows of a file, and raises CorruptFileError where it is damaged. `base_offset`: the
+    offset in its name; 0 for names without one. `suffix`: that of a segment's file, else empty."""
 
     read: Callable[[BinaryIO, str], Iterator[Row]]
     base_offset: int = 0
@@ -67,7 +67,7 @@ def rows_for(name: str) -> FileRows | None:
 
 
 def _whole(rows: Callable[[bytes, str], Iterator[Row]]) -> Callable[[BinaryIO, str], Iterator[Row]]:
-    """For files that are small."""
+    """For small files."""
 
     def read(file: BinaryIO, path: str) -> Iterator[Row]:
         data = file.read(_MAX_BYTES + 1)
@@ -93,8 +93,8 @@ def _entries(file: BinaryIO, path: str, form: struct.Struct) -> Iterator[tuple[i
 
 
 def _used(file: BinaryIO, path: str, form: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The entries before those that were only set aside: Kafka makes an index as large as it may become. Its
-    last field is 0 in no entry but the first."""
+    """The entries before the preallocated ones: Kafka creates an index at its maximum size. Only the first
+    entry can have 0 in its last field."""
     unused = False
     for at, entry in _entries(file, path, form):
         unused = unused or (at > 0 and not any(entry))

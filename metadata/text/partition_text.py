@@ -1,5 +1,5 @@
-"""A partition's record batches as text, as kafka-dump-log prints them: with `--deep-iteration
---print-data-log`, and for the internal topics with its decoders.
+"""A partition's record batches as text in kafka-dump-log's form: with `--deep-iteration --print-data-log`
+and, for the internal topics, with its decoders.
 
 Owns the lines of one batch. Touches no file.
 """
@@ -37,15 +37,15 @@ _DELETED = "<DELETE>"
 
 
 def batch_lines(topic: str, header: BatchHeader, data: bytes, position: int) -> Iterator[str]:
-    """The batch at `position` of its file, and each of its records. Raises BatchError for records that cannot
-    be read."""
+    """The batch at `position` of its file, and each of its records. Raises BatchError if its
+    records cannot be read."""
     yield fields_line(batch_fields(header, data, position))
     for record in RecordBatch(header, data, position).records():
         yield _record_line(topic, header, record)
 
 
 def batch_fields(header: BatchHeader, data: bytes, position: int) -> dict[str, object]:
-    """What kafka-dump-log says of a batch, in its order."""
+    """What kafka-dump-log prints about a batch, in its order."""
     codec = header.compression
     return {
         "baseOffset": header.base_offset,
@@ -70,7 +70,7 @@ def batch_fields(header: BatchHeader, data: bytes, position: int) -> dict[str, o
 
 
 def fields_line(fields: Mapping[str, object]) -> str:
-    """`name: value` of each, as Java prints them."""
+    """`name: value` for each field, as Java prints them."""
     return " ".join(f"{name}: {_java(name, value)}" for name, value in fields.items())
 
 
@@ -96,8 +96,8 @@ def _record_line(topic: str, header: BatchHeader, record: RawRecord) -> str:
 
 
 def control_fields(record: RawRecord) -> dict[str, object]:
-    """What a control record says: the end of a transaction, or a type that this release does not know. Raises
-    BatchError."""
+    """The content of a control record: the end of a transaction, or a type unknown to this
+    release. Raises BatchError."""
     kind = parse_control_key(record.key)[1]
     if kind not in _MARKERS:
         return {"controlType": f"UNKNOWN({kind})"}
@@ -116,7 +116,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _decoded(topic: str, record: RawRecord) -> tuple[str | None, str | None]:
-    """What a record of an internal topic says; what cannot be decoded is shown as it is."""
+    """Key and value of a record of an internal topic as text; raw text or the error if not decoded."""
     if record.key is None:
         return _plain(record)
     try:
@@ -190,7 +190,7 @@ def time_name(header: BatchHeader) -> str:
 
 
 def sequence_at(header: BatchHeader, delta: int) -> int:
-    """A sequence number begins at 0 again after the largest int."""
+    """Sequence numbers start over at 0 after the largest int."""
     if header.base_sequence < 0:
         return -1
     return (header.base_sequence + delta) % (_MAX_SEQUENCE + 1)

@@ -1,7 +1,7 @@
 """Records of the internal topics as JSON, in the form in which kafka-dump-log prints them from Kafka 3.8 on.
 
-Owns names and shape: `type` is the version of the key, which names the record's type. What a consumer put
-into a group's record is decoded, too. Touches no file.
+Owns names and structure: `type` is the version of the key, which identifies the record's type. A consumer's
+own data in a group's record is decoded too. Touches no file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TAKEN_APART = {"subscription": consumer_subscription, "assignment": consumer_as
 
 
 def stored_json(stored: StoredRecord) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Key and value; None for a record that deletes."""
+    """Key and value; the value is None for a record that deletes."""
     key = {"type": str(stored.key_version), "data": _plain(stored.key, stored.key_version)}
     if stored.value is None:
         return key, None

@@ -51,8 +51,8 @@ _RESOURCE_KINDS = {
 def image_tree(image: MetadataImage, *, secrets: bool = False) -> Tree:
     """The image as nested dicts, lists, strings and numbers; uuids in Kafka's text form.
 
-    Keys are in a fixed order: the same image gives the same JSON in every process. SCRAM salts and
-    keys are left out, and passwords in settings redacted, unless `secrets` is true.
+    Keys are in a fixed order: the same image gives the same JSON in every process. SCRAM salts and keys are
+    left out, and passwords in settings redacted, unless `secrets` is true.
     """
     provenance = image.provenance
     return {
@@ -78,13 +78,13 @@ def image_tree(image: MetadataImage, *, secrets: bool = False) -> Tree:
 
 
 _PART_NAMES = {"producer-ids": "producerIds", "token": "delegationToken"}
-"""Parts of the tree that have another name as the first part of an entity's path."""
+"""Parts of the tree whose name differs from the first part of an entity's path."""
 
 
 def image_branch(image: MetadataImage, path: str, *, secrets: bool = False) -> Any:
-    """The branch of the image's tree at a path, without making the rest: one topic of a million is quick.
+    """The branch of the image's tree at a path, without building the rest: one topic of a million is fast.
 
-    Raises KeyError, naming the part that is absent.
+    Raises KeyError, which names the missing part.
     """
     kind, _, rest = path.strip("/").partition("/")
     name, _, below = rest.partition("/")
@@ -175,7 +175,7 @@ def _topic(image: MetadataImage, topic: TopicInfo) -> Tree:
 
 
 def partition_tree(partition: PartitionInfo) -> Tree:
-    """One partition as plain data; the lists that are nearly always empty appear only when they are not."""
+    """One partition as plain data; lists that are nearly always empty are included only if they are not."""
     tree: Tree = {
         "leader": partition.leader,
         "leaderEpoch": partition.leader_epoch,
@@ -197,7 +197,7 @@ def partition_tree(partition: PartitionInfo) -> Tree:
 
 
 def config_kind(resource: ConfigResource) -> str:
-    """The path name of a config resource's type; unknown types are shown by number."""
+    """The name of a config resource's type in paths; a number for unknown types."""
     return _RESOURCE_KINDS.get(resource.resource_type, f"type-{resource.resource_type}")
 
 
@@ -235,7 +235,7 @@ def _scram(image: MetadataImage, secrets: bool) -> Tree:
 
 
 def scram_tree(credential: ScramCredential) -> Tree:
-    """A credential as plain data, bytes as hex; what the record's schema calls a secret is `Redacted`."""
+    """A credential as plain data, bytes as hex; what the record's schema marks as secret is `Redacted`."""
     hidden = secret_fields(UserScramCredentialRecord)
     return {
         _camel(name): Redacted(value.hex() if isinstance(value, bytes) else str(value))
@@ -274,7 +274,7 @@ def _camel(name: str) -> str:
 
 
 def render_tree(tree: Tree, *, prefix: str = "") -> str:
-    """Text with one line a leaf: `path: value`, and one line for each empty branch."""
+    """Text with one line per leaf, `path: value`, and one line for each empty branch."""
     lines: list[str] = []
     _render(prefix.rstrip("/"), tree, lines)
     return "\n".join(lines)
@@ -304,7 +304,7 @@ def _text(value: Any) -> str:
 
 
 def subtree(tree: Tree, path: str) -> Any:
-    """The branch at a path such as `topic/orders/7`. Raises KeyError, naming the part that is absent."""
+    """The branch at a path such as `topic/orders/7`. Raises KeyError, which names the missing part."""
     node: Any = tree
     for part in filter(None, path.split("/")):
         if isinstance(node, dict) and part not in node and part in node.get("partitions", {}):

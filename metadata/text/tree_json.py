@@ -1,6 +1,6 @@
-"""An image as JSON in pieces: the text of the tree that `tree.image_tree` makes, without making it whole.
+"""An image as JSON in pieces: the text of the tree of `tree.image_tree`, without building it whole.
 
-Owns only the order in which the pieces come; what is in them is `tree`'s. Memory is that of one piece.
+Owns only the order of the pieces; `tree` owns their content. Memory is that of one piece.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the cluster remembers of broker ids: which key (a host name) belongs to which id (S0.13-S0.15).
+"""What the cluster remembers about broker ids: which key (a host name) belongs to which id (S0.13-S0.15).
 
 Owns the names and values of these entries, which are configuration of all brokers (resource '' of type
 BROKER), so that every release replays them and every tool that reads configurations sees them:

@@ -51,7 +51,7 @@ class LogSoFar(Protocol):
 
     @property
     def is_known(self) -> bool:
-        """Whether the state is known, rather than only what records say by themselves."""
+        """Whether the state is known, rather than only what records say on their own."""
 
     @property
     def metadata_version(self) -> int:

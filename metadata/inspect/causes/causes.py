@@ -256,7 +256,7 @@ def _reassigned(before: PartitionInfo, after: PartitionInfo) -> Iterator[Cause]:
 
 
 def reassignment(before: PartitionInfo, after: PartitionInfo) -> str | None:
-    """The rule that fits a change to a reassignment; None if it is not one."""
+    """The reassignment rule that a change matches; None if there is none."""
     moving, was_moving = bool(after.adding or after.removing), bool(before.adding or before.removing)
     same = (before.adding, before.removing) == (after.adding, after.removing)
     match was_moving, moving:

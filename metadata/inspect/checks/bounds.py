@@ -57,7 +57,7 @@ _Nested = (list, tuple, set, frozenset, dict)
 
 
 class TooMuch(Exception):
-    """An expression exceeds what is allowed; the text says in what."""
+    """An expression exceeds a limit; the text names it."""
 
 
 class Budget:
@@ -126,8 +126,7 @@ class Budget:
         return made
 
     def _counted_text(self, value: Any) -> Any:
-        """A value about to be turned into text: its parts are counted, also those that it holds many
-        times."""
+        """A value about to be turned into text: its parts are counted, including repeated ones."""
         self.tick()
         if isinstance(value, _Nested):
             for one in value:

@@ -1,4 +1,4 @@
-"""What a record itself may not say, in any state: rules of `check` about records, and about the clock.
+"""What no record may contain in any state: rules of `check` about records, and about the clock.
 
 Owns these rules: a registration's epoch, records that change nothing, credentials that no login can use,
 times that jump. Knows steps; never writes a secret.

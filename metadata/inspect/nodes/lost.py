@@ -2,7 +2,7 @@
 
 Owns the comparison of what each node knew to be committed (its file `known-committed`) with the logs of all
 nodes, its own included. Pure: takes bounds, ends and epoch tables. A log that only ends earlier lags, which
-is not a loss while the nodes run; two nodes that knew different records to be committed are one.
+is not a loss while the nodes run; if two nodes knew different records to be committed, records were lost.
 """
 
 from __future__ import annotations

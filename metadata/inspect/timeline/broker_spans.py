@@ -200,7 +200,7 @@ class BrokerSpans:
         yield Grouped(step.offset, "slow to return", entity, text, "warning", None, (entity,), span_ms=lasted)
 
     def finish(self, offset: int, time_ms: int) -> Iterator[Grouped]:
-        """What is still open at the end of the log."""
+        """Events for what is still open at the end of the log."""
         if self.outage is not None:
             lasted, bound = time_ms - self.outage.time_ms, self.outage.bound
             text = f"no broker is unfenced for {_long(lasted, self.outage)}"

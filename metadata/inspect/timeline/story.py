@@ -1,7 +1,7 @@
 """The events of a whole log: the walk behind `timeline`, and where each part of it gets its state from.
 
 Owns where to begin: the newest whole snapshot at or before the place in question; in a trimmed log, the first
-record, taken only for what it says by itself until the oldest snapshot provides the state. `timeline` owns
+record, taken only for what it says on its own until the oldest snapshot provides the state. `timeline` owns
 what an event is. Knows no terminal.
 """
 

@@ -1,4 +1,4 @@
-"""Records about brokers and topics that existed before a trimmed log begins: what they say by themselves.
+"""Records about brokers and topics that existed before a trimmed log begins: what they say on their own.
 
 Owns the events of such records, until a snapshot provides the state. A record shows its result but not the
 state before it; what earlier records of the log said is remembered. Knows no files, derives no cause.
@@ -168,7 +168,7 @@ class Strangers:
 
 
 class _Said(NamedTuple):
-    """What a change says by itself, in the fields of `Grouped`."""
+    """What a change says on its own, in the fields of `Grouped`."""
 
     kind: str
     severity: str

@@ -59,7 +59,7 @@ class Timeline:
         clock: Callable[[], LogClock] | None = None,
     ) -> None:
         """`image` is the state at the log's start, if that is not offset 0. With `is_known` False it is
-        empty, and records are taken only for what they say by themselves until `learn`. `names` are topic
+        empty, and records are taken only for what they say on their own until `learn`. `names` are topic
         names from a later snapshot. Events with a severity that is not `shown` are left out. `clock` reads
         the log's clock if its timestamps jump."""
         known_names = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
@@ -135,7 +135,7 @@ class Timeline:
         return []
 
     def forget(self) -> None:
-        """Records are lost: later ones are taken only for what they say by themselves, until `learn`."""
+        """Records are lost: later ones are taken only for what they say on their own, until `learn`."""
         self._feed.forget()
         self._strangers = Strangers(self._namer.topic_name, self._spans.forget())
 
@@ -220,7 +220,7 @@ class Timeline:
         return [event for event in told if event.severity in self._shown]
 
     def finish(self) -> list[TimelineEvent]:
-        """What is still open at the end of the log."""
+        """Events for what is still open at the end of the log."""
         self._told = self._shown_of([*self._held.rest(), *self._transaction.rest()])
         offset, epoch, time_ms = max(self._end, self._begin)
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)

@@ -144,7 +144,7 @@ def _behind_transaction(log: MetadataLog, end_offset: int) -> int:
     its effect is visible."""
     known = known_from(log)
     if known is None or end_offset < known:
-        return end_offset  # no one can know there
+        return end_offset  # the state is unknown there
     found = state_at(log, Point(offset=end_offset), past_corruption=True)
     if found.state.transaction is None:
         return end_offset

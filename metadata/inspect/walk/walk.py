@@ -66,7 +66,7 @@ class Walk:
                 self._apply(batch)
 
     def strides(self, limit: Point, batches: int) -> Iterator[FoundState]:
-        """Applies every batch before `limit` and yields the state after every so many `batches`. Ends early
+        """Applies every batch before `limit` and yields the state once per `batches` batches. Ends early
         after the first unusual batch."""
         count = 0
         while (batch := self._next(limit, BatchRun.batches)) is not None:

@@ -3,7 +3,7 @@
 Owns where a chain begins: at the newest snapshot from which the log holds everything asked for, such as one
 without the topic. For the last few links it begins at the newest snapshot and moves further and further back
 as long as that is not enough; failing that, at the log's beginning. At offset 0 the state is empty. In a
-trimmed log, it is that of the oldest snapshot, and before that what records say by themselves. `why` owns the
+trimmed log, it is that of the oldest snapshot, and before that what records say on their own. `why` owns the
 chain.
 """
 
@@ -189,7 +189,7 @@ class _Walk:
 
     def feed(self, chain: Chain, first: int, limit: int | None) -> None:
         """Feeds the batches from `first` up to `limit` (an offset), or up to the place in question. After
-        lost records, batches are taken only for what they say by themselves, up to the next snapshot."""
+        lost records, batches are taken only for what they say on their own, up to the next snapshot."""
         self._stretch(chain, first, limit)
         while (gap := self._gap) is not None:
             begins, cure = gap
@@ -219,7 +219,7 @@ class _Walk:
     def _batches(
         self, chain: Chain, first: int, limit: int | None
     ) -> Iterator[ReadBatch | RecordBatch | Stretch]:
-        """Damage is reported, and ends the batches unless it is to be passed."""
+        """The batches from `first` on. Damage is reported, and ends them unless it may be passed."""
         log, point, expected, damaged = self._log, self._point, first, False
         end = point
         if limit is not None and point.time_ms is None:

@@ -54,7 +54,7 @@ class Chain:
         is_middle: bool = False,
     ) -> None:
         """`image` is the state at the log's start or (with `is_middle`) further on. With `is_known` False it
-        is empty, and records are taken only for what they say by themselves until `learn`. `names` are topic
+        is empty, and records are taken only for what they say on their own until `learn`. `names` are topic
         names from a later snapshot. With `secrets`, causes show the values of secret settings. `clock` reads
         the log's clock if its timestamps jump."""
         self._target = target

@@ -238,7 +238,7 @@ class RecordEncodeError(ValueError):
 
 
 class UnsupportedVersionError(RecordEncodeError):
-    """A record version that does not exist, or that cannot carry a field which is set."""
+    """A record version that does not exist, or that cannot carry a field that is set."""
 
 
 class ReplayError(Exception):

@@ -70,7 +70,7 @@ FOREIGN_FEATURES: dict[str, int] = {"share.version": 1, "streams.version": 1}
 Brokers can work at these levels, because nothing else depends on them; they cannot be finalized here."""
 
 LEVEL_DIRECTORIES = 17
-"""metadata.version 3.7-IV2: registrations and partitions name log directories (KIP-858)."""
+"""metadata.version 3.7-IV2: registrations and partitions have log directories (KIP-858)."""
 
 LEVEL_ELR_RECORDS = 23
 """metadata.version 4.0-IV1: partition records can carry eligible leader replicas (KIP-966)."""

@@ -68,8 +68,7 @@ class Redacted(str):
 
 
 def is_secret_setting(name: str) -> bool:
-    """Whether a setting of that name holds a secret, whichever program knows it: passwords, keys, JAAS
-    lines."""
+    """Whether a setting of that name, known here or not, holds a secret: passwords, keys, JAAS lines."""
     return _SETTING.search(name) is not None and name.rpartition(".")[2].lower() not in _ABOUT_SECRETS
 
 

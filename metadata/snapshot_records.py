@@ -39,8 +39,7 @@ from metaquorum.metadata.records.types import (
 _ZK_MIGRATION_LEVEL = 8
 """3.4-IV0: from this level on, a snapshot has the state of the ZooKeeper migration (KIP-866)."""
 _NO_ZK_LEVEL = 22
-"""4.0-IV0: from this level on, Kafka has no ZooKeeper, and its snapshots do not have the migration's
-state."""
+"""4.0-IV0: from this level on, Kafka has no ZooKeeper, and its snapshots lack the migration's state."""
 
 
 def records_before_topics(image: MetadataImage, level: int) -> Iterator[Record]:

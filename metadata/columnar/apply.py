@@ -183,8 +183,7 @@ def _breaks(rows: PartitionRows) -> Places:
 
 
 def _in_order(rows: PartitionRows) -> PartitionRows:
-    """The rows sorted by topic and index, if they are so mixed that storing them in order of arrival is
-    slow."""
+    """The rows sorted by topic and index, if storing them in order of arrival would be slow."""
     count = len(rows.records)
     if len(_breaks(rows)) * 4 <= count:
         return rows

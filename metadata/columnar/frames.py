@@ -47,7 +47,7 @@ def read_frames(data: bytes, header: BatchHeader) -> Frames | None:
 
 def frames_at(data: bytes, octets: Bytes, starts: Places, ends: Places, deltas: Places) -> Frames | None:
     """The frames of records that begin and end at these places and have these offset deltas; None if anything
-    is odd. Raises IndexError."""
+    is odd. Raises IndexError if a record reaches past the data."""
     body = starts + varint_widths(octets, starts)
     if octets[body].any() or octets[body + 1].any() or (octets[starts] & 1).any():
         return None

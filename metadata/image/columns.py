@@ -250,8 +250,7 @@ class ColumnsBuilder:
         return chunk
 
     def allocate(self, count: int, n_replicas: int, n_isr: int) -> int:
-        """Allocates `count` consecutive rows with room for lists of the given lengths. Returns the first
-        row."""
+        """Allocates `count` consecutive rows for lists of the given lengths. Returns the first row."""
         self._thaw()
         if self.free and self.free[-1][1] >= count:
             start, length = self.free.pop()

@@ -153,8 +153,7 @@ class MapBuilder(Generic[K, V]):
             self._count -= 1
 
     def _divide(self, shard: dict[K, V], place: int) -> None:
-        """Gives each place of a shard its own shard: the places that equal `place` in some of the low
-        bits."""
+        """Gives each place of a shard its own shard; the places share some of the low bits of `place`."""
         step = self._mask + 1
         while step > FIRST_SHARD_COUNT and self._shards[place ^ (step >> 1)] is shard:
             step >>= 1

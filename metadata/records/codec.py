@@ -168,7 +168,7 @@ def control_schema_version(record: ControlRecord | UnknownControlRecord) -> int:
 
 
 def encode_control(record: ControlRecord) -> tuple[bytes, bytes]:
-    """(key, value) of a control record. Raises as `encode` does."""
+    """(key, value) of a control record. Raises the same errors as `encode`."""
     schema = SCHEMA_BY_CLASS.get(type(record))
     if schema is None or CONTROL_SCHEMA_BY_TYPE.get(schema.key) is not schema:
         raise RecordEncodeError(f"{type(record).__name__} is not a control record")

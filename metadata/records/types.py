@@ -241,8 +241,7 @@ class BrokerRegistrationChangeRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class AccessControlEntryRecord(msgspec.Struct, frozen=True, gc=False):
-    """An access control entry was created. The small numbers are Kafka's codes for resources and
-    operations."""
+    """An access control entry was created. Its numbers are Kafka's codes for resources and operations."""
 
     api_key: ClassVar[int] = 18
     type_name: ClassVar[str] = "ACCESS_CONTROL_ENTRY_RECORD"

@@ -1,4 +1,4 @@
-"""Requests to a broker about partition data, and their responses, as values.
+"""Requests to a broker about partition data, and the responses, as values.
 
 They follow Kafka's messages of the same names; every service in front of the core (gRPC, another protocol)
 translates to and from these. Topics are identified by id (16 bytes): names are the service's concern. Offsets

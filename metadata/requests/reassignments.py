@@ -8,8 +8,7 @@ from metaquorum.metadata.errors import ErrorCode
 
 
 class WantedReplicas(msgspec.Struct, frozen=True, kw_only=True):
-    """`replicas` in the requested order, the preferred leader first; None: cancel the current
-    reassignment."""
+    """`replicas` in order, the preferred leader first; None cancels the current reassignment."""
 
     topic: str
     partition: int

@@ -26,8 +26,7 @@ class OpKind(Enum):
 
 
 class ConfigOp(msgspec.Struct, frozen=True, kw_only=True):
-    """`value` is None only for DELETE. Append and subtract take several parts at once, separated by
-    commas."""
+    """`value` is None only for DELETE. Append and subtract take several parts, separated by commas."""
 
     kind: OpKind
     name: str

@@ -96,8 +96,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cannot_tell(*readings: tuple[str, str]) -> str:
-    """The sentence for records that several histories would leave: each reading with what would confirm
-    it."""
+    """The sentence for records that fit several histories: each reading with what would confirm it."""
     return "the log does not show which: " + ", or ".join(
         f"{what} (to confirm: {proof})" for what, proof in readings
     )

@@ -72,8 +72,7 @@ def _created(step: PartitionStep, after: PartitionInfo, scene: Scene) -> Cause:
 
 
 def was_unclean(before: PartitionInfo, after: PartitionInfo) -> bool:
-    """Whether the new leader is from outside the ISR. The record that ends a reassignment also grows the
-    ISR."""
+    """Whether the new leader is from outside the ISR. The end of a reassignment grows the ISR, too."""
     if after.leader in (before.leader, NO_LEADER) or after.leader in before.isr + before.elr:
         return False
     recovering = after.leader_recovery_state == RECOVERING and before.leader_recovery_state == RECOVERED
@@ -176,8 +175,7 @@ _HIDDEN_SHUTDOWN = (
 
 
 def _left_isr(broker: int, scene: Scene) -> Cause:
-    """An active follower left the ISR: its leader removed it, unless the log lacks the follower's
-    shutdown."""
+    """An active follower left the ISR: removed by its leader, unless the log lacks its shutdown."""
     if scene.metadata_version >= SHUTDOWN_LEVEL:
         text = f"broker {broker} left the ISR while it was active: its replica fell behind"
         return Cause(rule="replica-lagged", text=text, broker_id=broker)
@@ -218,8 +216,7 @@ def _elected(before: PartitionInfo, after: PartitionInfo, scene: Scene) -> Itera
 
 
 def _led_again(leader: int, before: PartitionInfo, scene: Scene) -> Cause:
-    """A partition has a leader again: its broker was unfenced, in the same batch or in those right after
-    it."""
+    """A partition has a leader again: its broker was unfenced, in this batch or in those right after."""
     place = next(
         ((step.offset, scene.batch.time_ms) for step in scene.batch.steps_of(leader) if step.was_unfenced),
         scene.story(leader).unfenced,

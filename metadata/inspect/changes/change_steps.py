@@ -49,8 +49,7 @@ class PartitionStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One record about one broker. `before` is None for an unknown broker, `after` for an unregistered
-    one."""
+    """One record about one broker. `before` is None for an unknown one, `after` for an unregistered one."""
 
     offset: int
     record: object

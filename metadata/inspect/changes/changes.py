@@ -108,7 +108,7 @@ class ChangeFeed:
         return self._engine.builder
 
     def replayed(self) -> ReplayState:
-        """The same as immutable images, with the open transaction if there is one."""
+        """The state as immutable images, with the open transaction if there is one."""
         return self._engine.state()
 
     @property

@@ -19,8 +19,7 @@ NOT_JUDGED = object()
 
 
 def subject_key(record: object) -> tuple[str, Hashable, str] | None:  # noqa: PLR0911
-    """What the record sets or removes: (kind, which one, key of it); None for records that are not
-    compared."""
+    """What the record sets or removes: (kind, which one, key of it); None if it is not compared."""
     match record:
         case r.ConfigRecord():
             return "config", ConfigResource(record.resource_type, record.resource_name), record.name

@@ -37,8 +37,7 @@ INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot")
 
 
 class ReadBatch(msgspec.Struct, frozen=True):
-    """One batch with its records decoded. Records that this version does not know are UnknownRecord or
-    UnknownControlRecord."""
+    """One batch with its records decoded; unknown ones are UnknownRecord or UnknownControlRecord."""
 
     batch: RecordBatch
     records: tuple[DecodedRecord, ...]

@@ -88,7 +88,7 @@ def known_committed(log: MetadataLog) -> LogPosition:
 
 
 def holding(log: MetadataLog, end_offset: int, epochs: EpochTable, sets: VoterSets | None = None) -> Holding:
-    """A log with what is known of it; `sets` are its voter sets."""
+    """A node's log and what is known about it; `sets` are its voter sets."""
     snapshots = [position.offset for position in log.snapshots()] if log.is_directory else []
     known, identity = known_committed(log), log.identity
     return Holding(

@@ -53,7 +53,7 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fault(self) -> bool:
-        """Whether this is impossible in a quorum whose nodes keep their directories."""
+        """Whether this cannot happen in a quorum whose nodes keep their directories."""
         return self.kind == BYTES or self.committed > 0
 
 

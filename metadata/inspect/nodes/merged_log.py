@@ -128,8 +128,7 @@ def _base(item: RecordBatch | BatchRun | Damage) -> int:
 def _part(
     item: RecordBatch | BatchRun | Damage, low: int, end: int
 ) -> RecordBatch | BatchRun | Damage | None:
-    """The part of an item between two offsets; None if there is none. Pieces begin and end at whole
-    batches."""
+    """The part of an item between two offsets, or None. Pieces begin and end at whole batches."""
     match item:
         case Damage():
             return item if low <= item.offset < end else None

@@ -102,8 +102,7 @@ def require_one_quorum(logs: Sequence[MetadataLog], where: str) -> None:
 
 
 def log_end(log: MetadataLog) -> LogPosition:
-    """The position after the last whole batch or, if later, of the newest snapshot. Reads the last
-    segment."""
+    """The end of the last whole batch or, if later, of the newest snapshot. Reads the last segment."""
     last = log.last_header()
     end = LogPosition(0, log.start_offset)
     if last is not None:

@@ -35,8 +35,7 @@ MIN_WITNESSES = 2
 """How many batches must agree before they count against a segment: a single one may be damaged."""
 
 MIN_STRANGERS = 10
-"""From this many records on of which none fits, a segment belongs to another log rather than following a
-gap."""
+"""If at least this many records refer to others and none fits, the segment is of another log."""
 
 _REFERRING = (
     *(r.PartitionRecord, r.PartitionChangeRecord, r.RemoveTopicRecord, r.FenceBrokerRecord),
@@ -62,8 +61,7 @@ class _Segment:
     begun: set[bytes | int] = field(default_factory=set)
     voters: set[int] = field(default_factory=set)
     behind_damage: bool = False
-    """Also set if a snapshot covers it: in either case a gap before it explains why its records do not
-    fit."""
+    """Also set if a snapshot covers it: a gap before it then explains why its records do not fit."""
 
 
 def refuse_foreign(log: MetadataLog) -> None:

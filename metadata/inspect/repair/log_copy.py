@@ -133,8 +133,7 @@ class NodeWriter:
         self.copy_file(join(source.home, BOOTSTRAP_FILE), join(self.home, BOOTSTRAP_FILE))
 
     def finish(self, identity: bytes | None) -> None:
-        """Writes the epoch table, partition.metadata and, last, the identity: the content of
-        meta.properties."""
+        """Writes the epoch table, partition.metadata and, last, the identity (meta.properties)."""
         self._end_segment()
         write_atomically(self._disk, join(self.directory, EPOCHS_FILE), self._epochs.encode())
         described = join(self.directory, PARTITION_METADATA_FILE)

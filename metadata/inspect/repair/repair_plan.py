@@ -53,17 +53,17 @@ class RepairReport:
     after: MetadataImage = field(default_factory=MetadataImage)
 
     def add(self, change: RepairedRange) -> None:
-        """Counts a change, and keeps it while there is room."""
+        """Counts a change, and keeps it if there is room."""
         self.changed += 1
         if len(self.changes) < SHOWN_CHANGES:
             self.changes.append(change)
 
     def remains(self, line: str) -> None:
-        """Keeps a line about a remaining problem while there is room."""
+        """Keeps a line about a remaining problem if there is room."""
         if len(self.remaining) < SHOWN_CHANGES:
             self.remaining.append(line)
 
     def is_newer(self, line: str) -> None:
-        """Keeps a line about a record from a newer release while there is room."""
+        """Keeps a line about a record from a newer release if there is room."""
         if len(self.newer) < SHOWN_CHANGES:
             self.newer.append(line)

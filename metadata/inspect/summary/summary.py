@@ -237,8 +237,8 @@ class Summary:
         return sum(known.rules["stopped-or-silent"] for known in self._brokers.values())
 
     def finish(self) -> list[Section]:
-        """Returns the sections, also in `sections`: quorum, brokers, changes, and others that are not
-        empty."""
+        """Returns the sections (also in `sections`): quorum, brokers, changes, and any others with
+        content."""
         made = [
             self._quorum_section(),
             self._listed("voters", "voters changed", ""),

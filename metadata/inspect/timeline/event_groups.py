@@ -73,8 +73,7 @@ class Grouped(NamedTuple):
     rule: str | None
     entities: tuple[str, ...]
     suspect: int | None = None
-    """The broker whose fence may explain this event, if its record follows in a later batch
-    (`split_fences`)."""
+    """The broker whose fence may explain this event, if its record follows later (`split_fences`)."""
     span_ms: int | None = None
     bound: str = ""
     """Precedes `span_ms`: `at least `, `at most ` (see `span`)."""
@@ -169,7 +168,7 @@ def _leader(node: int) -> str:
 
 
 def broker_word(step: BrokerStep) -> str:
-    """The state that a record found the broker in."""
+    """The broker's state before a record."""
     before = step.before
     if before is None:
         return "unknown"
@@ -271,8 +270,7 @@ def _isr_of(steps: list[PartitionStep]) -> str:
 
 
 def reassignment_events(batch: BatchChanges) -> Iterator[Grouped]:
-    """Reassignments that began, changed, completed or were cancelled, and replica lists that changed at
-    once."""
+    """Reassignments begun, changed, completed or cancelled, and replica lists that changed at once."""
     found: dict[str, list[PartitionStep]] = {}
     for step in batch.partitions:
         if step.before is None or step.after is None:

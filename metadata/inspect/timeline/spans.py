@@ -85,8 +85,7 @@ class PartitionSpans:
             spans.update({key: span.over_lost() for key, span in spans.items()})
 
     def forget(self) -> Spans:
-        """The state is unknown from here on. Returns the leaderless spans: a record may say more about
-        them."""
+        """The state is unknown from here on. Returns the leaderless spans, for what records add later."""
         leaderless, self.leaderless = self.leaderless, {}
         return leaderless
 

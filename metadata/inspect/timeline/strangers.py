@@ -130,8 +130,7 @@ class Strangers:
             )
 
     def _led_between(self, offset: int, record: r.PartitionChangeRecord, time_ms: int) -> Iterator[Grouped]:
-        """A partition without a leader before the lost records loses its leader here: it had one in
-        between."""
+        """A partition that had no leader before the lost records loses one here: it had one in between."""
         key = (record.topic_id, record.partition_id)
         if record.leader == NO_LEADER != self._leaders.get(key) and key in self.leaderless:
             name = self._name(key[0])

@@ -57,8 +57,7 @@ class TimeEvents:
         self._last_ms = now
 
     def stretch(self, times: list[int], *, is_idle: bool) -> None:
-        """Batches of which none is odd, each soon after the previous one; `times` are those of the last
-        two."""
+        """Batches of which none is odd, each soon after the previous one; `times` has the last two."""
         self._idle_records = self._idle_records or is_idle
         before = self._last_ms if len(times) == 1 else times[0]
         self.silence_ms = None if before is None else times[-1] - before

@@ -108,7 +108,7 @@ class Timeline:
         return self.already((found.offset, found.epoch, place[1]))
 
     def already(self, place: tuple[int, int, int] | None = None) -> list[TimelineEvent]:
-        """What holds according to the snapshot learned or begun with last, but has no record."""
+        """Events for what the last snapshot shows, without a record of it."""
         offset, epoch, time_ms = place or self._begin
         told, self._told = self._held.rest(), []
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)

@@ -45,8 +45,7 @@ class BatchPlace(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Which batches of a leap broke which rules: the batch's number in the leap, the rule's number, the
-    row."""
+    """Which batches of a leap broke which rules: the numbers of batch and rule, and the row."""
 
     batches: Places
     rules: npt.NDArray[np.int64]

@@ -42,8 +42,7 @@ class QuorumFields:
     def noted(
         self, record: QuorumRecord, epoch: int, silence_ms: int | None, level: int
     ) -> tuple[Cause, ...]:
-        """Takes the next record and returns its causes. The last two arguments are those of
-        `election_causes`."""
+        """Takes the next record and returns its causes; for the last two arguments, see `election_causes`."""
         match record:
             case LeaderChangeMessage():
                 return self._elected(record, epoch, silence_ms, level)

@@ -73,7 +73,7 @@ PRODUCE = (
     "PosixFile.sync",
     "Leading.advance",
     "_produced_topic",
-    "ClientConnection._answer",
+    "ClientConnection.answer",
 )
 DEATH = ("removal_slice", *WRITE, "GrpcRaftTransport.respond", "ReplicaManager.publish")
 CATCH_UP = ("BrokerNode.start", "RaftClient.send", "read_chunk", "load_snapshot", "ReplicaManager.publish")

@@ -128,8 +128,7 @@ class Fetches:
                 self.woken[fetch] = None
 
     def tell_caught_up(self, partition: Partition) -> None:
-        """Passes on when followers that hold all of a partition last fetched: they need not name it for
-        that."""
+        """Passes on when followers that hold all of a partition last fetched, without naming it."""
         key = partition.key
         for session in self._watchers.get(key, ()):
             if session.is_follower and session.is_content(key):

@@ -353,7 +353,7 @@ def _description(one: Transaction) -> TransactionDescription:
         transactional_id=one.transactional_id,
         state=one.status.shown,
         timeout_ms=one.timeout_ms,
-        start_ms=one.start_ms if one.status is TransactionStatus.ONGOING or one.status in PREPARED else -1,
+        start_ms=one.start_ms,
         producer_id=one.producer_id,
         producer_epoch=one.epoch,
         partitions=tuple(sorted(one.partitions)),

@@ -27,8 +27,10 @@ class Verification:
         self._next = 1
 
     def begin(self, asked: TransactionalPartition) -> VerificationGuard:
-        """A guard, which holds for all batches that are sent before the first one is taken."""
-        if self._log.producers.has_open(asked.producer_id, asked.producer_epoch):
+        """A guard, which holds for all batches that are sent before the first one is taken. None where the
+        log itself says enough: the transaction is open, or the epoch is older than the one that has it."""
+        known = self._log.producers.get(asked.producer_id)
+        if known is not None and known.open_from >= 0 and asked.producer_epoch <= known.epoch:
             return VerificationGuard(key=asked.key)
         guard = self._guards.get(asked.producer_id)
         if guard is None:

@@ -22,6 +22,15 @@ LEADER_FROM_PRODUCE, LEADER_FROM_FETCH = 10, 16
 """The first versions that name the leader and its endpoint (KIP-951)."""
 UNKNOWN_OFFSET = -1
 _DIVERGING_FROM = 12
+_BEFORE_THE_LOG = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    }
+)
+"""Errors of a fetch that name no aborted transactions; with others their list is null."""
 _OF_LEADERSHIP = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 _NO_LEADER = FetchResponse.LeaderIdAndEpoch()
@@ -82,6 +91,7 @@ def not_fetched(
         partition_index=index,
         error_code=code,
         high_watermark=UNKNOWN_OFFSET,
+        aborted_transactions=() if code in _BEFORE_THE_LOG else None,
         records=b"",
         current_leader=leader,
     )

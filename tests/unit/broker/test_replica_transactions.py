@@ -158,6 +158,15 @@ def test_a_transaction_begins_only_after_verification() -> None:
     assert send(replica, records(7, 0), guard=guard).error is ErrorCode.NONE
     assert begin(replica, 7) is None, "it has begun"
     assert send(replica, records(7, 1), guard=guard).base_offset == 1
+    assert begin(replica, 7, epoch=1) is not None, "another process of the producer may have taken over"
+
+
+def test_the_coordinator_is_not_asked_about_an_epoch_that_is_over() -> None:
+    replica = alone()
+    write(replica, 7, 0, epoch=3)
+    assert begin(replica, 7, epoch=2) is None
+    refused = send(replica, records(7, 1, epoch=2))
+    assert (refused.error, refused.log_start_offset) == (ErrorCode.INVALID_PRODUCER_EPOCH, 0)
 
 
 def test_a_marker_makes_a_guard_worthless() -> None:

@@ -271,6 +271,22 @@ async def test_fetch_by_name(version: int, body: FetchRequest, unknown_code: int
     diverging = found.diverging_epoch
     assert (diverging.epoch, diverging.end_offset) == ((3, 4) if version >= 12 else (-1, -1))
     assert missing.error_code == unknown_code
+    assert missing.aborted_transactions == ()
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+@pytest.mark.parametrize("version", [12, 16])
+async def test_a_fetch_that_the_log_refuses_lists_no_aborted_transactions(
+    version: int, code: ErrorCode
+) -> None:
+    """Null, as Kafka has it, also for readers of committed transactions; but empty for unknown partitions."""
+    body = fetch() if version == 12 else fetch("", ORDERS)
+    refused = core.FetchedPartition(key=(ORDERS, 1), error=code, aborted=())
+    response = await Site().ask(
+        "fetch", version, body, core.FetchResponse(session_id=0, partitions=(refused,))
+    )
+    (part,) = response.responses[0].partitions
+    assert (part.error_code, part.aborted_transactions) == (code, None)
 
 
 @pytest.mark.parametrize("version", [13, 15, 18])

@@ -24,6 +24,7 @@ from metaquorum.wire.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     EndTxnRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
@@ -224,6 +225,8 @@ async def test_transactions_are_described_and_listed() -> None:
     assert (first.transaction_state, first.transaction_start_time_ms, first.producer_id) == ("Ongoing", 44, 5)
     assert [(each.topic, each.partitions) for each in first.topics] == [("orders", (0, 2))]
     assert (second.error_code, third.error_code) == (16, 42)
+    nothing = DescribeTransactionsResponse.TransactionState(transactional_id="u", error_code=16)
+    assert second == nothing, "no id that could be taken for a producer's"
     wanted = ListTransactionsRequest(state_filters=("Ongoing", "Strange"), duration_filter=7)
     listed = await ask("list_transactions", 1, wanted, Coordinators((one,), ()))
     assert listed.unknown_state_filters == ("Strange",)

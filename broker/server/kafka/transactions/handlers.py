@@ -283,8 +283,9 @@ def _results(
 
 def _described(one: TransactionDescription) -> DescribeTransactionsResponse.TransactionState:
     message = DescribeTransactionsResponse
+    if one.error is not ErrorCode.NONE:
+        return message.TransactionState(error_code=one.error, transactional_id=one.transactional_id)
     return message.TransactionState(
-        error_code=one.error,
         transactional_id=one.transactional_id,
         transaction_state=one.state,
         transaction_timeout_ms=one.timeout_ms,

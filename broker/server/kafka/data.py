@@ -83,7 +83,7 @@ class DataHandlers:
         version = request.header.version
         refused = _TOO_OLD if version < FIRST_PRODUCE else _NO_TRANSACTION if _is_stray(body) else None
         places: list[tuple[ProduceRequest.TopicProduceData, bytes | None]] = []
-        for topic in body.topic_data:
+        for topic in _each_once(body.topic_data):
             known = self._topic(topic.name, topic.topic_id)
             places.append((topic, None if known is None else known.topic_id))
             if known is None or refused is not None:
@@ -245,6 +245,22 @@ class DataHandlers:
                 for topic, topic_id in places
             )
         )
+
+
+def _each_once(
+    topics: tuple[ProduceRequest.TopicProduceData, ...],
+) -> tuple[ProduceRequest.TopicProduceData, ...]:
+    """As Kafka takes a partition that is named twice: the last batch counts, and there is one answer."""
+    if len(topics) == 1 and len(topics[0].partition_data) == 1:
+        return topics
+    found: dict[tuple[str, bytes], dict[int, ProduceRequest.PartitionProduceData]] = {}
+    for topic in topics:
+        parts = found.setdefault((topic.name, topic.topic_id), {})
+        parts.update([(part.index, part) for part in topic.partition_data])
+    return tuple(
+        ProduceRequest.TopicProduceData(name=name, topic_id=topic_id, partition_data=tuple(parts.values()))
+        for (name, topic_id), parts in found.items()
+    )
 
 
 def _batch_refusal(topic: str, records: bytes | None, request: Request) -> ApiError | None:

@@ -135,6 +135,20 @@ async def test_produce_by_name_and_by_id(version: int, name: str, topic_id: byte
     assert (leader.leader_id, leader.leader_epoch) == ((3, 7) if version >= 10 else (-1, -1))
 
 
+async def test_of_a_partition_that_is_named_twice_the_last_batch_counts() -> None:
+    """Within a topic, and in a topic that is named again."""
+    part, topic = ProduceRequest.PartitionProduceData, ProduceRequest.TopicProduceData
+    first = topic(name="orders", partition_data=(part(index=0, records=b"a"), part(index=0, records=b"b")))
+    again = topic(name="orders", partition_data=(part(index=1, records=b"c"), part(index=0, records=b"d")))
+    site = Site()
+    stored = [core.ProduceResult(key=(ORDERS, index), base_offset=7 + index) for index in range(2)]
+    body = ProduceRequest(acks=-1, timeout_ms=9, topic_data=(first, again))
+    response = await site.ask("produce", 9, body, core.ProduceResponse(results=tuple(stored)))
+    assert [(one.key[1], one.records) for one in site.asked.partitions] == [(0, b"d"), (1, b"c")]
+    (answered,) = response.responses
+    assert [(one.index, one.base_offset) for one in answered.partition_responses] == [(0, 7), (1, 8)]
+
+
 @pytest.mark.parametrize("code", REFUSALS)
 @pytest.mark.parametrize("version", [9, 10, 12])
 async def test_a_produce_names_the_leader_where_the_leadership_was_wrong(

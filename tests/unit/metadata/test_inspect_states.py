@@ -264,7 +264,7 @@ def test_what_is_no_log_says_so(tmp_path: Path) -> None:
     disk = PosixDisk()
     with pytest.raises(FileMissingError):
         open_log(disk, str(tmp_path / "nowhere"))
-    with pytest.raises(NotALogError, match=r"holds no \.log segment; give"):
+    with pytest.raises(NotALogError, match=r"holds no metadata log; give"):
         open_log(disk, str(tmp_path))
     index = tmp_path / "00000000000000000000.index"
     index.touch()

@@ -255,7 +255,7 @@ def test_a_survey_survives_its_trip_to_an_executor(tmp_path: Path) -> None:
 
 
 def test_a_dialect_names_what_a_release_cannot_have_written(tmp_path: Path) -> None:
-    record = r.BrokerRecord(1, bytes(16), 1, log_dirs=(b"d" * 16,))
+    record = r.PartitionRecord(0, b"t" * 16, replicas=(1,), isr=(1,), leader=1)
     log = node(tmp_path / "n1", [(0, [leads(3000)]), (0, [record])])
     (row,) = log_damage(DISK, place(log), parse_dialect("3.3"))
     assert (row.kind, row.offset) == ("dialect", 1)

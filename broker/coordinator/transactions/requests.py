@@ -63,8 +63,7 @@ class DescribeTransaction(Struct, frozen=True):
 
 
 class TransactionDescription(Struct, frozen=True, kw_only=True):
-    """`start_ms` is that of the open or last transaction, -1 if the producer has begun none. `state` is Kafka's
-    name."""
+    """`start_ms` is that of the open or last transaction; -1 if there was none. `state` is Kafka's name."""
 
     error: ErrorCode = ErrorCode.NONE
     transactional_id: str

@@ -264,11 +264,11 @@ def test_what_is_no_log_says_so(tmp_path: Path) -> None:
     disk = PosixDisk()
     with pytest.raises(FileMissingError):
         open_log(disk, str(tmp_path / "nowhere"))
-    with pytest.raises(NotALogError, match=r"holds no metadata log; give"):
+    with pytest.raises(NotALogError, match="holds no metadata log; give"):
         open_log(disk, str(tmp_path))
     index = tmp_path / "00000000000000000000.index"
     index.touch()
-    with pytest.raises(NotALogError, match=r"holds no \.log segment .*index is there without its log"):
+    with pytest.raises(NotALogError, match=r"holds no metadata log .*index is there without its log"):
         open_log(disk, str(tmp_path))
     with pytest.raises(NotALogError, match="which is not there; the log is lost here"):
         open_log(disk, str(index))

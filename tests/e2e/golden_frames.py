@@ -221,6 +221,15 @@ def _read(connection: socket.socket, size: int) -> bytes:
     return bytes(found)
 
 
+def codes(message: Any, name: str = "") -> set[int]:
+    """The error codes in an answer."""
+    if isinstance(message, msgspec.Struct):
+        return set().union(*(codes(getattr(message, each), each) for each in message.__struct_fields__))
+    if isinstance(message, tuple):
+        return set().union(*(codes(each, name) for each in message))
+    return {message} if name.endswith("error_code") else set()
+
+
 def split(records: bytes) -> Iterator[bytes]:
     """Its batches; the last one may be cut short."""
     at = 0

@@ -239,9 +239,9 @@ class Fetches:
         session, fetch.looked_ms = fetch.session, now_ms
         fresh, session.fresh = session.fresh, {}
         for key in fresh:
-            fetch.answers.pop(key, None)
+            unnoted = fetch.answers.pop(key, None) is not None or arrived  # it was refused, or is new
             fetch.plans.pop(key, None)
-            found = self._ask(fetch, session.partitions[key], now_ms, arrived)
+            found = self._ask(fetch, session.partitions[key], now_ms, unnoted)
             if isinstance(found, FetchedPartition):
                 fetch.answers[key] = found
             elif found.from_offset >= found.to_offset:

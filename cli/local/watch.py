@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import shlex
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
 from types import FrameType
 
 import click
@@ -108,16 +108,31 @@ class EventTail:
         self._reader = log_source.open_reader(path, None if image is None else image.provenance.offset)
 
 
+class EndSignal:
+    """Whether a signal has come. A handler may interrupt `wait` anywhere: `SimpleQueue.put` allows that, where
+    `Event.set` of threading would wait forever for the lock that the interrupted `wait` holds."""
+
+    def __init__(self) -> None:
+        self._came: SimpleQueue[None] = SimpleQueue()
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        self._came.put(None)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Returns whether one has come, after at most `timeout_s`."""
+        try:
+            self._came.get(timeout=timeout_s)
+        except Empty:
+            return False
+        return True
+
+
 def watch(cluster: LocalCluster, *, live: bool) -> None:
     """Shows the cluster until Ctrl-C or SIGTERM, then stops in order what `cluster` started, and no more.
     Raises Failure if it had to kill."""
-    ended = threading.Event()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        ended.set()
-
+    ended = EndSignal()
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, end) for number in ends}
+    previous = {number: signal.signal(number, ended.handle) for number in ends}
     try:
         with contextlib.suppress(OSError):  # a terminal that is gone can no longer be written to
             (_watch_live if live else _watch_lines)(cluster, ended)
@@ -163,7 +178,7 @@ def refresh(cluster: LocalCluster, view: View, tail: EventTail, figures: FigureR
     return fresh
 
 
-def _watch_live(cluster: LocalCluster, ended: threading.Event) -> None:
+def _watch_live(cluster: LocalCluster, ended: EndSignal) -> None:
     view, tail, figures = View(), EventTail(cluster), FigureReader(cluster.layout.nodes)
     refresh(cluster, view, tail, figures)
     with Live(refresh_per_second=4, screen=False) as shown:
@@ -173,7 +188,7 @@ def _watch_live(cluster: LocalCluster, ended: threading.Event) -> None:
             shown.update(render(cluster, view, shown.console.size))
 
 
-def _watch_lines(cluster: LocalCluster, ended: threading.Event) -> None:
+def _watch_lines(cluster: LocalCluster, ended: EndSignal) -> None:
     view, tail, figures = View(), EventTail(cluster), FigureReader(cluster.layout.nodes)
     changed = _on_change(click.echo)
     while True:

@@ -84,7 +84,7 @@ def test_a_file_is_described_where_it_first_appears() -> None:
     types, log, disk = "storage/types.py", "storage/log/log.py", "storage/disk/posix.py"
     known: set[str] = set()
     first, second = items([types, log], known)
-    assert first.startswith("1. `storage/types.py`: Value types that name places in a log")
+    assert first.startswith("1. `storage/types.py`: Value types that name positions in a log")
     assert second == "2. `storage/log/log.py`: The segmented log."
     again = items([types, log, disk, types], known)
     assert [again[0], again[2]] == [f"1. `{types}`, `{log}`", f"3. `{types}`"]

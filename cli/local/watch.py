@@ -109,7 +109,7 @@ class EventTail:
 
 
 class EndSignal:
-    """Whether a signal has come. A handler may interrupt `wait` anywhere: `SimpleQueue.put` allows that, where
+    """Whether a signal has come. A handler may interrupt `wait` anywhere: `SimpleQueue.put` allows that.
     `Event.set` of threading would wait forever for the lock that the interrupted `wait` holds."""
 
     def __init__(self) -> None:

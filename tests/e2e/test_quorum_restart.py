@@ -64,7 +64,8 @@ def test_a_node_that_still_starts_ends_in_order(cluster: Cluster, role: str) -> 
     wait_until(lambda: _catches(status.read_text(), signal.SIGTERM), f"{node.name} to take SIGTERM")
     assert node.stop() == 0
     said = node.output()
-    assert not said or "SIGTERM" in said  # nothing: it was up just then, and left in order
+    # Once a broker ended with exit code 0 and said nothing, on a busy machine: why is not known yet.
+    assert not said or "SIGTERM" in said
     node.start()
     node.wait_for_line("listens on")
 

@@ -53,10 +53,13 @@ class Forked:
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server = server
         self.pid = pid
+        self.exit_code: int | None = None
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
-        return self._server.exit_code(self.pid)
+        if self.exit_code is None:
+            self._server.read_reports()
+        return self.exit_code
 
     def wait(self, timeout: float) -> int:
         """The exit code, awaited for up to `timeout` seconds. Raises subprocess.TimeoutExpired."""
@@ -79,7 +82,8 @@ class ForkServer:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
-        self._ended: dict[int, int] = {}
+        self._running: dict[int, Forked] = {}
+        """By pid. A process that has ended leaves it: the kernel gives its pid to another one day."""
         self._was_asked = False
         with theirs:
             self._process = subprocess.Popen(
@@ -108,20 +112,24 @@ class ForkServer:
                 socket.send_fds(self._socket, [msgspec.msgpack.encode(order)], [output])
                 self._socket.settimeout(_START_WAIT_S)
                 while (report := self._read()).exit_code is not None:
-                    self._ended[report.pid] = report.exit_code
+                    self._note_end(report)
             except (OSError, EOFError) as error:
                 raise ForkError(f"the process that starts nodes has ended: {error}") from error
-        return Forked(self, report.pid)
+            started = self._running[report.pid] = Forked(self, report.pid)
+        return started
 
-    def exit_code(self, pid: int) -> int | None:
+    def read_reports(self) -> None:
+        """Gives the processes that have ended their exit codes."""
         with self._lock:
             self._socket.settimeout(0)
             with contextlib.suppress(BlockingIOError, EOFError, ConnectionError):
                 while True:
-                    report = self._read()
-                    if report.exit_code is not None:
-                        self._ended[report.pid] = report.exit_code
-            return self._ended.get(pid)
+                    self._note_end(self._read())
+
+    def _note_end(self, report: _Report) -> None:
+        ended = self._running.pop(report.pid, None)  # None: its start was given up
+        if ended is not None:
+            ended.exit_code = report.exit_code
 
     def close(self) -> None:
         """Ends the process that starts nodes; those that it started go on."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -114,6 +116,33 @@ def test_a_killed_node_says_so_and_a_killed_starter_too(server: ForkServer, tmp_
     with pytest.raises(ForkError, match="the process that starts nodes has ended"):
         start(own, tmp_path, "controller", "run", "nothing")
     own.close()
+
+
+def test_a_pid_that_the_kernel_gives_again_has_no_exit_code_yet(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Long runs start more processes than there are pids."""
+    theirs: list[socket.socket] = []
+
+    def answer_from_here(command: list[str], **given: object) -> None:
+        theirs.append(socket.socket(fileno=os.dup(int(command[-1]))))
+
+    monkeypatch.setattr(forks.subprocess, "Popen", answer_from_here)
+    server = ForkServer()
+
+    def report(**fields: int) -> None:
+        theirs[0].send(msgspec.msgpack.encode(fields))
+
+    report(pid=77)
+    first = start(server, tmp_path, "first")
+    report(pid=77, exit_code=3)
+    assert first.poll() == 3
+    report(pid=77)
+    second = start(server, tmp_path, "second")
+    assert second.poll() is None and first.poll() == 3
+    report(pid=77, exit_code=0)
+    assert (second.poll(), first.poll()) == (0, 3)
+    theirs[0].close()
 
 
 def test_what_was_begun_before_the_command_is_used_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
-"""Errors of the storage layer. Each message is one line: what is wrong, and what to do next.
+"""Errors of the storage layer, each with a message of one line: what is wrong, and what to do next.
 
-They know paths, byte positions and offsets, not what a record means.
+Owns the classes and their texts. Knows paths, byte positions and offsets, but not what a record means:
+`metadata.errors` has the errors of records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Value types that name positions in a log. They do not know records or files."""
+"""Value types that name positions in a log.
+
+Owns `LogPosition`, which logs, snapshots and Raft share. Knows no records and no files.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`Disk` for reading on this machine, where an archive appears as a directory.
 
-Owns which paths lead into an archive.
+Owns which paths lead into an archive. Knows nothing of blocks and index, which `opened` reads, and does not
+write archives: `write` does.
 """
 
 from __future__ import annotations

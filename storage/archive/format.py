@@ -6,7 +6,8 @@
     tail   u64 position of the index, u32 its size, u32 its unpacked size, u32 its CRC-32C,
            u32 CRC-32C of the 20 bytes before, 8 bytes "MQARCEND"
 
-Numbers are big-endian. Knows bytes only; `opened` reads files with it, `packer` makes them.
+Numbers are big-endian. Owns the layout and its checks. Knows bytes only: `opened` reads files with it,
+`packer` makes them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Reading an archive: its files by name, and any of their bytes, unpacked one block at a time.
 
-Keeps the archive's file open and a few blocks in memory. Every block that is read is checked.
+Owns the archive's open file and a few blocks in memory, and checks every block that it reads. Does not parse
+batches: a segment's offsets and times come from the index.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Making an archive: files are added one by one, and what the content already has is not stored again.
 
 Owns the content, its blocks and the index. Writes through an append function, so that the same code can
-compute the size of an archive. Two archives of the same files are identical byte for byte.
+compute the size of an archive; it knows no target file, which `write` owns. Two archives of the same files
+are identical byte for byte.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Archives on a disk: written and read back before they get their final name, and extracted again.
 
-A crash leaves no incomplete archive or directory under the requested name, at most a staged one beside it
-(`staged_path`), which `leftovers` finds. Sources are only read.
+Owns the staged names, and that a crash leaves no incomplete archive or directory under the requested name: at
+most a staged one beside it (`staged_path`), which `leftovers` finds. Only reads sources, and does not know
+the layout of an archive: `packer` and `opened` do.
 """
 
 from __future__ import annotations

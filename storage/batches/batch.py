@@ -1,9 +1,9 @@
 """Record batches in message format 2 (magic 2): iterating, checking and splitting them.
 
 Owns the walk over batches in a buffer and the framing of records inside one. A record's key and value are
-bytes here; the metadata layer interprets them. Touches no file. Import everything about batches from here;
-`format` has the header, `encode` makes batches. This is the hot path of every replay: `iter_batches` and
-`batch_record_spans` avoid objects where they can.
+bytes here; the metadata layer interprets them. Does not know files or the offset that must follow, which
+`walk` checks. Import everything about batches from here; `format` has the header, `encode` makes batches.
+This is the hot path of every replay: `iter_batches` and `batch_record_spans` avoid objects where they can.
 
 Source: Kafka's message format (KIP-98, `DefaultRecordBatch`), control batches (KIP-98, KIP-595, KIP-630).
 """

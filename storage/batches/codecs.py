@@ -4,7 +4,8 @@ read them.
 Owns the framing that each codec has in a batch. gzip and zstd are whole streams. Snappy is read in the blocks
 of Java's SnappyOutputStream or, from librdkafka, as one raw block; it is written in blocks. LZ4 is a frame of
 independent blocks: Java reads no other kind (`Lz4BlockOutputStream`, KIP-57). A few bytes may claim to be
-gigabytes, so nothing is decompressed beyond a limit.
+gigabytes, so nothing is decompressed beyond a limit. Does not know headers or records: `batch` splits what is
+unpacked.
 """
 
 from __future__ import annotations

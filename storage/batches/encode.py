@@ -1,6 +1,7 @@
 """Making record batches: encodes records, with a header that has their length and CRC.
 
-Treats values as bytes. The counterpart of `batch`, which splits batches. Touches no file.
+Owns the bytes of a new batch. Treats values as bytes, and does not know logs or files. Its counterpart
+`batch` splits batches.
 """
 
 from __future__ import annotations

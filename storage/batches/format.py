@@ -1,7 +1,7 @@
 """The 61-byte header of a record batch in message format 2: its fields, parsing and checks.
 
-Knows one batch at a time, as bytes; `batch` splits records, `encode` makes them. Touches no file. Source:
-Kafka's message format (KIP-98, `DefaultRecordBatch`).
+Owns the positions and limits of the fields. Knows one batch at a time, as bytes, and no file; `batch` splits
+records, `encode` makes them. Source: Kafka's message format (KIP-98, `DefaultRecordBatch`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Zig-zag variable-length integers, as record batches use them. Knows nothing else.
+"""Zig-zag variable-length integers, as record batches use them.
+
+Owns both directions and the limit of 64 bits. Knows nothing else; the unsigned varints of Kafka's protocol
+are in `wire.primitives`.
 
 Source: Kafka's message format 2 and Protocol Buffers' sint32 / sint64 encoding. Encodings are minimal.
 """

@@ -1,6 +1,7 @@
 """One pass over the batches in a buffer that checks each batch without creating an object for it.
 
-Shared by append, read and recovery. Knows buffers only.
+Owns the checks that append, read and recovery share. Knows buffers, not files, and looks into no record:
+`batch` does.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 unchanged.
 
 Owns the end of a pass whose log is truncated, trimmed or closed meanwhile; segments that were already swapped
-in stay, because each is valid by itself. `cleaning_pass` does the work in between, here or in another
-process.
+in stay, because each is valid by itself. Does not read or write records: `cleaning_pass` does, here or in
+another process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One pass over the files of one log: collects the keys of its dirty part, then rewrites every segment.
 
 Owns the order of the work and its pieces. Reads the log's segments and writes `.cleaned` files beside them,
-by file name alone: `cleaning` decides whether the log is still the same as when the pass began.
+by file name alone. Does not know whether the log is still the same as when the pass began: `cleaning` does.
 """
 
 from __future__ import annotations

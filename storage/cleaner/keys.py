@@ -1,7 +1,8 @@
 """The last offset of every key in the dirty part of a log, in bounded memory.
 
 Owns the bound. Keys are compared whole, or by a 256-bit digest if they are long: no two keys are confused
-(Kafka keeps 128-bit digests, `SkimpyOffsetMap`).
+(Kafka keeps 128-bit digests, `SkimpyOffsetMap`). Knows keys and offsets only: `cleaning_pass` reads the
+batches, and `retained` drops what a later record replaces.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The records of many small batches, found together, because a single batch is too small for numpy's calls.
 
 Owns how many batches are taken at once. Refuses nothing: a batch that cannot be opened raises when its
-records are read.
+records are read. Does not decide which records stay: `retained` does.
 """
 
 from __future__ import annotations

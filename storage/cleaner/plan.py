@@ -1,7 +1,7 @@
 """What a cleaner may clean in one log, how dirty that is, and which segments become one.
 
-Pure, computed from figures of segments. Source: Kafka 3.7's LogCleanerManager and
-Cleaner.groupSegmentsBySize.
+Owns the choice of segments and its thresholds. Pure: computed from figures of segments, it knows no files or
+records. Source: Kafka 3.7's LogCleanerManager and Cleaner.groupSegmentsBySize.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A pass of the cleaner over one log, as values: its input, what it has staged, and its result.
 
-The values pass between processes: they name files and hold no open ones.
+Owns what passes between processes: the values name files and must not hold open ones. `cleaning_pass` does
+the work.
 """
 
 from __future__ import annotations

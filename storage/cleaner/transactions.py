@@ -1,7 +1,8 @@
 """Which batches of transactions a cleaner may drop: those of aborted ones, and markers with no batch left.
 
 Owns the state of one walk over a log in offset order (Kafka's `CleanedTransactionMetadata`). The aborted
-transactions come from `.txnindex`; those that keep their marker are returned, for the new one.
+transactions come from `.txnindex`; those that keep their marker are returned, for the new one. Knows headers
+and markers, and does not look at keys: `retained` does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The interface through which storage uses a disk, and the one atomic write built on it.
 
-Owns no implementation: `posix` has the real disk, `faulty_disk` one that loses what was not synced. All calls
-block. Paths are strings with "/" between names. A call raises DiskError if the disk fails and
-FileMissingError if a file is missing.
+Owns what callers may rely on. Must not know an implementation: `posix` has the real disk, `faulty_disk` one
+that loses what was not synced. All calls block. Paths are strings with "/" between names. A call raises
+DiskError if the disk fails and FileMissingError if a file is missing.
 
 Both implementations promise this durability and no more: file contents are durable after `DiskFile.sync`,
 names (created, renamed, removed) after `sync_directory` of the directory that holds them.

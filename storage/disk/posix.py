@@ -1,5 +1,5 @@
-"""The real disk: `Disk` over POSIX calls. With `kernel_sync`, the only module of storage that imports os, and
-the only one that imports threading.
+"""The real disk: `Disk` over POSIX calls. With `kernel_sync` and `private`, the only module of storage that
+imports os, and the only one that imports threading.
 
 Owns the translation of errno into DiskError texts, and the flock. Does not know file formats.
 """

@@ -1,6 +1,7 @@
 """Files and directories that only their user can read: logs hold credentials, and so do their copies.
 
-Owns the modes. Existing files and directories keep theirs: an operator may have chosen them.
+Owns the modes. Existing files and directories keep theirs: an operator may have chosen them. Does not go
+through `Disk`: commands and the pipeline use it for files that are not part of a log.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Owns the file: written at the end of a clean shutdown, removed at the next start before anything is written. A
 broker that finds it in all of its directories can prove to the controller that it lost nothing (KIP-966's
-PreviousBrokerEpoch). Source: Kafka's CleanShutdownFileHandler, version 0.
+PreviousBrokerEpoch). Does not sync logs: its caller has done so before. Source: Kafka's
+CleanShutdownFileHandler, version 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`meta.properties`: the identity of a directory (cluster, node, and the directory's own id).
 
-Owns reading versions 0 and 1 and writing version 1. Compares nothing with the configuration: the callers do
-that. Source: KIP-631, KIP-858 (directory.id), Kafka's `MetaProperties`.
+Owns reading versions 0 and 1 and writing version 1. Does not know the configuration, with which callers
+compare it, and adds no missing id: `directory_ids` does. Source: KIP-631, KIP-858 (directory.id), Kafka's
+`MetaProperties`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Snapshot files: naming, writing, receiving in chunks, serving in chunks, deleting.
 
-Owns the `<end offset>-<epoch>.checkpoint` files of one directory. Contents are bytes here. A file is written
-under a temporary name, synced, renamed, and the directory synced: a file with its final name is complete.
-Source: KIP-630, Kafka's `Snapshots` and `FileRawSnapshotWriter`.
+Owns the `<end offset>-<epoch>.checkpoint` files of one directory. Does not know their contents, which are
+bytes here, or when to take one. A file is written under a temporary name, synced, renamed, and the directory
+synced: a file with its final name is complete. Source: KIP-630, Kafka's `Snapshots` and
+`FileRawSnapshotWriter`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The settings of a segmented log, and the figures that it reports. Values only."""
+"""The settings of a segmented log, and the figures that it reports.
+
+Owns the values and their defaults. Knows no files, and no names of Kafka's topic settings:
+`metadata.settings` has them.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Owns `examine`, which changes nothing and finds how far the log is intact, and `repair`, which truncates a
 torn tail and completes a trim that a crash interrupted. Damage other than a torn tail raises before a byte is
-changed.
+changed. Does not restore producers: `partition.log_producers` does, once the log is open.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A log whose segments are open: its offsets and sizes, and reads of it.
 
-Owns what is known about the segments, in memory. Changes nothing; `SegmentedLog` does.
+Owns what is known about the segments, in memory. Must not change the log: `SegmentedLog` does.
 """
 
 from __future__ import annotations

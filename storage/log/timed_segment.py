@@ -2,7 +2,8 @@
 
 Owns the running maximum of timestamps, kept as sparsely as the positions, and the index files, from which a
 segment starts if it was full or the last shutdown was clean. Both are only shortcuts: whatever is missing or
-misleading is found by hopping over the headers. With large batches, only the headers are read.
+misleading is found by hopping over the headers. With large batches, only the headers are read. Does not know
+the log's other segments: `partition.pooled_log` searches them.
 """
 
 from __future__ import annotations

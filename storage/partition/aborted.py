@@ -1,7 +1,7 @@
 """The aborted transactions of one log, which let readers of committed records skip them.
 
-Owns the search. They are stored in `.txnindex` files, one beside each segment that has any
-(`storage.log.segment_index`).
+Owns the search. Knows no files: `log_producers` stores the transactions in `.txnindex` files, one beside each
+segment that has any (`storage.log.segment_index`).
 """
 
 from __future__ import annotations

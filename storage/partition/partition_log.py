@@ -1,9 +1,9 @@
 """A partition's log: the segmented log, with producers, retention, search by time, and files that are open
 only when needed.
 
-Owns one replica's directory. Unlike the metadata log, it is one of thousands, so it syncs nothing when it is
-opened and writes no recovery point while it runs. Its caller (`DirectoryStore`) does both for many logs at
-once, see `Checkpoint`.
+Owns one replica's directory. Knows nothing of leaders, the ISR and the high watermark (`broker.replica`).
+Unlike the metadata log, it is one of thousands, so it syncs nothing when it is opened and writes no recovery
+point while it runs. Its caller (`DirectoryStore`) does both for many logs at once, see `Checkpoint`.
 
 What is durable when: records after a sync; the start offset when a trim returns (in the recovery point,
 before a segment is removed); the producers at a roll and at a checkpoint, otherwise they are restored from

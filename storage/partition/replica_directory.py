@@ -1,7 +1,8 @@
 """The names in a broker's log directory, and the small files that belong to it or to one replica.
 
 Owns `<topic>-<partition>`, `...-future`, `...-delete`, `...-stray`, `partition.metadata` (version 0) and the
-offset checkpoints, all as in Kafka (`UnifiedLog`, `PartitionMetadataFile`, `OffsetCheckpointFile`).
+offset checkpoints, all as in Kafka (`UnifiedLog`, `PartitionMetadataFile`, `OffsetCheckpointFile`). Does not
+open or delete a replica's log: `partition_log` opens one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@ new one.
 
 Owns the file names and steps of Kafka's LocalLog.replaceSegments and LogLoader: `X.log.cleaned` is being
 written; `X.log.swap` is complete, and the segments that it replaces may be removed; then it becomes `X.log`.
-Each step is durable before the next begins. Indexes and `.txnindex` follow the log through the same steps.
+Each step is durable before the next begins. Does not know which records stay: `storage.cleaner` does. Indexes
+and `.txnindex` follow the log through the same steps.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Owns the table of levels (1 is 3.0-IV1, 29 is 4.2-IV1) and of the features a cluster can finalize (KIP-584,
 KIP-778). Reading is tolerant: a log may name newer levels and features; only writing requires a known level.
-Decides no upgrade.
+Does not decide on upgrades: the active controller does, and `settings.levels` says which downgrades lose
+nothing.
 """
 
 from __future__ import annotations

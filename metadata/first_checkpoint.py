@@ -1,6 +1,7 @@
-"""The checkpoint that formatting writes for dynamic voters (KIP-853). Knows no image and no file.
+"""The checkpoint that formatting writes for dynamic voters (KIP-853).
 
-Separate from `snapshot`, whose image takes longer to load than a directory takes to format.
+Owns its records: kraft.version 1 and the first voter set. Knows no image and no file: it is separate from
+`snapshot`, whose image takes longer to load than a directory takes to format.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What must hold in every image, and between an image and the next one.
 
-Each rule has a name, a severity and a line in docs/invariants.md. An `error` can only come from a bug in the
-program that wrote the log (or in this program); a `warning` is a state that a correct cluster passes through
-or that an operator caused, such as a replica on an unregistered broker. The rules about partitions run in
-numpy over the columns. Knows no records: it checks states.
+Owns the rules. Each has a name, a severity and a line in docs/invariants.md. An `error` can only come from a
+bug in the program that wrote the log (or in this program); a `warning` is a state that a correct cluster
+passes through or that an operator caused, such as a replica on an unregistered broker. The rules about
+partitions run in numpy over the columns. Knows no records: it checks states.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The invariants of an image that one step can have broken, for checks of every batch.
 
-Owns which partitions, topics, brokers and settings a step affects. The rules are in `invariants`; an
-occasional full `check_image` covers what no record can break (the counts of our own indexes). Takes time in
-proportion to what changed; a broker that became inactive affects its own partitions.
+Owns which partitions, topics, brokers and settings a step affects. Adds no rule and knows no records: the
+rules are in `invariants`, and an occasional full `check_image` covers what no record can break (the counts of
+our own indexes). Takes time in proportion to what changed; a broker that became inactive affects its own
+partitions.
 """
 
 from __future__ import annotations

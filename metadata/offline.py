@@ -1,6 +1,7 @@
 """Which log directories are offline, and therefore which replicas are (S3.10, KIP-858).
 
-Derived from registrations, so that controllers and brokers agree (S3.18, S3.19). Knows no records.
+Owns the derivation from registrations, so that controllers and brokers agree (S3.18, S3.19). Knows no records
+and no disks: a broker reports what failed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What counts as a secret and how it is shown: the only place that decides this, for every tool and table.
 
 Owns the rule: a field that the schema table marks `secret`, a setting whose name indicates a password, and
-any unreadable part of a record type with secret fields. Secrets are shown as `(redacted)` unless a user
-requested them (`--secrets`).
+any unreadable part of a record type with secret fields. Knows no format of output: `text` and the commands
+ask here. Secrets are shown as `(redacted)` unless a user requested them (`--secrets`).
 """
 
 from __future__ import annotations

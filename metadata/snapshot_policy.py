@@ -1,6 +1,7 @@
 """When a node writes a snapshot, and where it ends: after some number of bytes or some time (KIP-630).
 
-One is written at a time. Knows no files: a written or fetched snapshot is reported as a position.
+Owns both limits, and that one is written at a time. Knows no files: a written or fetched snapshot is reported
+as a position.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """An index of access control entries by principal and resource name, updated from image to image.
 
-Owns the index. It follows the entries that changed between two images; its answers equal those of the plain
-rule over all entries (KIP-11, KIP-290), which a property test compares.
+Owns the index. Knows no super users and no default for resources without entries: `authorizer` does. The
+index follows the entries that changed between two images; its answers equal those of the plain rule over all
+entries (KIP-11, KIP-290), which a property test compares.
 """
 
 from __future__ import annotations

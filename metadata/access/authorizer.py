@@ -1,7 +1,8 @@
 """The single authorization decision, over an image: Kafka's StandardAuthorizer (KIP-11, KIP-290, KIP-801).
 
 Owns the order of the rules: super users, then denials, then permissions, then the default for resources
-without entries. Pure: the same image and request give the same answer, whatever was requested before.
+without entries. Pure: the same image and request give the same answer, whatever was requested before. Knows
+no requests of Kafka's protocol: their handlers name the operations.
 """
 
 from __future__ import annotations

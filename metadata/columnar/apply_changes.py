@@ -1,8 +1,9 @@
 """Replays many PartitionChangeRecords at once, including several of one partition.
 
 Owns the bulk form of a partition change: partition epochs increase by one, leader epochs if a leader is
-named, lists are replaced. `merge_change` does the same for one record. What each change found and left is
-kept side by side (`Versions`), for the image and for code that looks at the steps between.
+named, lists are replaced. `merge_change` does the same for one record. Does not know the records' bytes,
+which `changes` decodes. What each change found and left is kept side by side (`Versions`), for the image and
+for code that looks at the steps between.
 """
 
 from __future__ import annotations

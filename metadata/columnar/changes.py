@@ -1,7 +1,8 @@
 """Decodes many PartitionChangeRecords at once, grouped by shape.
 
 Owns the byte layout of PartitionChangeRecord versions 0 to 2 for changes of leader, ISR, recovery state and
-directories. Changes of other fields are returned to the caller, which decodes them one by one.
+directories. Changes of other fields are returned to the caller, which decodes them one by one. Knows no
+image: `apply_changes` applies them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Encodes many partition rows at once as the PartitionRecords of one batch.
 
 Owns the bytes of records inside a batch when most of them are PartitionRecords of the usual shape; the others
-are passed as framed values. The counterpart of `frames` and `partitions`; a property test compares it with
-the per-record encoder.
+are passed as framed values. Does not choose the rows or make the batch's header: its caller does, such as
+`snapshot`. The counterpart of `frames` and `partitions`; a property test compares it with the per-record
+encoder.
 """
 
 from __future__ import annotations

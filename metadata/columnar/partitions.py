@@ -1,7 +1,8 @@
 """Decodes many PartitionRecords at once into the columns of an image.
 
 Owns the byte layout of PartitionRecord versions 0 to 2 for the usual shape: no adding or removing replicas,
-no tagged fields. Rows of any other shape are returned to the caller, which decodes them one by one.
+no tagged fields. Rows of any other shape are returned to the caller, which decodes them one by one. Does not
+write to an image or look into one: `apply` does.
 """
 
 from __future__ import annotations

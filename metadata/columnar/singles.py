@@ -1,6 +1,7 @@
 """Replays a run of one-record batches as if they were one batch.
 
-Owns the framing of such a run. Anything unusual is left to the caller.
+Owns the framing of such a run. Does not know what its records mean: `apply` does. Anything unusual is left to
+the caller.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Consecutive batches as one: the frames of all their records in one buffer.
 
-Owns which batches may be combined. Odd ones are left to the caller, batch by batch.
+Owns which batches may be combined. Does not decode or apply their records: `apply` does. Odd ones are left to
+the caller, batch by batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A chunk: CHUNK_ROWS partition rows in one int32 array, and the meaning of its columns.
 
-Its shape is (columns, CHUNK_ROWS), so that a copy is one memcpy and a scan reads contiguous memory. Lists are
-padded to the widest list of the chunk; directories are stored as codes. Knows no images and no sharing.
+Owns the layout. Its shape is (columns, CHUNK_ROWS), so that a copy is one memcpy and a scan reads contiguous
+memory. Lists are padded to the widest list of the chunk; directories are stored as codes. Knows no images and
+no sharing.
 """
 
 from __future__ import annotations

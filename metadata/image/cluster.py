@@ -1,4 +1,8 @@
-"""The brokers part of an image. Knows no records."""
+"""The brokers part of an image: registrations by id, and when each was written.
+
+Owns the lookup by id and the arrays of ids for code in columns. Knows no records, and not which partitions
+name a broker (`columns`).
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,9 @@ directory is offline. Such a replica is therefore assigned to an id that no brok
 from the directory's own id. Every reader of the log, Kafka's controller included, treats it as offline. There
 are two such ids, because a controller must distinguish a replica that came back with its data from one that
 starts over empty. See docs/adr/0013-damaged-replicas.md.
+
+Owns the derivation of both ids. Does not decide when a replica gets one: its broker asks for it, and the
+active controller decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Values that an image holds and returns. They know neither records nor how they are stored."""
+"""Values that an image holds and returns.
+
+Owns their fields and the names of their numbers. They know neither records (`records.types` has those) nor
+how they are stored (`chunk`, `maps`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The errors of questions about a log. A module of its own, so that importing it loads nothing else."""
+"""The errors of questions about a log.
+
+Owns `InspectError`. Must not import another module, so that importing it loads nothing else.
+"""
 
 from __future__ import annotations
 

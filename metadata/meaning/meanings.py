@@ -1,8 +1,8 @@
 """What each record means: one function per record type, from a record to edits of an ImageBuilder.
 
-The only place that knows this for single records; `columnar` does the same for many partition records at
-once, and a property test checks that the two agree. Every function checks before it edits, so that a refused
-record leaves no trace. Knows no bytes, no batches and no transactions (`replay`).
+Owns this for single records (with `partitions`); `columnar` does the same for many partition records at once,
+and a property test checks that the two agree. Every function checks before it edits, so that a refused record
+leaves no trace. Knows no bytes, no batches and no transactions (`replay`).
 
 Meanings follow KIP-631 and its successors as Apache Kafka 3.7 applies them (its `image` deltas and control
 managers); if those two differ, the stricter one applies.

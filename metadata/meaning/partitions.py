@@ -1,6 +1,7 @@
 """What the records of topics and partitions mean.
 
-Every function checks before it edits. Knows no bytes, no batches and no transactions.
+Owns this for single records. Every function checks before it edits. Knows no bytes, no batches and no
+transactions; many records at once are for `columnar`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The control records of the quorum's log: leader changes, snapshot marks, kraft.version and voters.
 
-Owns their Python form (KIP-595, KIP-630, KIP-853); their bytes are in `codec`. They are in control batches,
-with a key of two int16 (version 0, type); the value is a message whose first field is `version`. The
-conventions of `records` apply here too.
+Owns their Python form (KIP-595, KIP-630, KIP-853). Does not know their bytes, which are in `codec`, or when
+one is written: Raft does. They are in control batches, with a key of two int16 (version 0, type); the value
+is a message whose first field is `version`. The conventions of `records` apply here too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Parts of records, and the numbers that represent states."""
+"""Parts of records, and the numbers that represent states.
+
+Owns what several record types share. Knows no bytes, which are for `codec`; an image has its own values in
+`image.types`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Requests about broker ids (S0): allocating an id, and binding keys to ids. Values only.
+"""Requests about broker ids (S0): allocating an id, and binding keys to ids.
 
-They have no counterpart in Kafka's protocol. A request that fails is answered with an `ApiError`.
+Owns the values. They have no counterpart in Kafka's protocol, and know nothing of the entries in the log that
+remember ids (`metadata.broker_ids`). A request that fails is answered with an `ApiError`.
 """
 
 from __future__ import annotations

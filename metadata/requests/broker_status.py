@@ -1,4 +1,8 @@
-"""A broker's view of itself at one moment: its state, and the answer to DescribeBroker. Values only."""
+"""A broker's view of itself at one moment: its state, and the answer to DescribeBroker.
+
+Owns the names, numbers and meanings of states. Does not know when a broker changes its state: the broker
+does. How the active controller sees a broker is in `controller_status`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Requests to the active controller and their responses, as values. Error codes are in `errors`.
+"""Requests to the active controller and their responses, as values.
+
+Owns the requests about brokers, topics, the image and the quorum, and the unions of all requests to a
+controller; other subjects are in modules beside it. Knows no encoding (`runtime.api` and Kafka's protocol
+have one each) and no error codes, which are in `errors`.
 
 They follow Kafka's messages of the same names; `None` means absent, durations are in ms. A request that fails
 as a whole is answered with an `ApiError` instead of a response.

@@ -1,4 +1,7 @@
-"""A controller node's status, for `metaquorum controller status`. Values only."""
+"""A controller node's status, for `metaquorum controller status`.
+
+Owns the values and the counters. Does not read a node: `controller.node_status` does.
+"""
 
 from __future__ import annotations
 

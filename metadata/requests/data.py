@@ -1,8 +1,9 @@
 """Requests to a broker about partition data, and the responses, as values.
 
 They follow Kafka's messages of the same names; every service in front of the core (gRPC, another protocol)
-translates to and from these. Topics are identified by id (16 bytes): names are the service's concern. Offsets
-that end something are exclusive. A request that fails as a whole is answered with an `ApiError`.
+translates to and from these. Owns the values, and the unions of requests and responses of a broker's core.
+Must not name a topic: topics are identified by id (16 bytes), and services translate names. Offsets that end
+something are exclusive. A request that fails as a whole is answered with an `ApiError`.
 """
 
 from __future__ import annotations

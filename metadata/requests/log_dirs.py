@@ -1,4 +1,8 @@
-"""Moving replicas between the log directories of a broker (KIP-113), as values."""
+"""Moving replicas between the log directories of a broker (KIP-113), as values.
+
+Owns the requests to a broker. Does not report a move to the active controller: AssignReplicasToDirs, in
+`partitions`, does.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Requests about the ends of logs: deleting records at the start, and where epochs end. Values only.
+"""Requests about the ends of logs: deleting records at the start, and where epochs end.
 
-Conventions are those of `data`; a `key` is (topic id, partition index).
+Owns the values. Knows no offsets by time, which are in `data`; conventions are those of `data`. A `key` is
+(topic id, partition index).
 """
 
 from __future__ import annotations

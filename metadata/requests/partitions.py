@@ -1,7 +1,8 @@
 """Requests about partitions and their responses, as values: growth, elections, ISRs, log directories.
 
-They follow Kafka's messages of the same names; `None` means absent, ids of topics and directories are 16
-bytes. A request that fails as a whole is answered with an `ApiError` instead of a response.
+Owns the values; moving replicas is in `reassignments`, and topics are in `common`. Knows no encoding. They
+follow Kafka's messages of the same names; `None` means absent, ids of topics and directories are 16 bytes. A
+request that fails as a whole is answered with an `ApiError` instead of a response.
 """
 
 from __future__ import annotations

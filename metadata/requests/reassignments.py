@@ -1,4 +1,8 @@
-"""Requests about moving replicas and their responses, as values (KIP-455, KIP-860)."""
+"""Requests about moving replicas and their responses, as values (KIP-455, KIP-860).
+
+Owns both, for moves between brokers; a move between directories of one broker is in `log_dirs`. Does not know
+how a move ends: the active controller does.
+"""
 
 from __future__ import annotations
 

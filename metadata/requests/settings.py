@@ -1,7 +1,8 @@
 """Requests about configurations, feature levels, access control, SCRAM, quotas, tokens and producer ids.
 
-They follow Kafka's messages of the same names; see `requests` for the conventions. Every response with
-several parts has one result per part, in the order of the request.
+Owns the values. Does not know which keys and values are valid: `metadata.settings` does. They follow Kafka's
+messages of the same names, with the conventions of `common`. Every response with several parts has one result
+per part, in the order of the request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Requests that change the quorum's voters, as values (KIP-853). Raft decides whether a change is made.
+"""Requests that change the quorum's voters, as values (KIP-853).
 
-`cluster_id` None accepts any cluster. A change is answered with `Done` when it is committed, and with
-REQUEST_TIMED_OUT if that takes longer than `timeout_ms`: it may still be committed later.
+Owns the values. Does not know whether a change is made: Raft decides. `cluster_id` None accepts any cluster.
+A change is answered with `Done` when it is committed, and with REQUEST_TIMED_OUT if that takes longer than
+`timeout_ms`: it may still be committed later.
 """
 
 from __future__ import annotations

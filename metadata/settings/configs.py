@@ -1,7 +1,8 @@
 """Configurations of resources: what may be set on each, and the values in force with their sources.
 
-Sources and their order are Kafka's: the topic, the broker, the default of all brokers, the broker's file, the
-program's default. Reads images; decides nothing.
+Owns the description of a resource's configuration. Sources and their order are Kafka's: the topic, the
+broker, the default of all brokers, the broker's file, the program's default. Reads images, and does not
+decide on changes: the active controller does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The value of a setting that is in force: the topic's or group's own, else the brokers' configuration.
 
 Owns the order of the sources, and the names by which a broker's configuration holds the default (Kafka's
-`log.retention.hours` for `retention.ms`). Validates nothing: values in the log are taken as they are. Kafka's
+`log.retention.hours` for `retention.ms`). Does not validate: values in the log are taken as they are. Kafka's
 own default is left to the caller (`TOPIC_KEYS`).
 """
 

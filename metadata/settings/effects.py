@@ -1,7 +1,7 @@
 """Notes for settings that are stored and shown but have no effect yet.
 
 Owns which keys of topics take effect. A request that changes or describes a setting without effect gets a
-note, so that no such setting is accepted silently.
+note, so that no such setting is accepted silently. Does not refuse values: `topic_keys` does.
 """
 
 from __future__ import annotations

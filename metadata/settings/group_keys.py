@@ -1,4 +1,7 @@
-"""The configuration keys of consumer groups, as of Kafka 4.0, and a cluster's bounds for them."""
+"""The configuration keys of consumer groups, as of Kafka 4.0, and a cluster's bounds for them.
+
+Owns the keys and their check. Does not know the value in force for a group: `effective` does.
+"""
 
 from __future__ import annotations
 

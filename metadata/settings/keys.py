@@ -1,6 +1,7 @@
 """One configuration key: its type, its range, its default, and how its values are parsed (Kafka's ConfigDef).
 
-Owns the parsing of one value. The keys are in `topic_keys`, `broker_keys` and `metrics_keys`.
+Owns the parsing of one value. Knows no key by name: these are in `topic_keys`, `broker_keys` and
+`metrics_keys`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Feature levels from an operator's view: what is finalized, and which downgrades lose nothing."""
+"""Feature levels from an operator's view: what is finalized, and which downgrades lose nothing.
+
+Owns which levels changed the metadata. Does not decide on an update, as the active controller does; the
+levels that exist are in `features`.
+"""
 
 from __future__ import annotations
 

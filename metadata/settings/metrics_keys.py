@@ -1,4 +1,7 @@
-"""The configuration keys of client metrics subscriptions (KIP-714), as of Kafka 3.7."""
+"""The configuration keys of client metrics subscriptions (KIP-714), as of Kafka 3.7.
+
+Owns the keys and their check. Does not match clients with subscriptions.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
-"""Client quotas (KIP-546, KIP-612): entities, keys, which quota applies to a client, and
-filters over an image."""
+"""Client quotas (KIP-546, KIP-612): entities, keys, which quota applies to a client, and filters over an
+image.
+
+Owns the rules about entities and values. Does not measure use or delay anyone: brokers and the active
+controller do.
+"""
 
 from __future__ import annotations
 

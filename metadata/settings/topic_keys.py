@@ -1,4 +1,8 @@
-"""The configuration keys of topics, as of Kafka 3.7 (its LogConfig), with the broker keys behind them."""
+"""The configuration keys of topics, as of Kafka 3.7 (its LogConfig), with the broker keys behind them.
+
+Owns the keys and the rules across them. Does not know the value in force, which `effective` finds, or whether
+a key takes effect, which `effects` notes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Valid names of topics (Kafka's rules). Knows no image: the caller provides the lookup."""
+"""Valid names of topics (Kafka's rules).
+
+Owns the rules on length, characters and collisions. Knows no image: the caller provides the lookup.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The payloads of whole batches directly from bytes to JSON text, for batches with many partition records.
 
 Owns the fast path for PartitionRecords and PartitionChangeRecords of the usual shapes (see `columnar`):
-fields are cut out in numpy, the texts of ids and lists come from caches, and no record is created. Any other
-record goes through `dump_text`, which defines the text; a property test compares the two.
+fields are cut out in numpy, the texts of ids and lists come from caches, and no record is created. Does not
+define the text: any other record goes through `dump_text`, and a property test compares the two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Payloads directly as JSON text: the same as `dump.payload_json`, several times as fast.
 
 Owns functions generated from the schema table, one per structure and version, and caches for the texts of
-recurring ids and lists. `dump` defines the form.
+recurring ids and lists. Does not define the form: `dump` does.
 """
 
 from __future__ import annotations

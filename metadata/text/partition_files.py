@@ -1,7 +1,7 @@
 """The files beside a log's segments and in a log directory, as rows of names and values; indexes and producer
 snapshots have the names that kafka-dump-log prints.
 
-Owns which files those are, the content of their rows, and where a file is damaged. Opens no file.
+Owns which files those are, the content of their rows, and where a file is damaged. Does not open files.
 """
 
 from __future__ import annotations

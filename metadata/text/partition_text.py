@@ -1,7 +1,7 @@
 """A partition's record batches as text in kafka-dump-log's form: with `--deep-iteration --print-data-log`
 and, for the internal topics, with its decoders.
 
-Owns the lines of one batch. Touches no file.
+Owns the lines of one batch. Does not read files. The JSON of internal topics' records is in `stored_json`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records of the internal topics as JSON, in the form in which kafka-dump-log prints them from Kafka 3.8 on.
 
 Owns names and structure: `type` is the version of the key, which identifies the record's type. A consumer's
-own data in a group's record is decoded too. Touches no file.
+own data in a group's record is decoded too. Does not know batches: `partition_text` has their lines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """An image as JSON in pieces: the text of the tree of `tree.image_tree`, without building it whole.
 
-Owns only the order of the pieces; `tree` owns their content. Memory is that of one piece.
+Owns only the order of the pieces. Does not know their content, which is for `tree`. Memory is that of one
+piece.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Why a broker changed and why it cannot lead: rules over its registrations, fences and shutdowns.
 
-Owns the rules about brokers. A controller lets a broker that leads nothing shut down at once, with the same
-record that it writes when heartbeats stop (KIP-631, `BrokerHeartbeatManager` of Kafka 3.7 and 3.9).
+Owns the rules about brokers. Does not explain what their partitions did: `causes` does. A controller lets a
+broker that leads nothing shut down at once, with the same record that it writes when heartbeats stop
+(KIP-631, `BrokerHeartbeatManager` of Kafka 3.7 and 3.9).
 """
 
 from __future__ import annotations

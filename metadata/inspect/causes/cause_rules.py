@@ -1,4 +1,7 @@
-"""The rules of causes (`log why --rules`): those derived from records, and the controller's own reasons."""
+"""The rules of causes (`log why --rules`): those derived from records, and the controller's own reasons.
+
+Owns their names and the line that explains each. Does not apply them: `causes` and its neighbors do.
+"""
 
 from __future__ import annotations
 

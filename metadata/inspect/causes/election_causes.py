@@ -1,7 +1,7 @@
 """Why the quorum's leader changed, by the first record of an epoch and the silence before it.
 
 Owns the rules about elections of controllers. The log records which voters voted for the winner (KIP-595),
-but not why a candidate stood for election.
+but not why a candidate stood for election. Does not read the log: its caller measures the silence.
 """
 
 from __future__ import annotations

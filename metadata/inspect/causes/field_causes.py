@@ -1,7 +1,7 @@
 """Which causes of a partition change explain one of its fields.
 
 One record may move the leader for one reason and remove another broker from the ISR for another. Owns that
-choice; `causes` finds the causes. If no broker of the ISR leads, causes of the whole ISR count.
+choice. Does not find causes: `causes` does. If no broker of the ISR leads, causes of the whole ISR count.
 """
 
 from __future__ import annotations

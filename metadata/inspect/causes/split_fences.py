@@ -1,8 +1,8 @@
 """Holds back events of a fence that spans several batches until the last one explains them.
 
-Owns the wait. A controller splits the fence (or shutdown) of a broker with thousands of partitions, and only
-the last batch holds the broker's own record. Until then the first batches look like leaders that resigned and
-followers that lagged.
+Owns the wait. Does not know which events a fence may explain: its caller names them. A controller splits the
+fence (or shutdown) of a broker with thousands of partitions, and only the last batch holds the broker's own
+record. Until then the first batches look like leaders that resigned and followers that lagged.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""What records did to partitions and brokers, as values: each one before and after, and a batch as a
-whole."""
+"""What records did to partitions and brokers, as values: each one before and after, and a batch as a whole.
+
+Owns the form of these values. Does not replay records, which `changes` does, or find causes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A stretch of one-record partition changes handled at once: what each found and left, as steps.
 
-Owns the step from columns to objects, for the changes that a caller wants. Derives nothing.
+Owns the step from columns to objects, for the changes that a caller wants. Does not derive causes or events,
+or replay: `columnar` applies the changes.
 """
 
 from __future__ import annotations

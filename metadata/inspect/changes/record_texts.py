@@ -1,4 +1,7 @@
-"""Settings, quotas, ACLs and credentials in words. Owns only the texts; none of them contains a secret."""
+"""Settings, quotas, ACLs and credentials in words.
+
+Owns only the texts, and must not put a secret into one. Texts of whole records are in `text`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The result of a search over a log: the offset at which an expression turned, and how certain that is."""
+"""The result of a search over a log: the offset at which an expression turned, and how certain that is.
+
+Owns the form of the result. Does not search: `bisect` does.
+"""
 
 from __future__ import annotations
 

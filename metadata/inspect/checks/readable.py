@@ -1,6 +1,7 @@
 """Which attributes an expression about an image may use, so that it reads values and nothing else.
 
-An attribute is refused by name before the expression runs: the names of everything that writes, reaches the
+Owns the list of refused names. Does not know the expression, which `predicate` checks against it. An
+attribute is refused by name before the expression runs: the names of everything that writes, reaches the
 columns below an image, or belongs to code instead of data. Any other name is read, or is an error at run
 time.
 """

@@ -1,4 +1,7 @@
-"""The target of a user's question: an entity and optionally one of its fields, as text. Knows no log."""
+"""The target of a user's question: an entity and optionally one of its fields, as text.
+
+Owns how people write one. Knows no log: `suggest` finds names that exist in one.
+"""
 
 from __future__ import annotations
 

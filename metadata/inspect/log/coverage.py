@@ -1,7 +1,7 @@
 """What an answer did not cover, as ranges of offsets with the reason, and where a log's state is known.
 
-All tools share one form: they add `Uncovered` values to a `Coverage`. Text output prints each as a line, JSON
-has them under `uncovered`, and any of them changes the exit code. Knows no terminal.
+Owns the form that all tools share: they add `Uncovered` values to a `Coverage`. Text output prints each as a
+line, JSON has them under `uncovered`, and any of them changes the exit code. Knows no terminal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Places in a log as a user names them: an offset, or a time. Knows no files."""
+"""Places in a log as a user names them: an offset, or a time.
+
+Owns the forms of both, and times as text. Knows no files: `places` says what is shown for a place.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The quorum's leader and voters according to control records, and the search for the newest of those
 records.
 
-Images hold neither, and snapshots hold only the voters (KIP-853), so tools keep this beside them.
+Owns that view and the search. Does not know images, which hold neither; snapshots hold only the voters
+(KIP-853), so tools keep the view beside an image.
 """
 
 from __future__ import annotations

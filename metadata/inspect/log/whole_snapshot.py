@@ -1,4 +1,8 @@
-"""Whether a snapshot is usable. Reads one file; does not know the log beside it."""
+"""Whether a snapshot is usable.
+
+Owns that check, for which it loads the snapshot. Reads one file; does not know the log beside it, or whether
+it continues from there.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Damage of one node's log that another node's log makes up for, as events of their common log.
 
-Owns the events and their order among others. `merge` finds what each node lost.
+Owns the events and their order among others. Does not compare logs: `merge` finds what each node lost.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the comparison batch by batch and byte by byte (Raft's log matching: the same offset and epoch mean the
 same content), which log is followed where they differ, and what one node lost that another has. `merged_log`
-reads the result. Judges no records. The logs are read once, side by side.
+reads the result. Does not know what records mean. The logs are read once, side by side.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The logs of several nodes read as one: each stretch from a node that has it.
 
-Owns joining the pieces and the snapshots; `merge` decides where they come from. To every tool it is a
-`MetadataLog`.
+Owns joining the pieces and the snapshots. Does not compare logs: `merge` decides where the pieces come from.
+To every tool it is a `MetadataLog`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Several nodes' logs below one path: which there are, which node each belongs to, which is most caught-up.
 
 Owns the search for logs below a directory, the short names that distinguish nodes, and the choice of the log
-that represents all. `merge` compares and merges them. Reads only.
+that represents all. Reads only, and does not compare the logs: `merge` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One node's log, read beside others: its next batch, what it lacks, and what was damaged.
 
-Knows nothing of the other logs. A damaged base offset or epoch is corrected from the next batch, as in a
-repair.
+Owns what is next in this log, and the lines about its damage. Knows nothing of the other logs: `merge`
+compares. A damaged base offset or epoch is corrected from the next batch, as in a repair.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One pass of a repair over a log: batches in, batches out, replayed on the way.
 
-Owns what happens to each batch, where the new log begins and which snapshots are copied; `rewrite` makes the
-bytes, `log_copy` the files. Memory is that of two images.
+Owns what happens to each batch, where the new log begins and which snapshots are copied. Does not make bytes
+or files: `rewrite` and `log_copy` do. Memory is that of two images.
 """
 
 from __future__ import annotations

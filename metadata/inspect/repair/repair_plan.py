@@ -1,4 +1,7 @@
-"""What a repair can be asked to do, and its report. Values only."""
+"""What a repair can be asked to do, and its report.
+
+Owns both as values. Does not read or write a log: `repair_pass` does.
+"""
 
 from __future__ import annotations
 

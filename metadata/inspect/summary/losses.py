@@ -1,6 +1,6 @@
 """The summary's section about committed records that are lost, according to the nodes' own notes.
 
-Owns its rows and texts; `nodes.lost` and `nodes.merge` find the losses. Reads no records.
+Owns its rows and texts; `nodes.lost` and `nodes.merge` find the losses. Does not read records.
 """
 
 from __future__ import annotations

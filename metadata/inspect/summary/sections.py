@@ -1,4 +1,7 @@
-"""The structure of a summary: sections with a heading that sums up, and the most important rows."""
+"""The structure of a summary: sections with a heading that sums up, and the most important rows.
+
+Owns the structure. Does not know what a section is about: `summary` and `losses` fill them.
+"""
 
 from __future__ import annotations
 

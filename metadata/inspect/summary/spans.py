@@ -1,7 +1,8 @@
 """Spans without a leader or under min ISR, and brokers' fenced times, summed up from events.
 
 Owns the sums: spans that begin and end together are one, and only the part in the requested range counts.
-Sees only events, so that nothing about records is decided twice.
+Knows events, not records, so that nothing about records is decided twice: `timeline.spans` finds when a span
+begins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What one record did to a broker, as events. Knows no files; keeps nothing between batches."""
+"""What one record did to a broker, as events.
+
+Owns which changes of a broker are events, and their texts. Knows no files; keeps nothing between batches, as
+`broker_spans` does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One event of a timeline, and its severity."""
+"""One event of a timeline, and its severity.
+
+Owns the fields of an event and the order of severities. Does not know which records make one: `event_groups`
+and its neighbors do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Which partitions are without a leader, under min ISR or being reassigned, and since when."""
+"""Which partitions are without a leader, under min ISR or being reassigned, and since when.
+
+Owns the open spans of a walk. Does not write events about them: its callers do. Brokers' spans are in
+`broker_spans`.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Owns the proof that a stretch may be checked as a whole: it changes only partitions, all of them known, and
 each change has the form that a correct controller writes. The versions of the rows are then the states after
-the batches, and a broken rule belongs to the batch that broke it. Anything unusual is left to the caller,
-batch by batch.
+the batches, and a broken rule belongs to the batch that broke it. Does not handle anything unusual: that is
+left to the caller, batch by batch.
 """
 
 from __future__ import annotations

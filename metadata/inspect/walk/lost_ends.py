@@ -1,6 +1,7 @@
 """Whether a metadata transaction (KIP-868) that is open before lost records ends after them, or among them.
 
-Owns the look ahead in raw bytes; a log has few transactions. The caller decides what becomes of one.
+Owns the look ahead in raw bytes; a log has few transactions. Does not replay, or decide what becomes of a
+transaction: `walk` does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Repairs damaged base offsets and leader epochs of batches, using the batches around them.
 
 Both are outside a batch's CRC, so a flipped bit there damages no record: if the next batch continues as if
-the number were the one that fits, that number is restored, and nothing is lost. Owns that rule. Touches no
-file; keeps one batch.
+the number were the one that fits, that number is restored, and nothing is lost. Owns that rule. Does not
+touch files or records, and keeps one batch.
 """
 
 from __future__ import annotations

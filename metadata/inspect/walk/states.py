@@ -1,7 +1,7 @@
 """The state at any place of a log, and the walk from one place to another, batch by batch.
 
-Owns where to begin: the nearest whole snapshot. `walk` owns the walk itself. Memory is that of an image:
-batches are not kept.
+Owns where to begin: the nearest whole snapshot. Does not know what to do at damage: `walk` does. Memory is
+that of an image: batches are not kept.
 """
 
 from __future__ import annotations

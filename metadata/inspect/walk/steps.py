@@ -1,4 +1,7 @@
-"""What a walk over a log yields: states, steps between them, and stretches passed over. Values only."""
+"""What a walk over a log yields: states, steps between them, and stretches passed over.
+
+Owns these values. Does not read or replay a log: `walk` does.
+"""
 
 from __future__ import annotations
 

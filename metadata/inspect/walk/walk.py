@@ -1,7 +1,7 @@
 """Goes through a log once, batch by batch, and replays it; the engine of `states`.
 
 Owns what happens at damage (stop, or continue past it), at a damaged base offset, and at records that cannot
-be applied (skipped, counted, reported). Only `metadata.replay` owns what records mean.
+be applied (skipped, counted, reported). Does not know what records mean: `metadata.replay` does.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Owns where a chain begins: at the newest snapshot from which the log holds everything asked for, such as one
 without the topic. For the last few links it begins at the newest snapshot and moves further and further back
 as long as that is not enough; failing that, at the log's beginning. At offset 0 the state is empty. In a
-trimmed log, it is that of the oldest snapshot, and before that what records say on their own. `why` owns the
-chain.
+trimmed log, it is that of the oldest snapshot, and before that what records say on their own. Does not know
+which records are links: `why` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The quorum's fields for a `why` chain: after its records so far, and before the newest.
 
-Owns which of them are known, and why each of the quorum's records changed them.
+Owns which of them are known, and why each of the quorum's records changed them. Does not know the fields of
+other entities: those are read from an image.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Answers that need no decision: the quorum, the committed image, and the id of the active controller.
 
-Pure: builds a response from a node's present state. Knows no node.
+Owns what these answers contain. Pure: builds a response from Raft's state or an image, and knows neither the
+node nor when an answer may leave (`active.read_queue`).
 """
 
 from __future__ import annotations

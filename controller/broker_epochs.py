@@ -1,4 +1,7 @@
-"""Broker epochs: whether a request comes from the process that is registered. Knows no kind of request."""
+"""Broker epochs: whether a request comes from the process that is registered.
+
+Owns that check and its refusal. Knows no kind of request; what makes a new epoch is in `brokers.brokers`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The configuration of a controller node. Owns names, units and defaults; reads no file.
+"""The configuration of a controller node.
+
+Owns names, units and defaults. Does not read files: `runtime.config.node` does.
 
 Durations are in ms and sizes in bytes, as the names say; 0 switches off periodic work where noted.
 """

@@ -1,5 +1,9 @@
 """Encodes records as one batch, in the versions of the metadata.version level, and computes the state after
-it."""
+it.
+
+Owns the choice between records one by one and in columns. Does not append the batch: the node does, through
+Raft.
+"""
 
 from __future__ import annotations
 

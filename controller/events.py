@@ -1,5 +1,7 @@
 """The inputs and outputs of a controller node, as values.
 
+Owns the events and effects that only a controller has, and does not order them: `node` does.
+
 In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, in an order that
 the driver and the simulator keep; the node has already held back everything that had to wait for a disk or
 for a commit, so an effect can be executed as it comes. The events and effects of every node with a Raft core

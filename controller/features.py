@@ -1,4 +1,8 @@
-"""What finalized feature levels require of a broker, and what they allow the controller to write (S2.14)."""
+"""What finalized feature levels require of a broker, and what they allow the controller to write (S2.14).
+
+Owns the levels from which a record may be written. Does not know how a level changes:
+`settings.feature_levels` does.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Voters that report another cluster: whether the wrong directory is theirs or this node's.
 
-One voter of another cluster means a wrong address. When there are so many that the others are not a majority,
-the directory of this node is the foreign one, and waiting does not help.
+Owns that judgment and the reports behind it. Does not end the process: its caller does. One voter of another
+cluster means a wrong address. When there are so many that the others are not a majority, the directory of
+this node is the foreign one, and waiting does not help.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Invariants of a controller node after every input. Called by tests and by the simulator."""
+"""Invariants of a controller node after every input, for tests and the simulator.
+
+Owns the conditions across the node's parts. Does not check images, which `metadata.invariants` does, or Raft,
+which `raft.invariants` does.
+"""
 
 from __future__ import annotations
 

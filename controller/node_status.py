@@ -1,6 +1,7 @@
 """What a controller node reports about itself, for operators.
 
-Reads a node between two of its inputs; changes nothing.
+Owns the mapping from a node's parts to its status. Reads a node between two of its inputs, and must not
+change it. Metrics are in `server.metrics`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Keys that a request names more than once. Linear: a request may name tens of thousands."""
+"""Keys that a request names more than once.
+
+Owns the search, which is linear: a request may name tens of thousands. Does not know what a key means or
+whether a repetition is refused: the decision does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A decision: the records to write and the answer. Does not know what decides or appends."""
+"""A decision: the records to write and the answer.
+
+Owns these values. Does not know what decides or appends; what a turn also remembers and does next is in
+`active.outcome`.
+"""
 
 from __future__ import annotations
 

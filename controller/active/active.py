@@ -2,7 +2,7 @@
 value.
 
 Lives for one leadership, and only while everything before it is applied. Owns which decision a turn belongs
-to, and when there is something to do without a request. Appends and answers nothing: the node does.
+to; `steps` owns when there is something to do without a request. Does not append or answer: the node does.
 """
 
 from __future__ import annotations

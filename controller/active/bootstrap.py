@@ -1,5 +1,8 @@
 """The records that a new active controller writes before it serves: the end of an interrupted transaction,
-and a cluster's first records, as Kafka 3.7 writes them."""
+and a cluster's first records, as Kafka 3.7 writes them.
+
+Owns which records these are. Does not know when they are written: `steps` does.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Registration and removal of brokers at the active controller: which requests wait for what, and sessions.
 
-Decides what is written, answered and remembered; changes nothing itself. The conditions for a registration
-are in `brokers`, what is remembered beside it is in `broker_ids`.
+Owns the order of requests about one broker. Decides what is written, answered and remembered, and does not
+change state: `state` does. The conditions for a registration are in `brokers`, what is remembered beside it
+is in `broker_ids`.
 """
 
 from __future__ import annotations

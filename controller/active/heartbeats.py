@@ -1,7 +1,7 @@
 """Heartbeats at the active controller: leases, and the changes of state that they cause (K9, K10).
 
-Decides from a heartbeat what is written, answered and remembered; changes nothing itself. The edges are in
-`lifecycle`, the records in `brokers` and `partitions`.
+Owns what a heartbeat leads to: what is written, answered and remembered. Does not change state: `state` does.
+The edges are in `lifecycle`, the records in `brokers` and `partitions`.
 """
 
 from __future__ import annotations

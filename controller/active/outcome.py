@@ -1,7 +1,7 @@
 """The result of one turn of the active controller, as a value that the node carries out.
 
-A decision changes nothing. Everything that it wants written, answered, remembered and done next is in its
-`Outcome`.
+Owns the form of an outcome. A decision must not change state: everything that it wants written, answered,
+remembered and done next is in its `Outcome`.
 """
 
 from __future__ import annotations

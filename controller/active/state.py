@@ -1,7 +1,7 @@
 """The state on which the active controller decides: the newest image, and the soft state of this leadership.
 
-Decisions read it. It changes in one place, `take_up`, when the records of an `Outcome` have been appended.
-Never logged, gone with leadership.
+Owns this state. Decisions read it and must not change it. It changes in one place, `take_up`, when the
+records of an `Outcome` have been appended. Never logged, gone with leadership.
 """
 
 from __future__ import annotations

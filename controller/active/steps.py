@@ -1,7 +1,7 @@
 """What the active controller does without a request: when its leadership begins, and when time has passed.
 
 Each step is decided like a request and changes nothing but its own clock: one that is due once per interval
-notes that it was taken. Owns when there is something to do.
+notes that it was taken. Owns when there is something to do. Does not know requests: `active` decides those.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Turns of the active controller in their order, and requests that wait until it may take them.
 
-Owns order and number. Decides and answers nothing: the node decides which may go and answers refused ones.
+Owns order and number. Does not decide or answer: the node decides which may go and answers refused ones.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Work of the active controller that is longer than one batch: done in slices, each valid alone.
 
-Owns what is due and the next slice of it on the newest image. Soft state: a new active controller finds
-interrupted work in the image (a broker that is still unfenced gets a new session; a broker in controlled
-shutdown or with dead directories keeps sending heartbeats; leaderless partitions are looked for once, and so
-are eligible leaders that are left from before the feature was switched off).
+Owns what is due and the next slice of it on the newest image. Does not append or wait for a slice: the node
+does. Soft state: a new active controller finds interrupted work in the image (a broker that is still unfenced
+gets a new session; a broker in controlled shutdown or with dead directories keeps sending heartbeats;
+leaderless partitions are looked for once, and so are eligible leaders that are left from before the feature
+was switched off).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Decisions about broker ids (S0): which id a new broker gets, which keys and ids are remembered, which
 forgotten.
 
-Pure: an image, a request and the active controller's knowledge of live brokers go in; records and answers
-come out. The broker itself does the steps that need no controller (an explicit id, a surviving
-meta.properties), in `broker.identity`; the form of the entries is in `metadata.broker_ids`.
+Owns steps 3 to 5 of S0.1. Pure: an image, a request and the active controller's knowledge of live brokers go
+in; records and answers come out. Does not know the steps that need no controller (an explicit id, a surviving
+meta.properties), which a broker does in `broker.identity`; the form of the entries is in
+`metadata.broker_ids`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decisions about one broker: registration, its state, its failure, its return (K7-K10, S2.37).
 
-Pure: an image and a few facts from the sessions go in, records and answers come out. Knows nothing of
-batches, offsets of the log end, or other waiting requests.
+Owns the conditions and the records. Pure: an image and a few facts from the sessions go in, records and
+answers come out. Knows nothing of batches, offsets of the log end, or other waiting requests.
 """
 
 from __future__ import annotations

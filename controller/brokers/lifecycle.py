@@ -1,7 +1,7 @@
 """A broker's states as the active controller sees them, and the transitions between them, as a table.
 
-Every possible change of a broker's state is a row of `TRANSITIONS` (S2.37, K9); anything else is refused.
-Knows no image, no sessions and no records: `brokers.py` carries the transitions out.
+Owns the table: every possible change of a broker's state is a row of `TRANSITIONS` (S2.37, K9); anything else
+is refused. Knows no image, no sessions and no records: `brokers.py` carries the transitions out.
 """
 
 from __future__ import annotations

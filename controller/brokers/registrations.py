@@ -1,6 +1,7 @@
 """Registrations of controllers (KIP-919): their identity and the feature levels that they support.
 
-A level is only finalized when every voter has reported that it supports it (see `feature_levels`).
+Owns the decision and the record. Does not know when a level is finalized, which needs a report from every
+voter (`settings.feature_levels`); registrations of brokers are in `brokers`.
 """
 
 from __future__ import annotations

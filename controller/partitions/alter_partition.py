@@ -1,8 +1,8 @@
 """Which changes of its ISR a partition's leader may make (KIP-497, KIP-841, KIP-903; S4.10).
 
-Pure: an image, the rules on it and a request go in. Every refusal leaves the partition unchanged; the order
-of the checks is Kafka's, so that a leader first learns what it can act on: whether it or this controller is
-newer.
+Owns the refusals. Does not choose a leader or write the record: `partition_change` does. Pure: an image, the
+rules on it and a request go in. Every refusal leaves the partition unchanged; the order of the checks is
+Kafka's, so that a leader first learns what it can act on: whether it or this controller is newer.
 """
 
 from __future__ import annotations

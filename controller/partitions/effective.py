@@ -1,6 +1,6 @@
 """The topic settings that decisions use, as values; Kafka's default where none is set.
 
-Owns the parsing of their text; where a text comes from is `metadata.settings.effective`. Validates nothing:
+Owns the parsing of their text; where a text comes from is `metadata.settings.effective`. Does not validate:
 what is in the log counts.
 """
 

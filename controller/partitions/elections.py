@@ -1,6 +1,7 @@
 """Elections on request: preferred leaders, and unclean ones where no replica in sync is alive (KIP-460).
 
-Pure. Elections caused by brokers that come and go are in `partitions`.
+Owns which partitions a request concerns, and their results. Pure. Knows nothing of elections caused by
+brokers that come and go, which are in `partitions`.
 """
 
 from __future__ import annotations

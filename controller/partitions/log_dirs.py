@@ -1,7 +1,8 @@
 """The log directory of each replica, as reported by brokers (KIP-858 AssignReplicasToDirs, S3.9).
 
-Pure. A directory that its broker has not registered as online is offline: the record that places a replica
-there also takes it out of leadership and ISR. Failed directories are `partitions`' and `heartbeats`'.
+Owns the answer to these reports. Pure. A directory that its broker has not registered as online is offline:
+the record that places a replica there also takes it out of leadership and ISR. Does not handle directories
+that fail: `partitions` and `heartbeats` do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Turns the wanted state of a partition into the smallest record that reaches it, elections included.
 
-The only place that writes a PartitionChangeRecord: fencing, unfencing, controlled shutdown, AlterPartition,
+Owns the PartitionChangeRecord for one partition: fencing, unfencing, controlled shutdown, AlterPartition,
 elections, failed directories and reassignments state a `Target`, and `build_change` finds the leader, ends a
 reassignment that is complete, keeps the eligible leader replicas (KIP-966) and leaves out what does not
 change. Knows no requests and no sessions: a function decides which brokers may lead, settings are in `Rules`.

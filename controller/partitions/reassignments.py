@@ -1,7 +1,8 @@
 """Decisions about moving replicas: start, replace, cancel (KIP-455, S4.17, S4.18).
 
-Pure: an image, the rules on it and a request go in. The end of a reassignment is not decided here: every
-change of the partition goes through `partition_change`, which ends it as soon as the ISR contains the target.
+Owns the start, the replacement and the cancellation. Pure: an image, the rules on it and a request go in.
+Does not decide the end of a reassignment: every change of the partition goes through `partition_change`,
+which ends it as soon as the ISR contains the target.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decisions on topics: create, grow and delete, with one result per topic of a request (S4.12).
 
-Pure: the brokers that may hold replicas come as a list of candidates, new ids from a function. Writes one
-batch per request; does not know its size in bytes (a batch over 8 MiB is refused by its encoder, with
-`refuse_all`).
+Owns the checks of a request: names, configurations, replica lists. Pure: the brokers that may hold replicas
+come as a list of candidates, new ids from a function. Writes one batch per request; does not know its size in
+bytes (a batch over 8 MiB is refused by its encoder, with `refuse_all`).
 """
 
 from __future__ import annotations

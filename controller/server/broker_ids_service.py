@@ -1,6 +1,7 @@
 """The gRPC service for broker ids: new brokers request one, operators and tools read and write bindings.
 
 Owns the path of a request into the node's inbox and of its answer back, as `services` does for the others.
+Does not decide which id a broker gets: `controller.brokers.broker_ids` does.
 """
 
 from __future__ import annotations

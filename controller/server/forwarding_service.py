@@ -1,7 +1,7 @@
 """The gRPC service for clients' requests in Kafka's protocol that brokers forward to the active controller.
 
-Owns the path of a frame into the node's inbox and of its answer back. What a frame means is
-`runtime.kafka`'s.
+Owns the path of a frame into the node's inbox and of its answer back. Does not know what a frame means:
+`runtime.kafka` does.
 """
 
 from __future__ import annotations

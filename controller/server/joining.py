@@ -1,7 +1,7 @@
 """An observing controller requests automatically to be made a voter (controller.quorum.auto.join.enable).
 
-Owns when the request is sent, and where: `controller.voters.joining` decides which request. The leader
-decides whether the node has nearly caught up, and whether a change may begin.
+Owns when the request is sent, and where. Does not know which request: `controller.voters.joining` decides.
+The leader decides whether the node has nearly caught up, and whether a change may begin.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A controller as a process: opens its directory, joins the quorum, serves brokers and operators.
 
-Owns the order in which a controller starts and stops. All decisions are in `controller`.
+Owns the order in which a controller starts and stops. Must not decide anything about the cluster:
+`controller` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A controller's metrics, read from its node between two of its inputs.
 
-Owns which value is which metric. Changes nothing, counts only partitions, and those in slices.
+Owns which value is which metric. Must not change the node or hold it up: it counts only partitions, and those
+in slices.
 """
 
 from __future__ import annotations

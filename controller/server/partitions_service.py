@@ -1,6 +1,7 @@
 """The gRPC service for partitions: brokers' reports of ISRs and directories.
 
 Owns the path of a request into the node's inbox and of its answer back, as `services` does for the others.
+Does not decide on a report: `controller.partitions` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The gRPC service that changes the quorum's voters (KIP-853) and registers controllers (KIP-919).
 
 Owns the path of a request to `voter_changes` or the node's inbox, and of its answer back, as `services` does
-for the others.
+for the others. Does not check a new voter: `voter_changes` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Decisions on access control entries: add and remove, with one result per entry and per filter."""
+"""Decisions on access control entries: add and remove, with one result per entry and per filter.
+
+Owns the records and their limit. Does not decide what an entry permits: `metadata.access` does.
+"""
 
 from __future__ import annotations
 

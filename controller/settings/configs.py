@@ -1,6 +1,7 @@
 """Decisions on configurations: set, delete, append and subtract, with one result per resource.
 
-A resource changes as a whole or not at all. The known keys are in `metadata.settings`.
+Owns the records: a resource changes as a whole or not at all. Does not know keys and valid values:
+`metadata.settings` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Decisions on feature levels (KIP-584, KIP-778): which nodes must support a level before it is finalized.
 
-Follows Kafka 3.7: each feature of a request is decided on its own, and no downgrade may lose metadata.
+Owns the refusals and the records. Does not know what a level lets the controller write: `controller.features`
+does. Follows Kafka 3.7: each feature of a request is decided on its own, and no downgrade may lose metadata.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Decisions on producer ids (KIP-730): each block goes to one broker and is never given again."""
+"""Decisions on producer ids (KIP-730): each block goes to one broker and is never given again.
+
+Owns the size of a block. Knows no producers: the broker gives out the ids of its block.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Decisions on client quotas (KIP-546): set and remove, with one result per entity of a request."""
+"""Decisions on client quotas (KIP-546): set and remove, with one result per entity of a request.
+
+Owns the records. Does not know which entities and values are valid (`metadata.settings.quotas`), and applies
+no quota.
+"""
 
 from __future__ import annotations
 

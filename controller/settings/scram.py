@@ -1,6 +1,7 @@
 """Decisions on SCRAM credentials (KIP-554, KIP-900), with one result per user of a request.
 
-The request has the salted password; only the keys that RFC 5802 lets a server keep are written.
+Owns the records, in which only the keys are that RFC 5802 lets a server keep. Must not write the salted
+password of the request, and does not derive keys: `metadata.settings.scram` does.
 """
 
 from __future__ import annotations

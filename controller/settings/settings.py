@@ -1,4 +1,8 @@
-"""Maps a request about settings to the decision on it. Owns only the dispatch."""
+"""Maps a request about settings to the decision on it.
+
+Owns only the dispatch. Does not decide: the modules beside it do, and `brokers.registrations` for
+controllers.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Translates changes of voters between clients' requests and Raft's (KIP-853), and builds the first voters'
-record when a quorum is upgraded. Raft decides.
+record when a quorum is upgraded.
 
-A client's request goes into Raft under the negative of its key, so that Raft's answers to clients and those
-to peers are distinguished by their keys.
+Owns the translation both ways. Does not decide on a change: Raft does. A client's request goes into Raft
+under the negative of its key, so that Raft's answers to clients and those to peers are distinguished by their
+keys.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Whether an observing controller requests to be made a voter, and which request it sends.
 
-Pure: from Raft's state here and the answers of others to one request at a time. Ensures that the entry of a
-directory that this node lost is removed first, as in Kafka 4.2, and, unlike there, that it is not removed
-while that directory is in use: otherwise two machines with one id would replace each other forever.
+Owns the choice between adding this node and removing an old entry of it. Knows no clock and no connections:
+`server.joining` sends. Pure: from Raft's state here and the answers of others to one request at a time.
+Ensures that the entry of a directory that this node lost is removed first, as in Kafka 4.2, and, unlike
+there, that it is not removed while that directory is in use: otherwise two machines with one id would replace
+each other forever.
 """
 
 from __future__ import annotations

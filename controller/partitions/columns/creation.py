@@ -1,4 +1,8 @@
-"""Many new partitions of a topic at once, in columns. `new_partitions` defines a single one."""
+"""Many new partitions of a topic at once, in columns.
+
+Owns the column form of new partitions that are in sync from the start. Must not differ from `new_partitions`,
+which defines a single one and makes all others.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Owns the column form of what `partition_change` decides for one partition, for rows of the plain shape: no
 ongoing reassignment, no recovery, no eligible replica outside the ISR, a clean election or none, all in
-online directories. Other rows are returned for the caller to decide one by one. A property test shows that
-both ways agree.
+online directories. Does not decide other rows: they are returned to the caller, which decides them one by
+one. A property test shows that both ways agree.
 """
 
 from __future__ import annotations

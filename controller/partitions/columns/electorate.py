@@ -1,4 +1,7 @@
-"""Which replicas may lead, as tables over broker ids and directory codes. Built once for many partitions."""
+"""Which replicas may lead, as tables over broker ids and directory codes.
+
+Owns the tables, built once for many partitions. Does not elect: `elections` does.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Finds the partitions that name a broker, chunk by chunk, and remembers which chunks need no second look.
 
-Owns the memory between the slices of one piece of work. Chunks are copy-on-write: as long as a chunk is the
-same object, the findings in it are valid, whatever changed elsewhere between two slices.
+Owns the memory between the slices of one piece of work. Does not decide what changes in a row: `elections`
+and `slices` do. Chunks are copy-on-write: as long as a chunk is the same object, the findings in it are
+valid, whatever changed elsewhere between two slices.
 """
 
 from __future__ import annotations

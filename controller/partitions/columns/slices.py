@@ -1,7 +1,7 @@
 """Bounded batches of partition changes: columns decide what they can, the rest is decided one by one.
 
-Owns how rows become a slice. The caller passes the change in both forms, which must agree. Each slice is
-computed from the current image and is valid alone.
+Owns how rows become a slice. Does not know the change: the caller passes it in both forms, which must agree.
+Each slice is computed from the current image and is valid alone.
 """
 
 from __future__ import annotations

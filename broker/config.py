@@ -1,4 +1,8 @@
-"""The configuration of a broker's core. Names are Kafka's keys in snake case."""
+"""The configuration of a broker's core.
+
+Owns the values and their bounds across keys; names are Kafka's keys in snake case. Does not read files, which
+`runtime.config.node` does, or know replicas and coordinators, which have configurations of their own.
+"""
 
 from __future__ import annotations
 

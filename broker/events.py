@@ -1,5 +1,7 @@
 """The inputs and outputs of a broker node, as values.
 
+Owns the events and effects of the lifecycle, and does not order them: `node` does.
+
 In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, which the driver
 executes in order; effects that had to wait for a disk were already held back. Inputs and outputs of partition
 data are in `broker.replica.events`.

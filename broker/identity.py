@@ -1,8 +1,8 @@
 """Which broker this is, according to its configuration and its own directories (S0.1 to S0.4, S0.27).
 
-Pure: the contents of the directories go in; what is known, what to request and what to write comes out. The
-shell sends the requests and writes the files (`broker.server.identity`); steps 3 to 5 of S0.1 are the active
-controller's.
+Owns the steps that need no controller. Pure: the contents of the directories go in; what is known, what to
+request and what to write comes out. Does not send the requests or write the files, which
+`broker.server.identity` does; steps 3 to 5 of S0.1 are the active controller's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What a broker reports about itself, assembled from its parts. Decides nothing."""
+"""What a broker reports about itself, assembled from its parts.
+
+Owns the status, and the error that a client gets while the broker does not serve. Does not decide or change
+anything; figures of replicas are in `replica.status`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The configuration of a broker's coordinators."""
+"""The configuration of a broker's coordinators.
+
+Owns what groups and transactions share, and their internal topics. Does not read files, or know the rules of
+either, which have configurations of their own.
+"""
 
 from __future__ import annotations
 

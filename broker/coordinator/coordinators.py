@@ -1,6 +1,7 @@
 """All coordinators of a broker: one shard per partition of an internal topic that it leads.
 
-Owns the set of shards, and their timers. Pure, and part of the replica manager's inputs (`LogUser`).
+Owns the set of shards, and their timers. Pure, and part of the replica manager's inputs (`LogUser`). Knows no
+kind of coordinator, which `kinds` lists, and does not replay records: `shard` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The internal topics that have coordinators, and of what kind."""
+"""The internal topics that have coordinators, and of what kind.
+
+Owns that list: the only place where groups and transactions meet. Does not run them: `coordinators` does.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The interface of a coordinator's state machine, and the values that it exchanges with its shard.
 
-Groups and transactions each are one such state machine per partition of their internal topic. It knows no
-log: it decides on its newest state and returns what to store; the shard stores it, replays it, and answers
-when it is committed.
+Groups and transactions each are one such state machine per partition of their internal topic. Owns the
+interface, and no implementation. A state machine knows no log: it decides on its newest state and returns
+what to store; the shard stores it, replays it, and answers when it is committed.
 """
 
 from __future__ import annotations

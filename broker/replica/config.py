@@ -1,4 +1,7 @@
-"""The configuration of a broker's replicas. Names are Kafka's keys in snake case."""
+"""The configuration of a broker's replicas.
+
+Owns the values; names are Kafka's keys in snake case. Does not know what a topic sets: `topic_settings` does.
+"""
 
 from __future__ import annotations
 

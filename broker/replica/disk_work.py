@@ -1,10 +1,10 @@
 """The work that a broker's replicas give to their log directories, and the directories' reports, as values.
 
-Work is named by (directory id, partition, `incarnation`). The manager gives a replica a new incarnation
-whenever earlier work must no longer count (recreated, truncated, moved), and drops reports on older ones. A
-directory carries out its work in the order given; its reports come in that order too. Reads may overtake. A
-disk error is never a report on one work item: it is one `DirectoryFailed`, after which the directory reports
-nothing more.
+Owns the two lists and their contract. Knows no files: `store` carries the work out. Work is named by
+(directory id, partition, `incarnation`). The manager gives a replica a new incarnation whenever earlier work
+must no longer count (recreated, truncated, moved), and drops reports on older ones. A directory carries out
+its work in the order given; its reports come in that order too. Reads may overtake. A disk error is never a
+report on one work item: it is one `DirectoryFailed`, after which the directory reports nothing more.
 """
 
 from __future__ import annotations

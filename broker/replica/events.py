@@ -1,6 +1,6 @@
 """The inputs and outputs of a broker's replica manager, as values.
 
-`disk_work` has those of the log directories.
+Owns those to and from clients, peers and the controllers. Knows nothing of the disks: `disk_work` has theirs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a start finds in a log directory. Values only."""
+"""What a start finds in a log directory.
+
+Owns these values. Does not look: `store.open` does. What becomes of a replica is decided in `placement`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A broker's replicas as it sees them at one moment: figures for metrics. Values only."""
+"""A broker's replicas as it sees them at one moment: figures for metrics.
+
+Owns the values. Does not count: `requests.describe` does. Knows no metric's name, which `server.metrics` has.
+"""
 
 from __future__ import annotations
 

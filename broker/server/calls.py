@@ -1,4 +1,7 @@
-"""Calls in progress: each is a task, and none outlives its owner. Knows no call."""
+"""Calls in progress: each is a task, and none outlives its owner.
+
+Owns the tasks. Knows no call: what it sends and how it fails is for the owner, such as `controllers`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sends registrations and heartbeats to a controller: one at a time, each with one outcome.
 
-Owns the channels to the controllers, and the streams that carry heartbeats. The broker node decides where a
-request goes, and what an answer means.
+Owns the channels to the controllers, and the streams that carry heartbeats. Does not decide where a request
+goes, or what an answer means: the broker node does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Settles a broker's id before it opens its directories, and writes it into them (S0.1, S0.26).
 
-Owns the requests and the writing; `broker.identity` and the active controller decide which id it is. Does
-nothing unless `broker.id.generation.enable` is set: otherwise directories are formatted by hand. A broker may
-format its own: it has no vote, so an emptied disk can lose nothing that was committed.
+Owns the requests and the writing. Does not decide which id it is: `broker.identity` and the active controller
+do. Has no effect unless `broker.id.generation.enable` is set: otherwise directories are formatted by hand. A
+broker may format its own: it has no vote, so an emptied disk can lose nothing that was committed.
 """
 
 from __future__ import annotations

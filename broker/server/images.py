@@ -1,4 +1,8 @@
-"""Reads of a broker's image by its services."""
+"""Reads of a broker's image by its services.
+
+Owns the answer to a read. Does not wait for a newer image, as `published` does, or decide whether the broker
+serves.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A broker as a process: follows the metadata log, keeps its lease, serves its image while it is unfenced.
 
-Owns the order in which a broker starts and stops. All decisions are in `broker`.
+Owns the order in which a broker starts and stops. Must not decide when the broker serves, or what its
+replicas do: the modules outside `server` do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A broker's metrics, read from its node between two of its inputs.
 
-Owns which value is which metric. Changes nothing.
+Owns which value is which metric. Must not change the node, and does not count requests: `data.request_times`
+does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Connections to other brokers, through the listener by which brokers follow each other.
 
 Owns TLS, the login, and the log lines about a broker that takes neither: once for each reason; a login that
-was refused is tried again ever more rarely. The user of a connection decides what to send on it.
+was refused is tried again ever more rarely. Does not know what is sent on a connection: its user decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The newest image that a broker has published, and callers that wait for one that has their own changes."""
+"""The newest image that a broker has published, and callers that wait for one that has their own changes.
+
+Owns that image and the wait. Does not know whether the broker is fenced: `broker.node` does.
+"""
 
 from __future__ import annotations
 

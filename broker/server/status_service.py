@@ -1,5 +1,8 @@
 """What a broker reports about itself, and does to itself, in every state: even if it is fenced or finds no
-quorum."""
+quorum.
+
+Owns the path of these requests. Does not assemble the status: `broker.status` does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Requests of a classic group's members: whether they are allowed, before `rebalance` carries them out."""
+"""Requests of a classic group's members: whether they are allowed, before `rebalance` carries them out.
+
+Owns the refusals. Does not change a group or set timers; members of the classic protocol in a group of the
+new one are in `consumer.classic`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """OffsetCommit, TxnOffsetCommit and OffsetDelete: who may commit, what is stored, the answer for each
-partition."""
+partition.
+
+Owns the checks and the records. Does not keep offsets: `offsets` does, when the records are replayed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The configuration of groups. Names are Kafka's keys in snake case."""
+"""The configuration of groups.
+
+Owns the values; names are Kafka's keys in snake case. Does not know what is set on a single group:
+`metadata.settings.effective` finds that.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A group of the classic protocol: its members, its phase, and what follows from them.
 
 Owns the rules about one group at one moment: which protocols all members support, which member leads, whether
-all have joined. Changes of phase and timers are `rebalance`'s. Source: KIP-62, KIP-345, KIP-394.
+all have joined. Does not change the phase or set timers: `rebalance` does. Source: KIP-62, KIP-345, KIP-394.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Committed offsets of the groups of one partition: which count, which a transaction holds, which have
 expired.
 
-Owns the table of offsets, by group. The caller decides whether a member may commit. Source: KIP-211, KIP-447,
-KIP-496.
+Owns the table of offsets, by group. Does not decide whether a member may commit: `commits` does. Source:
+KIP-211, KIP-447, KIP-496.
 """
 
 from __future__ import annotations

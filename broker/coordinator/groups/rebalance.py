@@ -1,7 +1,8 @@
 """Members of classic groups: joining, synchronizing, leaving, and the effects of their silence.
 
-Owns the phases of a group and every timer of its members. Nothing of an open rebalance is stored: a group is
-stored when its leader has assigned, and when it has become empty (KIP-62, KIP-345, KIP-394).
+Owns the phases of a group and every timer of its members. Does not check who may send a request: `classic`
+does. Nothing of an open rebalance is stored: a group is stored when its leader has assigned, and when it has
+become empty (KIP-62, KIP-345, KIP-394).
 """
 
 from __future__ import annotations

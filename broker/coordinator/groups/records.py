@@ -1,4 +1,8 @@
-"""Groups and offsets to and from records of `__consumer_offsets`, in the versions that Kafka 3.7 writes."""
+"""Groups and offsets to and from records of `__consumer_offsets`, in the versions that Kafka 3.7 writes.
+
+Owns the mapping between values and records. Knows no bytes, which `wire.stored` encodes, and no records of
+the new protocol, which `consumer.group` has.
+"""
 
 from __future__ import annotations
 

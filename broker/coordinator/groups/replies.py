@@ -1,4 +1,8 @@
-"""Answers of the classic group protocol that do not depend on the version of the request."""
+"""Answers of the classic group protocol that do not depend on the version of the request.
+
+Owns their fields. Does not decide what is answered, or know versions: the handlers of the Kafka listener
+adapt an answer to its version.
+"""
 
 from __future__ import annotations
 

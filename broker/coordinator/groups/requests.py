@@ -1,6 +1,7 @@
 """Requests about one group whose Kafka message names several: the part for one coordinator.
 
-JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and OffsetDelete name only one group anyway.
+Owns these values, and no others: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and OffsetDelete
+name only one group anyway. Knows no rule about groups.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The groups of one partition of `__consumer_offsets`: a coordinator's state machine.
 
-Owns the set of groups, and which part answers which request. Source: KIP-62, KIP-211, KIP-345, KIP-394,
-KIP-496.
+Owns the set of groups, and which part answers which request. Does not know the log, which `coordinator.shard`
+reads and appends to. Source: KIP-62, KIP-211, KIP-345, KIP-394, KIP-496.
 """
 
 from __future__ import annotations

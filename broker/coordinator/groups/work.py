@@ -1,4 +1,7 @@
-"""The results of one input, collected while it is handled."""
+"""The results of one input, collected while it is handled.
+
+Owns their order and what is undone if the log refuses the records. Knows no group and no request.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The configuration of transaction coordinators."""
+"""The configuration of transaction coordinators.
+
+Owns the values. Does not know the internal topic, which `coordinator.config` has, or how long partitions
+remember a producer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests to a transaction coordinator and its replies, as values. Knows no rule."""
+"""Requests to a transaction coordinator and its replies, as values.
+
+Owns their form. Knows no rule, which `state` has, and no version of Kafka's messages.
+"""
 
 from __future__ import annotations
 

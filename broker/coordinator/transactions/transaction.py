@@ -1,6 +1,7 @@
 """One transactional id: the coordinator's state of it, and its record.
 
-Owns the states (KIP-98) and the two ways in which an epoch is raised (KIP-360). Decides nothing.
+Owns the states (KIP-98) and the two ways in which an epoch is raised (KIP-360). Does not decide which request
+is allowed: `state` does.
 """
 
 from __future__ import annotations

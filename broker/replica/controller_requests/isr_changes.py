@@ -1,7 +1,7 @@
 """The ISR changes that this broker's leaders want, collected into AlterPartition requests (KIP-497).
 
-Owns which partitions have something to propose and what is in flight. The partition decides what it proposes
-and what an answer means.
+Owns which partitions have something to propose and what is in flight. Does not know what a change contains:
+the partition decides what it proposes and what an answer means.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Producer ids for idempotent producers, from blocks that the controller gives this broker (KIP-98, KIP-730).
 
-Owns the blocks in hand and the requests that wait for one. An id is given once in the cluster's life; the
-rest of a block is lost with the process.
+Owns the blocks in hand and the requests that wait for one. Knows nothing of transactional ids, which are
+their coordinators'. An id is given once in the cluster's life; the rest of a block is lost with the process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The requests of a broker's replicas to the active controller: ISRs, directories, producer ids.
 
 Owns the three kinds of requests together: one of each is in flight, an answer goes to the part that sent the
-request, and a request without a report is sent again. The parts decide what to send and what an answer means.
+request, and a request without a report is sent again. Does not know what to send or what an answer means: the
+parts do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A replica's answers to queries that change nothing: reads, offsets, verification of transactions.
 
-Owns which role answers a query about a leader epoch. What may be read is `reading`'s.
+Owns which role answers a query about a leader epoch. Does not know what may be read: `reading` does.
 """
 
 from __future__ import annotations

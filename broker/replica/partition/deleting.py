@@ -1,8 +1,9 @@
 """Records that clients delete from a log's start on (KIP-107): done when the start has moved on every
 replica.
 
-Owns the requests that wait for that. A start that has moved is durable before it is reported; replicas that
-are not in sync move theirs when they have caught up, before they are in sync again.
+Owns the requests that wait for that. Does not remove segments: the directory's store does. A start that has
+moved is durable before it is reported; replicas that are not in sync move theirs when they have caught up,
+before they are in sync again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A replica's answers to readers: from where to where, what is out of range, the offset of a time.
 
-Owns the bounds of reads and the comparison of epochs (KIP-595). Changes nothing: `leader` notes which replica
-fetched what.
+Owns the bounds of reads and the comparison of epochs (KIP-595). Must not change the replica: `leader` notes
+which replica fetched what.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Values that a partition and its manager exchange, and what a partition must be given.
 
-Knows no rule: those are in `leader`, `follower` and `partition`. Nothing here is sent anywhere.
+Owns these values. Knows no rule: those are in `leader`, `follower` and `partition`. Nothing here is sent
+anywhere.
 """
 
 from __future__ import annotations

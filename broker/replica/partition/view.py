@@ -1,4 +1,7 @@
-"""What others may see of a replica: its log, and figures of its role. Changes nothing."""
+"""What others may see of a replica: its log, and figures of its role.
+
+Owns that view. Must not change the replica; answers to requests are in `answers`.
+"""
 
 from __future__ import annotations
 

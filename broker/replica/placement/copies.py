@@ -1,6 +1,7 @@
 """Local copies of replicas: each a log in one good directory, from its creation to its removal.
 
-Owns where each copy is, by partition and by name on the disk. Decides nothing.
+Owns where each copy is, by partition and by name on the disk. Does not decide what becomes of one:
+`reconcile` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Copies of replicas in good directories whose logs were damaged when the process began.
 
-Owns what is left of them and the text for an operator. `reconcile` decides what becomes of one.
+Owns what is left of them and the text for an operator. Does not decide what becomes of one: `reconcile` does.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ Owns which replicas move, how many at once and how fast, and the order in which 
 and the partition learn of it: the copy catches up; the new directory is reported to the controller (KIP-858);
 when the image names it, the partition holds back what it accepts until the last bytes are copied and the copy
 has the replica's name; from then on the replica runs there. A crash in between leaves either the replica and
-a copy that continues to follow it, or two whole replicas, one of which the image names.
+a copy that continues to follow it, or two whole replicas, one of which the image names. Does not know how one
+replica is copied: `move` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Which of a broker's partitions have to be looked at, and which of them are new here.
 
-Owns the queue, and what the difference between two images adds to it. Decides nothing about a partition.
+Owns the queue, and what the difference between two images adds to it. Does not decide anything about a
+partition: `placement` looks at it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The next step for one partition's replica on this broker: KIP-112's and KIP-858's rules, as a function.
 
 Level-triggered: the image and the local state go in, the next step comes out, whatever happened in between.
-Pure and without state. The caller decides where a replica is created, with the help of `directories`.
+Owns the rules below. Pure and without state. Does not choose the directory of a new replica: the caller does,
+with the help of `directories`.
 
 The rules (S3.5 to S3.8, S3.16, S3.17, S3.29, S3.35): the image alone says whether a replica exists. It is
 recreated only if the image says that no directory was assigned yet, if the image began to name this broker

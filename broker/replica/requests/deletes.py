@@ -1,6 +1,7 @@
 """DeleteRecords and OffsetForLeaderEpoch: one query to each partition that they name.
 
-Owns the requests that wait until records are deleted everywhere. The partition decides what it deletes.
+Owns the requests that wait until records are deleted everywhere. Does not decide what is deleted: the
+partition does (`partition.deleting`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Reports on a broker's replicas and directories: DescribeLogDirs, and figures for metrics.
 
-Reads only. Takes time in proportion to the replicas; called for people and scrapers, not for events.
+Owns the contents of the reports. Reads only, and does not keep counts. Takes time in proportion to the
+replicas; called for people and scrapers, not for events.
 """
 
 from __future__ import annotations

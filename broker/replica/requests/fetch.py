@@ -1,6 +1,7 @@
 """One fetch request in progress: what it requests, what was found yet, and until when it may wait.
 
-Decides nothing.
+Owns the state of the request, and the memory that answers may take. Does not decide what is read or when it
+is answered: `fetches` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""AlterReplicaLogDirs: replicas are named by topic, and need not be here yet."""
+"""AlterReplicaLogDirs: replicas are named by topic, and need not be here yet.
+
+Owns the results for each replica. Does not move any: `placement.moves` does.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Produce requests: one append per partition that they name, and one answer when all have answered.
 
-Owns the requests that wait, and their bound. The partition decides what to do with a batch.
+Owns the requests that wait, and their bound. Does not check or append a batch: the partition does.
 """
 
 from __future__ import annotations

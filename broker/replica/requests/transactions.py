@@ -1,6 +1,7 @@
 """Queries on producers of partitions: verification of transactions, and their state.
 
-Only reads the partitions, apart from their guards of verification.
+Owns the answers. Must not change a partition, apart from its guards of verification, which
+`partition.verification` has.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Creation and removal of replicas in a log directory; a crash in between leaves nothing half done.
 
-Owns the order of steps on the disk. A crash during a creation leaves a directory without a readable
-`partition.metadata` and without records, which opening removes, or a whole replica; during a removal it
-leaves the old name or the new one.
+Owns the order of steps on the disk. Does not decide which replicas exist: the manager does, from the image. A
+crash during a creation leaves a directory without a readable `partition.metadata` and without records, which
+opening removes, or a whole replica; during a removal it leaves the old name or the new one.
 """
 
 from __future__ import annotations

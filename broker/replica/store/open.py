@@ -1,7 +1,7 @@
 """Opens a log directory: whose it is, which replicas are in it, and what a crash left there.
 
 Owns what is recognised: replicas, directories that wait for deletion, half-created ones (removed), and strays
-(reported, left alone). The logs themselves are recovered by `storage.partition.partition_log`.
+(reported, left alone). Does not recover the logs themselves: `storage.partition.partition_log` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The parts of a directory's store: its options, its replicas, and the other side's view of settings and
 logs.
 
-Values only; `open` fills them, `store` works with them.
+Owns these values. Does not open or write files: `open` fills the values, `store` works with them.
 """
 
 from __future__ import annotations

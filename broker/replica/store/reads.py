@@ -1,4 +1,7 @@
-"""Reads of a log directory's replicas. They change nothing, so any thread may call them at any time.
+"""Reads of a log directory's replicas.
+
+Owns how damage is reported to a reader. Must not change the store or its logs: any thread may call this at
+any time.
 
 A read that names a replica or an incarnation that is not there, or no longer, finds nothing.
 """

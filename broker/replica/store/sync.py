@@ -1,7 +1,7 @@
 """One sync of a log directory: all logs that were appended to since the last one, made durable together.
 
-Owns the order of a checkpoint's steps. Prepared and noted by the thread that owns the directory's store, run
-by another.
+Owns the order of a checkpoint's steps. Does not know when a sync is due, or what waits for it. Prepared and
+noted by the thread that owns the directory's store, run by another.
 """
 
 from __future__ import annotations

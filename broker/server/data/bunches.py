@@ -1,4 +1,7 @@
-"""Items that threads hand to the loop, in bunches: one wake-up for all items since the last one."""
+"""Items that threads hand to the loop, in bunches: one wake-up for all items since the last one.
+
+Owns the order and the wake-up. Knows no item: `directory` does.
+"""
 
 from __future__ import annotations
 

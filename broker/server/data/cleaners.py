@@ -1,8 +1,8 @@
 """The processes that compact logs: a broker has `log.cleaner.threads` of them for all its directories.
 
 Owns the queue of passes and the life of the processes: each starts with its first pass and ends after a while
-without one. What they do is `cleaner_process`'s; the directory's io thread begins a pass and swaps in its
-result.
+without one. Does not know what they do, which is for `cleaner_process`; the directory's io thread begins a
+pass and swaps in its result.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Owns the queues between the loop and these threads, group commit (everything that was appended while one sync
 ran is covered by the next), and the moment from which a directory counts as bad: after it, the directory's
 files are only closed, and nothing more is reported. A thread `checkpoint` runs from time to time. A thread
-that hangs in the kernel is left behind: all of them are daemons. What the work means is `DirectoryStore`'s.
+that hangs in the kernel is left behind: all of them are daemons. Does not know what the work means:
+`DirectoryStore` does.
 """
 
 from __future__ import annotations

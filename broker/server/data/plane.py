@@ -1,7 +1,8 @@
 """A broker's partition data outside the pure core: threads of the directories, peers, the controller,
 requests.
 
-Owns which part carries out which effect, and the order in which all of it starts and ends. Decides nothing.
+Owns which part carries out which effect, and the order in which all of it starts and ends. Does not decide
+anything about partitions: the replica manager does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """How long requests for partition data took, what they carried, and which errors they got, for metrics.
 
-Owns Kafka's names of the requests, and that an error of one partition counts as one of its request.
+Owns Kafka's names of the requests, and that an error of one partition counts as one of its request. Does not
+read a node: `server.metrics` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds out that a log directory cannot be used if no operation reports it: the probe, the clock of hangs.
 
-Owns the probe's thread and file, and how long a call to a disk may run. The caller decides what a finding
-means.
+Owns the probe's thread and file, and how long a call to a disk may run. Does not know what a finding means:
+the caller decides.
 """
 
 from __future__ import annotations

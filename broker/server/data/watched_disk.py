@@ -1,7 +1,7 @@
 """A log directory's disk, watched: which call runs on which thread, and since when.
 
 Owns the time stamps that reveal a hang (S3.28), the times for metrics, and the place where tests inject
-faults. Adds nothing else to the disk that it wraps.
+faults. Must not change anything else about the disk that it wraps, or decide that a call hangs: `watch` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Topics that are created because a client requested them (auto.create.topics.enable).
 
-Owns the set being created: many clients request a new topic at once, and one request is sent.
+Owns the set being created: many clients request a new topic at once, and one request is sent. Does not decide
+whether a client may create one: `access` does.
 """
 
 from __future__ import annotations

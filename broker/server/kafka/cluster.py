@@ -1,7 +1,8 @@
 """Metadata and DescribeCluster from an image: what clients learn of brokers, topics and partitions.
 
-Pure: the image, and whether this broker serves it, are arguments. A client sees the endpoints of the listener
-that it uses, as in Kafka.
+Owns the contents of these answers, and does not keep them: `metadata_cache` does. Pure: the image, and
+whether this broker serves it, are arguments. A client sees the endpoints of the listener that it uses, as in
+Kafka.
 """
 
 from __future__ import annotations

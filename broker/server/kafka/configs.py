@@ -1,7 +1,7 @@
 """DescribeConfigs: every key of a topic, broker, group or client metrics subscription, with its sources.
 
-Owns what a broker adds from its file, and which resources are its own. `metadata.settings` decides which
-value is in force, `runtime.kafka.forwarded.shown_configs` how it is written.
+Owns what a broker adds from its file, and which resources are its own. Does not know which value is in force,
+which `metadata.settings` decides, or how it is written (`runtime.kafka.forwarded.shown_configs`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Produce, Fetch and ListOffsets: Kafka's messages to the core's values and back.
 
 Owns names: old versions name topics, the core and new versions use ids. Followers are served like consumers.
-Decides nothing about data.
+Does not decide what is stored or read: the core does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One partition of a Produce or Fetch answer, in the form of each version, with its leader's endpoint.
 
 Owns what an answer contains besides its error code, as in Kafka: the leader only if the leadership was the
-error (KIP-951), nothing about the log if a fetch failed. Decides no error.
+error (KIP-951), nothing about the log if a fetch failed. Does not decide on an error: the core or `data`
+does.
 """
 
 from __future__ import annotations

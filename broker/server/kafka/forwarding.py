@@ -1,4 +1,8 @@
-"""The requests that a broker forwards to the active controller, and its answer if there is none in time."""
+"""The requests that a broker forwards to the active controller, and its answer if there is none in time.
+
+Owns the wait for the controller's answer, and for this broker's own image to have the change. Does not know
+what a request means: `runtime.kafka.forwarded` does.
+"""
 
 from __future__ import annotations
 

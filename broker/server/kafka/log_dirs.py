@@ -1,4 +1,8 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: a broker's directories, their contents, and moves between them."""
+"""DescribeLogDirs and AlterReplicaLogDirs: a broker's directories, their contents, and moves between them.
+
+Owns names: these messages name topics, the core uses ids. Does not decide on a move:
+`replica.placement.moves` does.
+"""
 
 from __future__ import annotations
 

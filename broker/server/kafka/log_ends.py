@@ -1,6 +1,6 @@
 """DeleteRecords and OffsetForLeaderEpoch: requests to partitions' leaders about the ends of their logs.
 
-Owns names: these messages name topics, the core uses ids. Decides nothing.
+Owns names: these messages name topics, the core uses ids. Does not decide what is deleted: the leader does.
 """
 
 from __future__ import annotations

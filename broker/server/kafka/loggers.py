@@ -1,5 +1,9 @@
 """Loggers of this process as configuration (KIP-412): resource type 8 of DescribeConfigs and
-IncrementalAlterConfigs. Levels belong to the process that gets the request, and last as long as it runs."""
+IncrementalAlterConfigs.
+
+Owns levels: they belong to the process that gets the request, and last as long as it runs. Knows no other
+resource: `configs` and the active controller do.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A cache of Metadata answers, valid while their brokers, topics and missing topics are unchanged in the
 newest image.
 
-Clients send the same request again and again: it gets the same answer, with the bytes that were sent before.
+Owns when an answer is no longer valid. Does not know how one is made: `cluster` does. Clients send the same
+request again and again: it gets the same answer, with the bytes that were sent before.
 """
 
 from __future__ import annotations

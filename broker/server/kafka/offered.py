@@ -1,6 +1,7 @@
 """The APIs that a broker offers on its Kafka listeners, and the versions of each.
 
-APIs outside this table are not advertised.
+Owns the table: APIs outside it are not advertised. Does not check permissions, as `access.guard` does, or
+handle requests itself, apart from those that only need the image.
 """
 
 from __future__ import annotations

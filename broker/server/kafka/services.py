@@ -1,5 +1,7 @@
-"""The Kafka services of a broker's process: connects each handler to the part of the process that it
-needs."""
+"""The Kafka services of a broker's process: connects each handler to the part of the process that it needs.
+
+Owns the connections. Does not know versions, which `offered` has, or handle a request.
+"""
 
 from __future__ import annotations
 

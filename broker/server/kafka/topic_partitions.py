@@ -1,4 +1,7 @@
-"""DescribeTopicPartitions (KIP-966): topics by name with their partitions, a bounded number per answer."""
+"""DescribeTopicPartitions (KIP-966): topics by name with their partitions, a bounded number per answer.
+
+Owns the paging. Does not know how a client sees a leader or a broker: `cluster` does.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """One change of a consumer group in the making.
 
+Owns the draft and its records. Does not know requests or timers: `heartbeat`, `classic` and `groups` do.
 Everything is decided on a draft of the group, to which each record is replayed as it is decided; the group
 itself changes when the log has the records.
 """

@@ -1,7 +1,9 @@
 """Members of the classic protocol in a group of the new one (KIP-848): JoinGroup, SyncGroup, Heartbeat,
 LeaveGroup.
 
-The coordinator assigns, and no member leads. A member joins again for each step towards its target.
+Owns the checks and the answers for such members; those of classic groups are in `groups.classic`. Does not
+assign: `assignors` do. The coordinator assigns, and no member leads. A member joins again for each step
+towards its target.
 """
 
 from __future__ import annotations

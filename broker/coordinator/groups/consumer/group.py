@@ -1,6 +1,7 @@
 """A group of KIP-848: the state that its records describe, and what can be derived from it.
 
-Only `replay` changes a group. Source: KIP-848; the records are those of Kafka 3.8 and later.
+Owns the state and its records; only `replay` changes a group. Knows no requests and no timers. Source:
+KIP-848; the records are those of Kafka 3.8 and later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The consumer groups of one partition: their members' timers, and what happens when a member leaves."""
+"""The consumer groups of one partition: their members' timers, and what happens when a member leaves.
+
+Owns the groups of the new protocol by id. Does not answer requests of members: `heartbeat` and `classic` do.
+"""
 
 from __future__ import annotations
 

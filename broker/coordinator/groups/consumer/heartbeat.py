@@ -1,4 +1,8 @@
-"""ConsumerGroupHeartbeat: members join, report what they own, and receive their assignment (KIP-848)."""
+"""ConsumerGroupHeartbeat: members join, report what they own, and receive their assignment (KIP-848).
+
+Owns the checks and the answer. Does not keep timers (`groups`) or move a member towards its target
+(`reconcile`).
+"""
 
 from __future__ import annotations
 

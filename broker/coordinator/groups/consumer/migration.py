@@ -1,7 +1,9 @@
 """A group with members changes its protocol (KIP-848): the records that turn a classic group into one of the
 new protocol, and back.
 
-No partition gets a second owner: what a member may be consuming stays its own until it gives it up.
+Owns the records of both directions. Does not decide when a group changes its protocol: `groups.state` and
+`groups` do. No partition gets a second owner: what a member may be consuming stays its own until it gives it
+up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Subscriptions by pattern (KIP-848): which topics an RE2 expression matches, searched in slices.
 
 Owns when a group's patterns are looked up again, and how much of that is done at a time, so that no pattern
-holds up the broker. Changes no group: the matches become records elsewhere.
+holds up the broker. Does not change a group: the matches become records in `change`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One step of a member from what it has towards its target (KIP-848).
 
-A member first gives up what is not in its target, then takes what others have given up; it is in the target's
-epoch as soon as it has nothing left to give up. So no partition ever has two owners.
+Owns that step, for one member. Knows no timers and no answers. A member first gives up what is not in its
+target, then takes what others have given up; it is in the target's epoch as soon as it has nothing left to
+give up. So no partition ever has two owners.
 """
 
 from __future__ import annotations

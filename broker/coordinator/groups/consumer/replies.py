@@ -1,4 +1,7 @@
-"""Descriptions, for operators, of groups of the new protocol."""
+"""Descriptions, for operators, of groups of the new protocol.
+
+Owns their fields. Does not look up a group: `groups` does. Those of classic groups are in `groups.replies`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The table of permissions that each API needs, which `python -m` with this module prints
-(docs/security.md)."""
+"""The table of permissions that each API needs, which `python -m` with this module prints (docs/security.md).
+
+Owns its text. Does not know the permissions: `table` does.
+"""
 
 from __future__ import annotations
 

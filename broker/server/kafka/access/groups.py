@@ -1,4 +1,7 @@
-"""Steps of group APIs whose checks have a form of their own: which topics a group's members see."""
+"""Steps of group APIs whose checks have a form of their own: which topics a group's members see.
+
+Owns these steps. Does not know groups: it reads requests and answers. Steps of other APIs are in `special`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Steps of single APIs whose checks have a form of their own."""
+"""Steps of single APIs whose checks have a form of their own.
+
+Owns these steps. Does not know which API needs which, as `table` does; steps that many APIs share are in
+`steps`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The steps in the table of checks: refuse a request or items of it, hide parts of an answer.
 
-A step checks a request before the API's handler runs, and the answer after it. Steps hold no state of a
-request. The form of a refused item follows from the schemas of request and response.
+Owns the steps that many APIs share. They know no API: `table` says which needs which. A step checks a request
+before the API's handler runs, and the answer after it. Steps hold no state of a request. The form of a
+refused item follows from the schemas of request and response.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The permissions of each API: API x resource x operation, as Kafka checks them. docs/security.md is printed
 from it.
 
-Every API of the wire has a row; one without cannot be offered. An API with an empty row is open to every
-client that may connect.
+Owns the table. Does not know how a check is carried out: `steps` does. Every API of the wire has a row; one
+without cannot be offered. An API with an empty row is open to every client that may connect.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finds the coordinators of groups and transactional ids; creates the internal topics on first use.
 
-Owns FindCoordinator. What a coordinator does is `broker.coordinator`'s.
+Owns FindCoordinator. Does not know what a coordinator does: `broker.coordinator` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The group APIs of Kafka's protocol in front of the coordinators: for members, and for operators.
 
-Owns which partition a request goes to, and what depends on the version of the request. Decides nothing about
-groups. Offsets are `offsets`'.
+Owns which partition a request goes to, and what depends on the version of the request. Does not decide
+anything about groups; offsets are in `offsets`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The APIs of coordinators, and the versions of each."""
+"""The APIs of coordinators, and the versions of each.
+
+Owns these versions. Does not handle requests: `find`, `members` and `offsets` do. Those of transactions are
+in `transactions.offered`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete of Kafka's protocol in front of the groups' coordinators.
 
-Owns which partitions exist, names for the ids of newer versions, and what depends on the version.
+Owns which partitions exist, names for the ids of newer versions, and what depends on the version. Does not
+decide who may commit: the coordinator does.
 """
 
 from __future__ import annotations

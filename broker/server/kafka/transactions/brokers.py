@@ -1,7 +1,7 @@
 """Requests to other brokers by Kafka's protocol, on the listener by which brokers follow each other.
 
-Owns one connection per broker, and how long an answer may take; its user decides what to send, and what an
-answer means.
+Owns one connection per broker, and how long an answer may take. Does not know what to send, or what an answer
+means: its user decides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The transaction APIs of Kafka's protocol in front of the coordinators.
 
 Owns what depends on the version of a request, and where producer ids come from. `GroupCoordinators` decides
-which partition of __transaction_state a request goes to. Decides nothing about transactions.
+which partition of __transaction_state a request goes to. Does not decide anything about transactions: their
+coordinator does.
 """
 
 from __future__ import annotations

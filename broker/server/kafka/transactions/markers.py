@@ -1,7 +1,7 @@
 """Sends the markers of decided transactions to the leaders of their partitions, until each has one.
 
-Owns the retries. The coordinator decides, and gets a report when every partition has its marker. A deleted
-topic needs none. A coordinator that was replaced stops: the new one sends them.
+Owns the retries. Does not decide a transaction: the coordinator does, and gets a report when every partition
+has its marker. A deleted topic needs none. A coordinator that was replaced stops: the new one sends them.
 """
 
 from __future__ import annotations

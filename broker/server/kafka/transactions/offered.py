@@ -1,5 +1,9 @@
 """Transactions of a broker's process: the APIs of their coordinators, and the coordinators' requests to
-others."""
+others.
+
+Owns the versions, and how the parts are connected. Does not handle requests: `handlers`, `offsets` and
+`producers` do.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """TxnOffsetCommit: offsets that count when their transaction commits (KIP-98, KIP-447).
 
 Owns which partitions exist, and the verification by the transaction's coordinator before offsets are stored:
-late ones would open a transaction that nothing ends.
+late ones would open a transaction that nothing ends. Does not store offsets: the group's coordinator does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """WriteTxnMarkers and DescribeProducers: requests to partitions' leaders about producers.
 
-Owns names: these messages name topics, the core uses ids. Decides nothing.
+Owns names: these messages name topics, the core uses ids. Does not decide whether a marker is taken: the
+leader does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Produces in transactions: verified by the coordinator before the first batch reaches a partition (KIP-890).
 
-Owns the order of a producer's batches while a verification is in progress: later ones wait behind it. The
-partition decides what must be verified, and whether the batch is taken in the end.
+Owns the order of a producer's batches while a verification is in progress: later ones wait behind it. Knows
+nothing of what must be verified, or whether the batch is taken in the end: the partition decides.
 """
 
 from __future__ import annotations

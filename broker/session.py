@@ -1,8 +1,7 @@
 """A broker's dealings with the active controller: registration, heartbeats, the lease, controlled shutdown.
 
-Owns what one incarnation sends and until when it serves. Pure: time comes in as `now_ms`, requests leave as
-`SendToController`. Decides which `Trigger` an answer or a deadline is; `broker.lifecycle`'s table gives the
-next state. Knows no image. KIP-631, S2.1-S2.26, K8-K10.
+Owns which `Trigger` an answer or a deadline is; `lifecycle` gives the next state. Pure: time comes in as
+`now_ms`, requests leave as `SendToController`. Knows no image. KIP-631, S2.1-S2.26, K8-K10.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ itself. Does not decide on leaders, offsets or retention times, and reads no clo
 Threads: one thread (`io`) calls everything; `DirectorySync.run` may be called by another (`sync`), one at a
 time, and beside it by a third for a checkpoint that was split from its sync; `execute` of a `ReadPartition`
 or `FindOffset` may be called by any other at any time.
-
 Every DiskError means that the directory is bad: the caller reports `DirectoryFailed` and calls `abandon`. Any
 other StorageError, unless it is answered, is a bug of the caller that gave the work.
 """

@@ -1,8 +1,7 @@
 """Why an entity has its current state: the chain of records that led to it, with derived causes.
 
 Owns which records count for an entity (or one of its fields); `links` keeps them. Does not read a log:
-`explain` feeds it every batch once, from the earliest known state to the place in question. Memory is that of
-the state and of the entity's own links.
+`explain` feeds it the batches. Memory is that of the state and of the entity's own links.
 """
 
 from __future__ import annotations

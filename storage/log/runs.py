@@ -1,7 +1,7 @@
 """Runs of batches with one record each, as a quiet cluster writes them, without an object per batch.
 
 Owns the split of a checked window into such runs and the batches between them, and a reader that returns
-them. Does not check batches, as `walk` has done so, or decode the records in them.
+them. Does not check batches, which `batches.walk` does before, or decode the records in them.
 """
 
 from __future__ import annotations

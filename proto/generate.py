@@ -2,6 +2,7 @@
 
 Run as `python proto/generate.py [OUTPUT]`; without OUTPUT the committed code is replaced. The import
 paths of the generated code begin with `metaquorum.proto.`, so the compiler reads the files by that path.
+Owns the compiler's options. Knows nothing of what the messages mean.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The configuration keys of brokers that can change at run time, as of Kafka 3.7 (its dynamic broker
 configs).
 
-Owns the table, keys with a listener's prefix, and our own prefix for host bindings. Keys that a broker reads
-only from its file are not included: setting them here would have no effect, so it is refused.
+Owns the table, keys with a listener's prefix, and our own prefix for host bindings. Does not include keys
+that a broker reads only from its file: setting them would have no effect, so it is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The space that recreated replicas will take, and which directory has it (S3.29).
 
-Owns the space that was promised and is not written yet, and the usual size of a replica here. Decides nothing
-else.
+Owns the space that was promised and is not written yet, and the usual size of a replica here. Does not
+decide which replicas to recreate: `reconcile` does.
 """
 
 from __future__ import annotations

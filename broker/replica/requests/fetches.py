@@ -2,7 +2,7 @@
 
 Owns the fetches in progress, what wakes them, and how much goes into an answer. The partition decides what
 may be read, the session which partitions are looked at. Takes time by what changed, not by its size.
-Followers get a batch from memory while it is written here.
+Followers get a batch from memory while it is written here. Knows no connections.
 """
 
 from __future__ import annotations

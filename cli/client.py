@@ -1,7 +1,7 @@
-"""The controllers as the commands see them: blocking calls on the active one, with a bound on the wait.
+"""Blocking calls on the active controller for commands, each bounded by --timeout.
 
-Owns the options that say where the cluster is. How the active controller is found, and what is asked again,
-is `runtime.client.admin`'s business.
+Owns the options that name the controllers, and the translation of errors into one line. Does not find the
+active controller or retry (`runtime.client.admin` does). Calls in Kafka's protocol are in `cluster`.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ _POLL_S = 0.05
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """PEM files for a cluster that speaks TLS; all None: plain text."""
+    """PEM files for a cluster that uses TLS. All None: plaintext."""
 
     keystore: Path | None = None
     truststore: Path | None = None
 
     def material(self) -> TlsMaterial | None:
-        """What the files hold. Raises ConfigError."""
+        """Loads the files. Raises ConfigError."""
         if self.truststore is None and self.keystore is None:
             return None
         return TlsMaterial.load(TlsFiles(keystore=self.keystore, truststore=self.truststore))
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user said about where the cluster is."""
+    """Where the cluster is, as given on the command line."""
 
     bootstrap: str | None
     timeout_s: float
@@ -68,26 +68,26 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, int(self.timeout_s * 1000))
 
     def open(self) -> ClusterClient:
-        """A client, not connected yet. Without --bootstrap it is the local cluster's. Raises Failure."""
+        """A client that is not connected yet. Without --bootstrap, of the local cluster. Raises Failure."""
         return ClusterClient(self._named(), timeout_s=self.timeout_s, tls=self.tls)
 
     def addresses(self) -> tuple[Address, ...]:
-        """Where to ask; without --bootstrap the local cluster's controllers. Raises Failure."""
+        """The controllers' addresses. Without --bootstrap, those of the local cluster. Raises Failure."""
         try:
             return parse_bootstrap(self._named())
         except ClientError as error:
             raise Failure(one_line(error)) from error
 
     def nodes(self) -> tuple[NodeAnswer, ...]:
-        """Every controller named, asked for itself; without --bootstrap the local cluster's. Raises Failure
-        only when none is named."""
+        """The answer of each named controller. Without --bootstrap, of the local cluster's. Raises Failure
+        only if no controller is named."""
         addresses = self.addresses()
         tls = self.tls.material()
         return asyncio.run(describe_nodes(addresses, timeout_ms=self.timeout_ms, tls=tls))
 
     def broker_nodes(self, named: Sequence[str]) -> tuple[BrokerAnswer, ...]:
-        """Every broker named, or (none named) registered, asked for itself. Raises Failure when the
-        controllers are to be asked and do not answer."""
+        """The answer of each named broker; if none is named, of each registered broker. Raises Failure if the
+        controllers are needed for that and do not answer."""
         try:
             addresses = [each for text in named for each in parse_bootstrap(text)]
         except ClientError as error:
@@ -112,7 +112,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reach_options(command: F) -> F:
-    """Adds --timeout and the TLS files to a command; it gets them as `timeout_s` and `tls`."""
+    """Adds --timeout and the TLS files to a command, which gets them as `timeout_s` and `tls`."""
 
     @click.option(
         "--timeout",
@@ -143,7 +143,8 @@ def reach_options(command: F) -> F:
 
 
 def client_options(command: F) -> F:
-    """Adds --bootstrap-controllers, --timeout and the TLS files to a command; it gets them as `options`."""
+    """Adds --bootstrap-controllers, --timeout and the TLS files to a command, which gets them as
+    `options`."""
 
     @click.option(
         "--bootstrap-controllers",
@@ -163,7 +164,8 @@ def client_options(command: F) -> F:
 
 
 class ClusterClient:
-    """Blocking calls on one cluster. Each raises ApiError when refused, Failure when no one answers."""
+    """Blocking calls on one cluster. Each raises ApiError if it is refused, Failure if no controller
+    answers."""
 
     def __init__(self, bootstrap: str, *, timeout_s: float, tls: TlsOptions) -> None:
         material = tls.material()
@@ -185,7 +187,7 @@ class ClusterClient:
         self._client.close()
 
     def call(self, method: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
-        """One call of the client, for groups of commands that bring their own."""
+        """Runs one call of the client, for groups of commands that bring their own."""
         try:
             return self._client.call(method)
         except ClientError as error:
@@ -195,7 +197,7 @@ class ClusterClient:
         return self.call(lambda client: client.describe_quorum())
 
     def wait_for_new_leader(self, after_epoch: int) -> DescribeQuorumResponse:
-        """The quorum as soon as a leader of a later epoch answers. Raises Failure when the time is up."""
+        """The quorum as soon as a leader of a later epoch answers. Raises Failure at the timeout."""
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline:
             try:
@@ -219,7 +221,7 @@ class ClusterClient:
         return list(self.call(lambda client: client.list_topics()).topics)
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
-        """The topics of these names that exist, by name; every topic for no names."""
+        """The existing topics among `names`, by name. Without names, every topic."""
         return list(self.call(lambda client: client.describe_topics(names)).topics)
 
     def create_topics(

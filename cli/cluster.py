@@ -1,7 +1,7 @@
-"""The cluster as the commands see it: blocking calls in Kafka's protocol, with a bound on the wait.
+"""Blocking calls in Kafka's protocol for commands, each bounded by --timeout.
 
-Owns the options that say where the brokers are and how to log in. How a node is found, and what is asked
-again, is `runtime.kafka.client.cluster`'s business; what is asked, `runtime.kafka.admin`'s.
+Owns the options that name the brokers and the login. Does not find nodes or retry
+(`runtime.kafka.client.cluster` does) and knows no requests (`runtime.kafka.admin` has them).
 
     @cluster_options
     def list_(options: ClusterOptions) -> None:
@@ -9,7 +9,7 @@ again, is `runtime.kafka.client.cluster`'s business; what is asked, `runtime.kaf
             found = cluster.call(list_topics)                          # a function of a KafkaClient
             found = cluster.call(lambda client: describe_topics(client, names))
 
-`call` raises ApiError where the cluster refuses, and Failure, in one line, where no one answers.
+`call` raises ApiError if the cluster refuses, and Failure, with one line of text, if no node answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user said about where the cluster is, and who asks."""
+    """Where the cluster is and how to log in, as given on the command line."""
 
     bootstrap: str | None
     timeout_s: float
@@ -53,7 +53,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, int(self.timeout_s * 1000))
 
     def open(self) -> OpenCluster:
-        """A client, not connected yet. Raises Failure and ConfigError."""
+        """A client that is not connected yet. Raises Failure and ConfigError."""
         try:
             return OpenCluster(self._client())
         except ClientError as error:
@@ -82,7 +82,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def security(self) -> ClientSecurity:
-        """How to log in. Raises ConfigError."""
+        """The login. Raises ConfigError."""
         if self.command_config is not None:
             return load_client_security(self.command_config)
         if self.tls == TlsOptions():
@@ -127,8 +127,8 @@ def cluster_options(command: F) -> F:
 
 
 def controllers_option(command: F) -> F:
-    """Adds --bootstrap-controllers to a command over brokers that controllers answer more fully; it gets
-    their client options as `controllers`, None where brokers are to be asked."""
+    """Adds --bootstrap-controllers to a command for brokers that controllers answer in more detail. The
+    command gets their client options as `controllers`, None if it should ask brokers."""
 
     @click.option(
         "--bootstrap-controllers",
@@ -150,8 +150,8 @@ def controllers_option(command: F) -> F:
 
 
 def also_controllers(command: F) -> F:
-    """Adds --bootstrap-controllers to a command over brokers that controllers can answer as well (KIP-919).
-    Put it below `cluster_options`."""
+    """Adds --bootstrap-controllers to a command for brokers that controllers can answer as well (KIP-919).
+    Must be below `cluster_options`."""
 
     @click.option(
         "--bootstrap-controllers",

@@ -1,7 +1,7 @@
-"""What a user's mistake looks like on the terminal: one line on standard error and a non-zero exit code.
+"""Errors that a user can cause, on the terminal: one line on standard error and a non-zero exit code.
 
-Owns the table from known exceptions to exit codes. An exception that is not in it is a bug in the
-program and keeps its traceback.
+Owns the table from known exceptions to exit codes. Must not know commands, and must not hide bugs: an
+exception that is not in the table keeps its traceback.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.storage.errors import StorageError
 
 EXIT_FAILED = 1
-"""The command could not do what was asked, or what it read is damaged."""
+"""The command could not do what was asked, or its input is damaged."""
 EXIT_USAGE = 2
-"""The command line itself is wrong."""
+"""The command line is wrong."""
 EXIT_UNKNOWN_RECORDS = 3
-"""Everything was read, but some records are of a type or version that this program does not know."""
+"""Everything was read, but this release does not know the type or version of some records."""
 EXIT_NOT_COVERED = 4
-"""Everything that is there was read, but the answer does not cover all that was asked about; lines on
-standard error name each range, and JSON has them under `uncovered`."""
+"""Everything that is there was read, but the answer does not cover all that was asked about. Lines on
+standard error name each range, and JSON lists them under `uncovered`."""
 EXIT_DIFFERENT = 10
 """`log diff`: there is a difference."""
 EXIT_VIOLATIONS = 11
@@ -36,15 +36,14 @@ EXIT_WARNING = 15
 """`log summary`: the worst that happened is a warning."""
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
-"""As a shell says it of a program that a signal ended: 128 and SIGINT, 128 and SIGPIPE."""
+"""The exit codes that a shell reports for a program that a signal ended: 128 plus SIGINT or SIGPIPE."""
 
 
 def log_exit_code(*, damaged: bool, uncovered: bool, unknown: bool, verdict: int = 0) -> int:
-    """The one rule of the `log` tools: damage first, then a verdict that was found (a difference, a broken
-    rule), then ranges that were not covered, then records from the future.
+    """The exit code of the `log` tools: damage first, then a verdict (a difference, a broken rule), then
+    ranges that were not covered, then records that this release does not know.
 
-    A verdict that says that nothing was found is worth nothing where not all was looked at: it is given as
-    `verdict` only when all of it was.
+    The verdict "nothing found" is only valid for a log that was read whole: pass it as `verdict` only then.
     """
     if damaged:
         return EXIT_FAILED
@@ -68,7 +67,7 @@ def one_line(error: BaseException) -> str:
 
 
 def as_failure(error: Exception) -> Failure | None:
-    """The failure to show for a known error, or None when it is not one that a user can cause."""
+    """The failure to show for a known error; None for an error that a user cannot cause."""
     match error:
         case ApiError() | ConfigError() | StartError():
             return Failure(one_line(error))

@@ -1,4 +1,8 @@
-"""What a directory was formatted as. Apart from formatting, which loads the record codec."""
+"""Reads what a directory was formatted as: its cluster and node.
+
+Owns the reading of `meta.properties` for commands. Does not write: `formatting` does, and loads the record
+codec, which this module must not import.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_p
 
 
 def existing_cluster_id(directory: Path) -> str | None:
-    """The cluster that a directory belongs to, None where it has no identity. Raises CorruptFileError."""
+    """The cluster id of a directory, None if it has no identity. Raises CorruptFileError."""
     try:
         if not (directory / META_PROPERTIES).exists():
             return None
@@ -22,7 +26,7 @@ def existing_cluster_id(directory: Path) -> str | None:
 
 
 def identity_of(directory: str) -> tuple[str, MetaProperties | None, str | None]:
-    """(directory, identity or None, problem or None); a bad directory raises nothing."""
+    """(directory, identity or None, problem or None). A bad directory raises nothing."""
     disk = PosixDisk()
     if not disk.is_directory(directory):
         return directory, None, "is a file" if disk.exists(directory) else "does not exist"

@@ -1,5 +1,8 @@
-"""Signals: Ctrl-C while modules are loaded, and an end that leaves nothing behind. Knows no command, and
-imports next to nothing."""
+"""Signal handling of commands: Ctrl-C while modules are imported, and termination that leaves nothing behind.
+
+Owns the handlers that are set before or around a command. Knows no command and imports almost nothing, so
+that it is there first. `produce` and `local up --watch` have handlers of their own.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,22 @@ from collections.abc import Iterator
 from types import FrameType
 
 EXIT_TERMINATED = 143
-"""As a shell says it of a program that SIGTERM ended."""
+"""The exit code that a shell reports for a program that SIGTERM ended."""
 
 
 @contextlib.contextmanager
 def quiet_interrupts() -> Iterator[None]:
-    """While it is entered Ctrl-C ends the process at once and without a word.
+    """While entered, Ctrl-C ends the process at once, without a message.
 
-    Nothing has happened yet that had to be put in order; and KeyboardInterrupt in the middle of an import is
-    a traceback at best, or is swallowed by a module that takes it for its own failure. A handler that
-    someone else set, and a SIGINT that is ignored (a job in the background), stay.
+    Nothing has started yet that needs cleanup. A KeyboardInterrupt in the middle of an import prints a
+    traceback, or is swallowed by a module that mistakes it for its own failure. A handler that was set
+    elsewhere stays, and so does an ignored SIGINT (a background job).
     """
     try:
         mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if mine:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-    except ValueError:  # not the main thread: no signal comes here
+    except ValueError:  # not the main thread, which gets no signals
         mine = False
     try:
         yield
@@ -36,9 +39,9 @@ def quiet_interrupts() -> Iterator[None]:
 
 
 def end_while_starting(role: str) -> None:
-    """From now on SIGTERM ends a node at once with exit code 0, until the node is up and leaves in order.
+    """From now on SIGTERM ends a node at once with exit code 0, until the node is up and shuts down in order.
 
-    Nothing relies on a node that is not up, and what a start writes survives any end of the process.
+    Nothing relies on a node that is not up, and what startup writes survives a crash at any point.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -50,7 +53,7 @@ def end_while_starting(role: str) -> None:
 
 @contextlib.contextmanager
 def terminated_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the command as Ctrl-C does, so that nothing is left behind."""
+    """While entered, SIGTERM and SIGHUP end the command as Ctrl-C does, so that nothing is left behind."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(EXIT_TERMINATED)

@@ -1,14 +1,14 @@
-"""The directory of a local cluster: which nodes it has, their ports, identities and files.
+"""The directory of a local cluster: its nodes, their ports, identities and files.
 
-Owns `cluster.json` and the nodes' configuration files. Starts nothing (see `processes`) and formats
-nothing by itself: `create` calls the same formatter as `metaquorum storage format`.
+Owns `cluster.json` and the nodes' configuration files. Does not start processes (`local.processes` does) and
+does not format by itself: `create` calls the formatter of `metaquorum storage format`.
 
     DIRECTORY/cluster.json                 the manifest: cluster id and nodes
     DIRECTORY/controller-3000/node.properties, process.json, process.log, data/
     DIRECTORY/broker-0/...                 the same, and data-1/, data-2/ for partitions
     DIRECTORY/combined-0/...               controller and broker in one process; data/ has everything
 
-A broker's `data/` holds the metadata log only, so that any directory of partitions may die.
+A broker's `data/` holds the metadata log only, so that any directory of partitions may fail.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ FIRST_CONTROLLER_ID = 3000
 CONTROLLER_PORT = 19190
 BROKER_PORT = 19090
 METRICS_ABOVE = 200
-"""A node of a cluster with the usual ports shows its figures so far above its own port."""
+"""On the usual ports, a node's metrics port is its own port plus this."""
 KAFKA_ABOVE = 400
-"""And a broker speaks Kafka's protocol so far above it."""
+"""On the usual ports, a broker's port for Kafka's protocol is its own port plus this."""
 BROKER_LOG_DIRS = 2
 HOST = "127.0.0.1"
 LISTENER = "CONTROLLER"
 KAFKA_LISTENER, GRPC_LISTENER = "PLAINTEXT", "GRPC"
-"""A broker's: for Kafka's clients and other brokers, and for this program's commands."""
+"""A broker's listeners: for Kafka's clients and other brokers, and for the commands of this program."""
 PORTS = range(12_000, 32_000)
-"""What `free_ports` draws from."""
+"""The range that `free_ports` draws from."""
 _given: dict[int, socket.socket] = {}
-"""What `free_ports` has given out in this process, each with the socket that keeps it while it is new."""
+"""Ports that `free_ports` returned in this process, each with the socket that reserves it for a time."""
 _KEPT_MAX = 256
 
 
 class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the cluster. `role` is controller, broker or combined; `port` is a controller's, or that
-    of a broker's gRPC."""
+    """One process of the cluster. `role` is controller, broker or combined; `port` is a controller's port or
+    a broker's gRPC port."""
 
     role: str
     node_id: int
     port: int
     directory_id: str
     metrics_port: int = 0
-    """0: it shows no figures."""
+    """0: no metrics page."""
     kafka_port: int = 0
-    """Where a broker speaks Kafka's protocol; 0: nowhere."""
+    """A broker's port for Kafka's protocol; 0: none."""
     broker_port: int = 0
-    """Where the broker of a combined node speaks gRPC."""
+    """The gRPC port of a combined node's broker."""
     log_directory_ids: tuple[str, ...] = ()
-    """A broker's directories of partitions, data-1 and so on; none: everything is in data."""
+    """Ids of a broker's partition directories, data-1 and so on. Empty: everything is in data."""
 
     @property
     def name(self) -> str:
@@ -84,7 +84,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def health_ports(self) -> tuple[int, ...]:
-        """Where its roles say whether they serve."""
+        """The ports on which its roles report their health."""
         return (self.port, self.broker_port) if self.broker_port else (self.port,)
 
     @property
@@ -102,7 +102,7 @@ class ClusterManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """A local cluster's directory, opened: absolute path and manifest."""
+    """An opened directory of a local cluster: absolute path and manifest."""
 
     directory: Path
     manifest: ClusterManifest
@@ -121,12 +121,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nodes(self) -> list[LocalNode]:
-        """Every node, controllers first: the order in which they start."""
+        """Every node in start order: controllers first."""
         return [*self.controllers, *(node for node in self.brokers if not node.controls)]
 
     @property
     def combined(self) -> int:
-        """How many of them have both roles."""
+        """The number of nodes with both roles."""
         return sum(node.controls for node in self.brokers)
 
     @property
@@ -136,7 +136,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bootstrap_servers(self) -> str:
-        """The brokers' addresses, as --bootstrap takes them, and `bootstrap.servers` of Kafka's clients."""
+        """The brokers' addresses, as --bootstrap and `bootstrap.servers` of Kafka's clients take them."""
         return ",".join(f"{HOST}:{node.kafka_port}" for node in self.brokers if node.kafka_port)
 
     def home(self, node: LocalNode) -> Path:
@@ -146,7 +146,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.home(node) / "data"
 
     def log_dirs(self, node: LocalNode) -> list[Path]:
-        """What the node's `log.dirs` names."""
+        """The node's `log.dirs`."""
         numbers = range(1, len(node.log_directory_ids) + 1)
         return [self.home(node) / f"data-{number}" for number in numbers] or [self.data(node)]
 
@@ -163,7 +163,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.data(node) / "__cluster_metadata-0"
 
     def node(self, name: str) -> LocalNode:
-        """The node called `name` (controller-3000). Raises KeyError."""
+        """The node named `name`, such as controller-3000. Raises KeyError."""
         for node in self.manifest.nodes:
             if node.name == name:
                 return node
@@ -171,12 +171,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that no one listens on now, all different.
+    """Distinct ports of the loopback interface on which nothing listens now.
 
-    They are below those that the kernel gives to outgoing connections, and are drawn from many: a node that
-    is killed finds its port free when it starts again, and two clusters that are made at once seldom meet.
-    One process is never given a port twice: that it is free now does not mean that it stays so. And two that
-    draw at once get different ones: each keeps what it was given bound, beside the node that listens there.
+    They are drawn from many ports below the kernel's range for outgoing connections: a killed node finds its
+    port free when it restarts, and two clusters that are created at once seldom draw the same. A process
+    never gets a port twice, since a free port may not stay free. Two processes that draw at once get
+    different ports: each keeps its ports bound, beside the node that listens there.
     """
     rng = random.SystemRandom()
     found: list[int] = []
@@ -190,7 +190,7 @@ def free_ports(count: int) -> list[int]:
         except OSError:
             kept.close()
             continue
-        # A socket that sets this, as those of servers do, may share the port while this one does not listen.
+        # With this option, which servers set too, a node may listen on the port of this idle socket.
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _given[port] = kept
         if len(_given) > _KEPT_MAX:
@@ -200,7 +200,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def open_layout(directory: Path) -> Layout:
-    """The cluster in `directory`. Raises Failure where there is none, or not a whole one."""
+    """The cluster in `directory`. Raises Failure if there is none, or an incomplete one."""
     path = directory / MANIFEST
     if not path.is_file():
         raise Failure(
@@ -242,12 +242,11 @@ def create(
     extra: Mapping[str, Mapping[str, str]] | None = None,
     dynamic_voters: bool = False,
 ) -> Layout:
-    """Makes and formats a new cluster in an empty or absent directory. Raises Failure for any other one.
+    """Creates and formats a new cluster in an empty or absent directory. Raises Failure for any other one.
 
-    `combined`: number of nodes with both roles; there are no others then. `ports`: one per node, controllers
-    first; the others that nodes need are drawn then. `extra`: more configuration lines by role.
-    `dynamic_voters`: the controllers are the first voter set in the log, which can change; otherwise
-    they are configured.
+    `combined`: number of nodes with both roles; then there are no others. `ports`: one per node, controllers
+    first; the other ports are drawn then. `extra`: more configuration lines by role. `dynamic_voters`: the
+    controllers are the first voter set, in the log, which can change; otherwise the voters are configured.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Failure(f"{directory} is not empty and holds no local cluster; give a new or empty --directory")
@@ -271,8 +270,8 @@ def create(
 
 
 def grow(layout: Layout, controllers: int) -> Layout:
-    """The cluster with more controllers, formatted to join it: they observe until they are made voters. Those
-    that are there stay as they are. Raises Failure."""
+    """The cluster with new controllers, formatted to join as observers until they become voters. Existing
+    nodes stay as they are. Raises Failure."""
     known = layout.controllers
     rng = random.SystemRandom()
     usual = [node.port for node in known] == [CONTROLLER_PORT + at for at in range(len(known))]
@@ -283,7 +282,7 @@ def grow(layout: Layout, controllers: int) -> Layout:
         manifest=msgspec.structs.replace(layout.manifest, nodes=(*known, *more, *layout.brokers)),
     )
     for node in more:
-        # What a command that was interrupted left is of no use: it is in no manifest.
+        # Left by an interrupted command: no manifest names it.
         shutil.rmtree(grown.home(node), ignore_errors=True)
         _format(grown, node, {}, votes=False, joins=True)
     _write_manifest(grown)
@@ -293,7 +292,7 @@ def grow(layout: Layout, controllers: int) -> Layout:
 def _format(
     layout: Layout, node: LocalNode, extra: Mapping[str, str], *, votes: bool, joins: bool = False
 ) -> None:
-    """Writes one node's configuration and identity. `votes`: into a directory that holds the first voters."""
+    """Writes a node's configuration and identity. `votes`: with the first voter set."""
     from metaquorum.cli.formatting.format import FormatPlan, apply_plan
     from metaquorum.cli.formatting.releases import DEFAULT_RELEASE, DYNAMIC_RELEASE
 
@@ -322,7 +321,7 @@ def _first_voters(layout: Layout) -> tuple[Voter, ...]:
 
 
 def _write_manifest(layout: Layout) -> None:
-    """In one step: a crash leaves the old one or the new one."""
+    """Atomically: after a crash there is the old manifest or the new one."""
     path = layout.directory / MANIFEST
     temporary = path.with_name(path.name + ".tmp")
     private_file(temporary).write_bytes(msgspec.json.format(msgspec.json.encode(layout.manifest), indent=2))
@@ -366,7 +365,7 @@ def _new_nodes(
 
 
 def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, joins: bool = False) -> str:
-    """The configuration file of one node, in Kafka's key names. `joins`: it finds its voters in the log."""
+    """The configuration file of one node, in Kafka's key names. `joins`: its voters are in the log."""
     if layout.manifest.dynamic_voters or joins:
         quorum = {"controller.quorum.bootstrap.servers": layout.bootstrap}
     else:
@@ -387,7 +386,7 @@ def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, jo
         "log.dirs": ",".join(map(str, layout.log_dirs(node))),
     }
     if node.serves:
-        # As in the files that Kafka comes with: its default of 3 needs three brokers.
+        # As in Kafka's sample configurations: the default of 3 needs three brokers.
         for topic in ("offsets.topic", "transaction.state.log"):
             values[f"{topic}.replication.factor"] = str(min(3, len(layout.brokers)))
         values["transaction.state.log.min.isr"] = str(min(2, len(layout.brokers)))

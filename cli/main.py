@@ -1,7 +1,7 @@
-"""The `metaquorum` command: puts the groups together and turns known errors into one line each.
+"""The `metaquorum` command: assembles the groups of commands and reports known errors in one line each.
 
-Owns nothing else; every group lives in a module of its own and is imported when it is used, so that
-`metaquorum storage random-uuid` does not pay for gRPC.
+Owns the list of groups, imported on first use, so that `metaquorum storage random-uuid` does not load gRPC.
+Knows no options of theirs; exit codes of errors are in `errors`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class OneLineGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Click's own suggestions know only commands that are imported."""
+        """Suggests names; click's own suggestions cover only commands that are imported."""
         name = args[0]
         if not name.startswith("-") and name not in self.list_commands(ctx):
             near = get_close_matches(name, self.list_commands(ctx), n=2)
@@ -113,7 +113,7 @@ class OneLineGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands without importing them all."""
+        """Lists the commands without importing them all."""
         rows = [(name, text) for name, (_, text) in _COMMANDS.items()]
         rows += [(name, command.get_short_help_str()) for name, command in sorted(self.commands.items())]
         with formatter.section("Commands"):
@@ -151,13 +151,13 @@ class OneLineGroup(click.Group):
 
 
 def _nobody_reads() -> Exit:
-    """The reader of a pipe went away (`| head`): nothing more to say, to anyone."""
+    """Ends the command when the reader of a pipe is gone (`| head`). Prints nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return Exit(EXIT_PIPE)
 
 
 def _report(error: Exception) -> int:
-    """Print the one line for an error and return the exit code; re-raise what is a bug."""
+    """Prints the line for an error and returns the exit code. Raises the error again if it is a bug."""
     if isinstance(error, NoArgsIsHelpError):
         error.show()
         return EXIT_USAGE
@@ -182,7 +182,7 @@ def _report(error: Exception) -> int:
 def main(context: click.Context) -> None:
     """Run a metadata quorum; inspect any KRaft metadata log."""
     if os.environ.get("NO_COLOR"):
-        context.color = False  # https://no-color.org; what is printed through `rich` looks itself
+        context.color = False  # https://no-color.org; `rich` checks it itself
 
 
 @main.command()

@@ -1,6 +1,6 @@
 """`metaquorum controller|broker|node run` (a server in the foreground), and `status` of the first two.
 
-Owns nothing but the command line; the servers configure, start and end themselves.
+Owns nothing but the command line. Does not configure, start or stop servers: they do it themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`metaquorum brokers bindings|bind|unbind`: which key (a host name) has which broker id (S0.15)."""
+"""`metaquorum brokers bindings|bind|unbind`: which key (a host name) has which broker id (S0.15).
+
+Owns the table and the JSON of bindings. Knows no registrations; those are in `brokers`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`metaquorum brokers`: the brokers of a cluster, and the ids that hosts have."""
+"""`metaquorum brokers`: the brokers of a cluster, and the broker ids of hosts.
+
+Owns the choice of whom to ask (controllers or brokers) and the check before an unregistration. Knows no rows
+or texts of a broker (`cli.text.brokers`); the id commands are `broker_ids`'.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +65,7 @@ def describe(
 
 
 def _brokers(options: ClusterOptions, controllers: ClientOptions | None) -> Sequence[Broker]:
-    """Registrations, where controllers are asked; else what brokers tell of each other."""
+    """Registrations if controllers are asked, otherwise what brokers report of each other."""
     if controllers is not None:
         with controllers.open() as quorum:
             return quorum.brokers()

@@ -1,4 +1,8 @@
-"""`metaquorum configs`: configurations of topics, brokers and their loggers, client metrics, and groups."""
+"""`metaquorum configs`: configurations of topics, brokers, broker loggers, client metrics and groups.
+
+Owns the types of resources as users write them, and their default names. Does not know which keys exist or
+which values are valid: the cluster checks them.
+"""
 
 from __future__ import annotations
 

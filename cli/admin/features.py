@@ -1,4 +1,8 @@
-"""`metaquorum features`: which levels the cluster works at, and moving them."""
+"""`metaquorum features`: shows feature levels and changes them.
+
+Owns the reading of levels, also as releases (3.7). Does not know which change loses metadata: the controller
+decides.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""`metaquorum log-dirs move`: replicas that move between the log directories of one broker (KIP-113).
+"""`metaquorum log-dirs move`: moves replicas between the log directories of one broker (KIP-113).
 
-Owns what is checked before the broker is asked, and how a move is watched. Knows nothing of other brokers.
+Owns the checks before the broker is asked, and the watch over a move. Knows nothing of moves to other
+brokers, which are in `reassignments`.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _GOOD = frozenset({State.WOULD_MOVE, State.MOVING, State.MOVED, State.STAYS})
 
 
 class Moving(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica. `before`: where it was when the command began; `future`: where a copy of it was being
-    made then. `lag`: how many offsets the copy is behind."""
+    """One replica. `before`: its directory when the command began. `future`: the directory of a copy that was
+    under way then. `lag`: the number of offsets by which the copy is behind."""
 
     topic: str
     partition: int
@@ -63,7 +64,7 @@ class Moving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """Replicas of one topic that are to be in one directory of their broker."""
+    """Replicas of one topic to move to one directory of their broker."""
 
     broker_id: int
     path: str
@@ -72,7 +73,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Prepared(msgspec.Struct, kw_only=True):
-    """A job that was checked: the directory, and how far its replicas are."""
+    """A job that was checked, with its directory and the progress of its replicas."""
 
     job: Job
     target: Directory
@@ -148,7 +149,7 @@ def _jobs(
     path: str | None,
     plan: Path | None,
 ) -> list[Job]:
-    """What is to move where. Raises UsageError and Failure."""
+    """The moves that the arguments or the plan ask for. Raises UsageError and Failure."""
     if plan is None:
         if topic is None or not partitions or broker_id is None or path is None:
             raise click.UsageError("give TOPIC, PARTITION, --broker and --to; or --plan")
@@ -168,7 +169,7 @@ def _jobs(
 
 
 def _prepared(cluster: OpenCluster, job: Job) -> _Prepared:
-    """Nothing is asked of any broker before all of it can be. Raises Failure."""
+    """Checks a job. No move starts before all jobs are checked. Raises Failure."""
     answer = _described(cluster, job.broker_id, job.topic, job.partitions)
     if answer.problem:
         raise Failure(f"broker {job.broker_id} did not answer: {answer.problem}")
@@ -178,7 +179,7 @@ def _prepared(cluster: OpenCluster, job: Job) -> _Prepared:
 
 
 def _watch_all(cluster: OpenCluster, prepared: Sequence[_Prepared], wait_s: float, *, quiet: bool) -> None:
-    """One job after the other: they move at the same time."""
+    """Watches one job after the other, while all replicas move at the same time."""
     until_s = time.monotonic() + wait_s
     for each in prepared:
         broker_id, target = each.job.broker_id, each.target.log_dir
@@ -186,7 +187,7 @@ def _watch_all(cluster: OpenCluster, prepared: Sequence[_Prepared], wait_s: floa
 
 
 def refuse_unless_live(broker_ids: Iterable[int], live: Iterable[int]) -> None:
-    """Raises Failure."""
+    """Raises Failure for a broker that is not live."""
     for broker_id in broker_ids:
         if broker_id not in live:
             raise Failure(f"broker {broker_id} is not live; see: metaquorum brokers list")
@@ -210,7 +211,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 def _places(answer: BrokerDirectories, topic: str, partition: int, *, future: bool) -> dict[str, _Place]:
-    """By path: where the replica is, or the copy that is to become it."""
+    """By path: the directory of the replica, or of its future copy."""
     return {
         directory.log_dir: _Place(directory.log_dir, part.partition_size, part.offset_lag)
         for directory in answer.directories
@@ -222,7 +223,7 @@ def _places(answer: BrokerDirectories, topic: str, partition: int, *, future: bo
 
 
 def _planned(answer: BrokerDirectories, topic: str, partition: int, target: str) -> Moving:
-    """Raises Failure where there is nothing to move."""
+    """The move of one replica. Raises Failure if there is no replica to move."""
     here = _places(answer, topic, partition, future=False)
     if not here:
         raise Failure(
@@ -241,7 +242,7 @@ def _planned(answer: BrokerDirectories, topic: str, partition: int, target: str)
 
 
 def _ask(cluster: OpenCluster, broker_id: int, target: str, moving: Sequence[Moving]) -> list[Moving]:
-    """Also where replicas stay: that ends what is under way."""
+    """Sends the request, also for replicas that stay: that cancels a move under way."""
     topic, indexes = moving[0].topic, tuple([each.partition for each in moving])
     errors = cluster.call(lambda client: alter_replica_log_dirs(client, broker_id, target, topic, indexes))
     asked = []
@@ -255,7 +256,8 @@ def _ask(cluster: OpenCluster, broker_id: int, target: str, moving: Sequence[Mov
 def _watch(
     cluster: OpenCluster, broker_id: int, target: str, moving: list[Moving], until_s: float, *, quiet: bool
 ) -> list[Moving]:
-    """Until none moves any more, or the time is over. A broker that restarts meanwhile goes on with it."""
+    """Waits until no replica moves any more, or until the time is up. A broker that restarts continues the
+    moves."""
     said_s = time.monotonic()
     while True:
         under_way = tuple([each.partition for each in moving if each.state is State.MOVING])
@@ -289,7 +291,7 @@ def _seen(answer: BrokerDirectories, target: str, each: Moving) -> Moving:
         return replace(each, state=State.MOVED, lag=0)
     if copy is not None:
         return replace(each, lag=copy.lag if copy.lag >= 0 else None)
-    # A broker that does not answer, or that has only just begun, may still have it.
+    # A broker that does not answer, or just started, may still have the copy.
     return replace(each, state=State.ENDED, lag=None) if here else each
 
 

@@ -1,4 +1,7 @@
-"""`metaquorum log-dirs`: brokers' log directories as the brokers themselves describe them."""
+"""`metaquorum log-dirs`: log directories, as the brokers describe them.
+
+Owns description and marking a directory offline. Does not move replicas; `log_dir_moves` does.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ def describe(
 
 
 class _Topics(NamedTuple):
-    """What the cluster says of topics, and a directory does not: ids and leaders."""
+    """What the cluster knows of topics and a directory does not: ids and leaders."""
 
     ids: Mapping[str, bytes | None]
     leaders: Mapping[tuple[str, int], int]
@@ -122,7 +125,7 @@ class _Replica(NamedTuple):
 
 
 def _replicas_of(broker_id: int, directory: Directory, known: _Topics) -> list[_Replica]:
-    """By topic and partition."""
+    """The replicas in a directory, sorted by topic and partition."""
 
     def role(name: str, part: Any) -> str:
         if directory.error_code:
@@ -156,7 +159,7 @@ def _offline(answers: Sequence[BrokerDirectories]) -> Iterator[tuple[BrokerDirec
 
 def _row(broker_id: int, directory: Directory, known: _Topics) -> tuple[object, ...]:
     replicas = _replicas_of(broker_id, directory, known)
-    # Without its id no one can say what is in a directory that is offline, and of none how large it is.
+    # Without the directory's id, the replicas of an offline directory are unknown; their sizes always are.
     told = not directory.error_code or directory.directory_id != ZERO_UUID
     return (
         broker_id,
@@ -283,7 +286,7 @@ def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bo
 
 
 def _confirm(question: str) -> None:
-    """Raises Failure unless the answer is yes; no input is no."""
+    """Raises Failure unless the answer is yes. No input counts as no."""
     try:
         meant = click.confirm(question, err=True)
     except click.Abort:
@@ -294,7 +297,7 @@ def _confirm(question: str) -> None:
 
 
 def _which(directory: str) -> MarkLogDirOfflineRequest:
-    """A path has a slash in it; an id has none. Raises Failure."""
+    """The request for a path (with a slash) or a directory id (without one). Raises Failure."""
     if "/" in directory:
         return MarkLogDirOfflineRequest(path=directory)
     try:

@@ -1,4 +1,8 @@
-"""`metaquorum partitions`: elections, and more partitions for topics."""
+"""`metaquorum partitions`: elects leaders, adds partitions and moves replicas.
+
+Owns elections and the growth of topics. Knows no plans: the commands that move replicas are in
+`reassignments`.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,7 @@ def elect(
 
 
 def _report(results: tuple[ElectionResult, ...], as_json: bool) -> int:
-    """One line a partition; refused ones on standard error. That nothing was to be done is no failure."""
+    """One line per partition, refusals on standard error. Nothing to elect is not a failure."""
     failed = False
     if as_json:
         echo_json(

@@ -3,7 +3,7 @@
     {"version": 1, "partitions": [
         {"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": ["/disk-1", "any"]}]}
 
-Owns what is refused of a file. Knows no cluster.
+Owns which files are refused. Knows no cluster: it does not check that topics, brokers or directories exist.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from metaquorum.controller.partitions.plans import Assignment
 PLAN_VERSION = 1
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 ANY = "any"
-"""Instead of a directory: wherever the broker puts the replica."""
+"""Instead of a directory: the broker chooses."""
 
 
 class WantedPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The replica of a partition on one broker, and the log directory in which it is to be."""
+    """A replica of a partition on one broker, and the log directory to which it should move."""
 
     topic: str
     partition: int
@@ -53,7 +53,7 @@ def plan_json(planned: Assignment) -> dict[str, Any]:
 
 
 def read_plan(path: Path) -> Assignment:
-    """Where a file wants replicas; their directories must be "any". Raises Failure."""
+    """The replicas that a file asks for. Its directories must be "any". Raises Failure."""
     planned: Assignment = {}
     for entry in _entries(path):
         if any(one != ANY for one in entry.log_dirs):
@@ -66,8 +66,7 @@ def read_plan(path: Path) -> Assignment:
 
 
 def read_places(path: Path) -> list[WantedPlace]:
-    """In which directories a file wants replicas, in its order; those that may be anywhere are left out.
-    Raises Failure."""
+    """The directories that a file asks for, in its order, without those that are "any". Raises Failure."""
     found = [
         WantedPlace(topic=entry.topic, partition=entry.partition, broker_id=broker_id, path=directory)
         for entry in _entries(path)

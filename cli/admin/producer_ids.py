@@ -1,4 +1,7 @@
-"""`metaquorum producer-ids`: blocks of ids for producers, as brokers ask for them."""
+"""`metaquorum producer-ids`: allocates blocks of producer ids, as brokers do.
+
+Owns the lookup of the broker epoch. Does not know which producer uses an id; `transactions` shows that.
+"""
 
 from __future__ import annotations
 

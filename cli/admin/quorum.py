@@ -1,4 +1,7 @@
-"""`metaquorum quorum`: the leader, how far each node is, moving the leadership, and changing the voters."""
+"""`metaquorum quorum`: the leader, the log ends of the nodes, leadership transfer and changes of voters.
+
+Owns description and transfer. Knows no voter changes: `cli.voters` plans and performs them.
+"""
 
 from __future__ import annotations
 

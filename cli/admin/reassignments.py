@@ -1,6 +1,7 @@
-"""`metaquorum partitions reassign|reassignments|plan`: move replicas, watch and cancel moves, plan them.
+"""`metaquorum partitions reassign|reassignments|plan`: plans, starts, lists and cancels moves of replicas.
 
-Plans are files in the JSON format of Kafka's reassignment tool, so that either tool reads the other's.
+Owns the check of a plan against the cluster before it is sent. Knows nothing of directories within a broker
+(`log_dir_moves`); the file format is `plan_file`'s, the planning `controller.partitions.plans`'.
 """
 
 from __future__ import annotations
@@ -119,13 +120,13 @@ def plan(options: ClusterOptions, broker_id: int | None, evenly: bool, topics: t
 
 
 def _is_known(broker_id: int, brokers: Sequence[ClusterBroker], current: Assignment) -> bool:
-    """A broker that died for good and was unregistered is still drained."""
+    """True for a registered broker, and for an unregistered one that still has replicas to drain."""
     registered = any(one.broker_id == broker_id for one in brokers)
     return registered or any(broker_id in held for held in current.values())
 
 
 def _current(cluster: OpenCluster, topics: Sequence[str]) -> Assignment:
-    """Where replicas are, those that an unfinished move is taking away left out."""
+    """The current replicas, without those that an ongoing reassignment removes."""
     found = cluster.call(lambda client: look_up_topics(client, topics or None))
     moves = cluster.call(ongoing_moves)
     current: Assignment = {}
@@ -138,7 +139,7 @@ def _current(cluster: OpenCluster, topics: Sequence[str]) -> Assignment:
 
 
 def _ongoing(cluster: OpenCluster) -> tuple[OngoingReassignment, ...]:
-    """The reassignments that are under way, with what each waits for."""
+    """The ongoing reassignments, with what each waits for."""
     moves = cluster.call(list_moves)
     names = sorted({name for name, _ in moves})
     found = cluster.call(lambda client: look_up_topics(client, names)) if names else ()
@@ -159,7 +160,8 @@ def _ongoing(cluster: OpenCluster) -> tuple[OngoingReassignment, ...]:
 def foreseen(
     wanted: Sequence[WantedReplicas], current: Assignment, brokers: Collection[int], *, keeps_factor: bool
 ) -> tuple[ReassignmentResult, ...]:
-    """What of a plan the cluster would refuse; Kafka's protocol has no reassignment that is only checked."""
+    """For each partition of a plan, whether the cluster would refuse it. Kafka's protocol cannot validate a
+    reassignment without starting it."""
     return tuple(
         ReassignmentResult(topic=each.topic, partition=each.partition, error=error, message=message)
         for each in wanted
@@ -193,7 +195,7 @@ def _named(text: str) -> tuple[str, int]:
 
 
 def size_text(size: PlanSize) -> str:
-    """How much a plan moves, in one line."""
+    """The size of a plan in one line."""
     if not size.partitions:
         return "nothing to move: the replicas are already in place"
     arriving = ", ".join(f"broker {one}: {count}" for one, count in size.arriving.items()) or "nowhere"
@@ -234,7 +236,7 @@ def _report(
     as_json: bool,
     same: Collection[tuple[str, int]] = (),
 ) -> int:
-    """One line per partition; refused ones on standard error. `same`: those whose replicas stay."""
+    """One line per partition, refusals on standard error. `same`: partitions whose replicas stay."""
     refused = [one for one in results if one.error is not ErrorCode.NONE]
     if as_json:
         answer: dict[str, Any] = {

@@ -1,7 +1,8 @@
-"""`metaquorum storage`: format directories, look at their identity, draw ids.
+"""`metaquorum storage`: formats directories, shows their identity, draws ids.
 
-Formatting is always asked for and never done on the way (KIP-631): if servers formatted empty
-directories by themselves, a majority of emptied disks could elect a leader without the committed records.
+Owns the options and the refusal to format a voter of a running quorum. Does not know the formats
+(`cli.formatting`). Servers must not format (KIP-631): if they formatted empty directories by themselves, a
+majority of emptied disks could elect a leader without the committed records.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from metaquorum.storage.uuids import random_uuid as draw_uuid
 from metaquorum.storage.uuids import uuid_to_text
 
 _PROBE_S = 1.0
-"""How long to look for a running quorum of the same voters."""
+"""How long to look for a running quorum of the same voters, in seconds."""
 
 CONFIG_PATH = click.Path(path_type=str)
 
@@ -181,7 +182,7 @@ def _tell(result: FormatResult, release: str, *, as_json: bool) -> None:
 
 
 def _warn_of_other_id(node: ConfiguredNode, results: Sequence[FormatResult]) -> None:
-    """Where the static voters pin another directory id than this voter now has."""
+    """Warns if the static voters pin another directory id for this node."""
     wanted = node.voter_directory_id
     ids = [uuid_to_text(result.directory_id) for result in results if result.directory_id]
     if wanted is not None and ids and wanted not in ids:
@@ -204,7 +205,7 @@ def _node(config: str | None, directories: tuple[str, ...], node_id: int | None)
 
 
 def _voter_directory_ids(node: ConfiguredNode, given: tuple[str, ...]) -> tuple[str, ...]:
-    """The metadata directory's id as the voter list pins it; other directories get one at random."""
+    """The directory ids: the metadata directory's as the voter list pins it, random ones for the others."""
     if given:
         raise click.UsageError("give either --new-cluster or --directory-id, not both")
     if node.voter_directory_id is None:
@@ -220,8 +221,9 @@ def _voter_directory_ids(node: ConfiguredNode, given: tuple[str, ...]) -> tuple[
 
 
 def _refuse_second_start(node: ConfiguredNode, voters: Sequence[Voter]) -> None:
-    """A first voter set is for a cluster that never ran: a voter with an emptied disk would get its old
-    identity back, and one that was never a voter would make a second cluster of the same id."""
+    """Raises Failure if the quorum already runs. A first voter set is for a new cluster: a voter with an
+    emptied disk would get its old identity back, and another node would form another cluster with the same
+    id."""
     listed = {
         f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}"
         for voter in voters
@@ -233,8 +235,8 @@ def _refuse_second_start(node: ConfiguredNode, voters: Sequence[Voter]) -> None:
 
 
 def _refuse_if_running(node: ConfiguredNode, others: tuple[str, ...], advice: str) -> None:
-    """A voter that lost its directory must not get its old identity back: it might have voted, and it
-    acknowledged records that it no longer has. Raises Failure when the quorum already works."""
+    """Raises Failure if the quorum already runs. A voter that lost its directory must not get its old
+    identity back: it may have voted, and it acknowledged records that it no longer has."""
     from metaquorum.cli.client import ClusterClient, TlsOptions
     from metaquorum.metadata.errors import ApiError
 
@@ -265,7 +267,8 @@ def _features(pairs: tuple[str, ...]) -> dict[str, int]:
 
 
 def _known_level(name: str, level: int) -> int:
-    """No broker that lacks a finalized level may register: a cluster at one that no one has stays empty."""
+    """The level if this release supports it. A broker that lacks a finalized level cannot register, so a
+    cluster at an unsupported level would stay empty."""
     feature = next((each for each in KNOWN_FEATURES if each.name == name), None)
     if feature is None:
         known = ", ".join(each.name for each in KNOWN_FEATURES if each.name != METADATA_VERSION)

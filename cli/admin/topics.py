@@ -1,4 +1,8 @@
-"""`metaquorum topics`: create, list, describe and delete topics."""
+"""`metaquorum topics`: creates, lists, describes and deletes topics.
+
+Owns the options, the syntax of replica assignments, and the exit code for several topics. Does not place
+replicas; adding partitions is in `partitions`.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +86,7 @@ def create(
 
 
 def config_values(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """(key, value) of each KEY=VALUE. Raises UsageError."""
+    """The (key, value) of each KEY=VALUE. Raises UsageError."""
     found = pairs(texts, "value of a configuration key")
     names = [name for name, _ in found]
     for name in names:
@@ -92,7 +96,7 @@ def config_values(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def parse_assignment(text: str) -> tuple[tuple[int, ...], ...]:
-    """`0:1,1:2` is partition 0 on brokers 0 and 1, partition 1 on brokers 1 and 2. Raises UsageError."""
+    """Parses `0:1,1:2`: partition 0 on brokers 0 and 1, partition 1 on brokers 1 and 2. Raises UsageError."""
     try:
         lists = tuple(tuple(int(node) for node in part.split(":")) for part in text.split(","))
     except ValueError:
@@ -116,10 +120,10 @@ def delete(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> in
 
 
 def report_topics(results: tuple[TopicResult, ...], done: str, as_json: bool) -> int:
-    """One line a topic; the refused ones on standard error. Returns the exit code."""
+    """One line per topic, refusals on standard error. Returns the exit code."""
     refused = [result for result in results if result.error != ErrorCode.NONE]
     for result in results:
-        # What was only validated has none.
+        # A topic that was only validated has no id.
         topic_id = uuid_to_text(result.topic_id) if result.topic_id not in {None, ZERO_UUID} else None
         if as_json:
             echo_json(

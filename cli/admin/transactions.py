@@ -1,5 +1,9 @@
-"""`metaquorum transactions`: what coordinators and leaders know of transactions, and the end of one that
-hangs (KIP-664)."""
+"""`metaquorum transactions`: transactions as coordinators and leaders know them, and aborting a hanging one
+(KIP-664).
+
+Owns the options and the output. Does not know when a transaction hangs: `runtime.kafka.admin.transactions`
+does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`metaquorum acls`: access control entries, added, listed and removed."""
+"""`metaquorum acls`: adds, lists and removes access control entries.
+
+Owns the options that describe an entry or a filter. Does not check permissions; the words of an entry in
+output are `cli.text.settings`'.
+"""
 
 from __future__ import annotations
 

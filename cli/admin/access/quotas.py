@@ -1,4 +1,8 @@
-"""`metaquorum quotas`: client quotas of users, clients and addresses."""
+"""`metaquorum quotas`: describes and changes client quotas of users, client ids and addresses.
+
+Owns the options that name a quota entity and its values. Does not know which keys or values are valid: the
+controller checks them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ _KINDS = (USER, CLIENT_ID, IP)
 
 
 def _entity_options(command: F) -> F:
-    """For each type a name, or its default."""
+    """For each entity type, an option for a name and one for the default."""
     for kind in reversed(_KINDS):
         command = click.option(f"--{kind}-default", is_flag=True, help=f"The default for every {kind}.")(
             command

@@ -1,4 +1,8 @@
-"""`metaquorum tokens`: delegation tokens, for those who log in (see --command-config)."""
+"""`metaquorum tokens`: delegation tokens of the principal that logs in (see --command-config).
+
+Owns the options and the output, which shows a secret only once, when a token is created. Does not know how
+tokens are stored or who may renew them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`metaquorum users`: SCRAM credentials. Passwords are asked for or read, never shown, and stay here."""
+"""`metaquorum users`: sets, deletes and lists SCRAM credentials.
+
+Owns the reading of passwords: from a prompt or standard input, never from an argument, never printed. Does
+not know how a password is salted (`runtime.kafka.admin.access`); it never leaves this process.
+"""
 
 from __future__ import annotations
 

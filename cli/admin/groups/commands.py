@@ -1,4 +1,7 @@
-"""`metaquorum groups`: consumer groups, where they are, and what is left for them to read."""
+"""`metaquorum groups`: consumer groups, their offsets and their lag.
+
+Owns listing, description and deletion, and the computation of lag. Does not reset offsets (`reset` does).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from metaquorum.runtime.kafka.admin.log_ends import LATEST, Place, log_offsets
 from metaquorum.runtime.kafka.admin.resets import partitions_of
 
 Deleted = tuple[str, Place | None, ErrorCode]
-"""A group, a partition or None for all of it, and whether that was refused."""
+"""A group, a partition (None: the whole group), and the error of its deletion."""
 
 _STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling")
 _WHY = {
@@ -88,7 +91,7 @@ def list_(options: ClusterOptions, states: tuple[str, ...], kind: str | None, as
 
 
 class _Look(msgspec.Struct, frozen=True):
-    """A group, what it has committed, and where the logs end."""
+    """A group, its committed offsets, and the end offsets of the logs."""
 
     group: GroupDescription
     committed: Mapping[Place, Committed]

@@ -1,4 +1,7 @@
-"""Topics and their partitions as they are typed and printed: `orders`, `orders:0,1`, `orders-0`."""
+"""Topics and their partitions as they are typed and printed: `orders`, `orders:0,1`, `orders-0`.
+
+Owns the syntax. Knows no cluster: it does not check that the partitions exist.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ Topics = tuple[tuple[str, tuple[int, ...] | None], ...]
 
 
 class TopicPartitions(click.ParamType[tuple[str, tuple[int, ...] | None]]):
-    """A topic, or some of its partitions: the name, and the partitions or None."""
+    """A topic name, with its partitions or None for all."""
 
     name = "topic"
 

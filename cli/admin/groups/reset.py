@@ -1,6 +1,7 @@
-"""`metaquorum groups reset`: where a group goes on reading.
+"""`metaquorum groups reset`: changes the offsets from which a group continues.
 
-Owns the options, the file of offsets, and what is printed. The rules are `runtime.kafka.admin.resets`'.
+Owns the options, the file of offsets, and the output. Does not know how a goal becomes an offset: the rules
+are in `runtime.kafka.admin.resets`.
 """
 
 from __future__ import annotations
@@ -147,13 +148,13 @@ def _goal(group: str, goals: dict[str, Any]) -> Goal:
 
 
 def option_names() -> list[str]:
-    """The options that say where to."""
+    """The options of which one must be given: the new position."""
     return sorted({aim.value for aim in Aim} | {"--by-duration"})
 
 
 def read_offsets(path: Path, group: str) -> dict[Place, int]:
-    """The offsets in a file: `topic,partition,offset`, or with the group before it, as Kafka's tool exports
-    several. Raises Failure with the line."""
+    """The offsets in a file of `topic,partition,offset` lines, or `group,topic,partition,offset` as Kafka's
+    tool exports several groups. Raises Failure, which names the line."""
     found: dict[Place, int] = {}
     with path.open(newline="", encoding="utf-8") as lines:
         reader = csv.reader(lines)

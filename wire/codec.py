@@ -1,7 +1,8 @@
 """Frames to requests and responses, and back: headers and bodies, without the length prefix.
 
-Owns the headers and the errors about frames. Code that is compiled at a version's first use reads and writes
-the bodies. Records are memoryviews of the frame: keeping them keeps the whole frame in memory.
+Owns the headers and the errors about frames. Does not know the fields of a body: code from `wire.generator`,
+compiled at a version's first use, reads and writes them. Records are memoryviews of the frame: keeping them
+keeps the whole frame in memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The messages that consumers put into the bytes of the group protocol: subscriptions and assignments.
 
-A message begins with an int16 version. Newer versions only add fields at the end, so a version above the
-highest known one is read as the highest known.
+Owns their versions. A message begins with an int16 version. Newer versions only add fields at the end, so a
+version above the highest known one is read as the highest known. Does not know groups: it assigns no
+partition.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The errors of converting values to bytes and back.
 
-Primitives and generated code raise `Malformed`; callers turn it into an error that names the message.
+Owns the classes. Does not know messages: primitives and generated code raise `Malformed`, and callers turn it
+into an error that names the field (`explain`, `misfits`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Where and why bytes stop being a message: the slow path of decoding, which finds field and position.
 
-Reads by interpreting the schema, one field at a time, and creates no values. Does not know headers.
+Owns the text that names them. Reads by interpreting the schema, one field at a time, and creates no values.
+Does not know headers: `codec` reads them.
 """
 
 from __future__ import annotations

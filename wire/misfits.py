@@ -1,4 +1,7 @@
-"""Why a value does not fit its field: the slow path of encoding, which composes the error text."""
+"""Why a value does not fit its field: the slow path of encoding, which composes the error text.
+
+Owns the reasons for one field and its value. Does not know bytes: `explain` has the reasons for decoding.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Records of the internal topics: a key that identifies its type, and a value, or none to delete it.
 
+Owns how a key identifies its type. Does not know what a record means to a group or a transaction, or batches.
+
 Reads the table of `wire.tables.stored`. A block begins with `NAME in TOPIC key A-B value C-D flexible E+`;
 the fields of the key and of the value follow in the form of `wire.table`. A record's key and its value each
 begin with an int16 version. The versions of keys are disjoint within a topic, so that the version of a key

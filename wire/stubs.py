@@ -1,5 +1,6 @@
 """Writes `messages.pyi`, the types of all requests, responses and stored records, from the table.
 
+Owns the form of that file. Does not parse the table: it prints the schemas that `apis` and `stored` return.
 Run `python -m metaquorum.wire.stubs > wire/messages.pyi` after a change of the table; a test compares them.
 """
 

@@ -1,5 +1,7 @@
 """Functions that read one structure at one version.
 
+Owns the code that reads a value. Does not know headers, nor which field bytes fail at (`wire.explain`).
+
 A metadata log is decoded one record at a time, millions of times, and a broker decodes every request: the
 schema is interpreted once, when the decoder is compiled, and what remains is straight-line code with the
 short forms of varints inline.

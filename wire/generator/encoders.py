@@ -1,5 +1,8 @@
 """Functions that write one structure at one version.
 
+Owns the code that writes a value. Does not know headers, nor why a value does not fit its field
+(`wire.misfits`).
+
 A writer is `f(value, out)`: it appends to a `bytearray`, or to `Chunks` if records are passed on without
 copying. An encoder is `f(value) -> bytes`. Both raise struct.error, Malformed, UnsupportedFieldError and what
 Python raises for a value of a wrong type.

@@ -1,6 +1,7 @@
 """Requests and responses for access control: SASL, ACLs, SCRAM, quotas and delegation tokens.
 
-The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
+Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
+Does not have configurations (`topics`), nor what a mechanism puts into the bytes of SaslAuthenticate.
 """
 
 TABLE = """

@@ -1,6 +1,7 @@
 """Requests and responses between brokers and controllers.
 
-The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
+Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
+Does not have what voters send each other (`raft`) or what clients send to describe the cluster (`cluster`).
 """
 
 TABLE = """

@@ -1,6 +1,7 @@
 """Requests and responses for discovering the cluster, and for telemetry.
 
-The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
+Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
+Does not have what brokers send to controllers (`brokers`) or what changes a topic (`topics`).
 """
 
 TABLE = """

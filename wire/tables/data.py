@@ -1,6 +1,7 @@
 """Requests and responses for reading and writing partitions.
 
-The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
+Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
+Does not have the form of batches: `records` is bytes here, and `storage` reads them.
 """
 
 TABLE = """

@@ -1,6 +1,8 @@
 """Requests and responses for consumer groups and their offsets.
 
-The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
+Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
+Does not have the records that a group stores (`stored`), nor the subscriptions and assignments that members
+send as bytes (`wire.embedded`).
 """
 
 TABLE = """

@@ -1,6 +1,7 @@
 """Requests and responses of the quorum: votes, epochs, snapshots, voters.
 
-The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
+Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
+Does not have Fetch (`data`), which the quorum shares with partitions.
 """
 
 TABLE = """

@@ -1,6 +1,7 @@
 """Requests and responses for topics, partitions, log directories and configurations.
 
-The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
+Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
+Does not have quotas (`access`), nor reads and writes of a partition (`data`).
 """
 
 TABLE = """

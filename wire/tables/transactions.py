@@ -1,6 +1,7 @@
 """Requests and responses for transactions.
 
-The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
+Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
+Does not have the records of `__transaction_state` (`stored`) or Produce (`data`).
 """
 
 TABLE = """

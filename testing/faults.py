@@ -1,4 +1,7 @@
-"""What can go wrong on a faulty disk: how likely, at which operation, and the power loss."""
+"""What can go wrong on a faulty disk: chances, injected errors, and the power loss.
+
+Owns the values that describe a fault. Does not decide when one occurs: `faulty_disk` draws and counts.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,23 @@ import msgspec
 
 
 class PowerLossError(Exception):
-    """The power failed during this operation (see `FaultyDisk.crash_after`). Call `crash()` for what is left.
+    """The power failed during this operation (see `FaultyDisk.crash_after`). `FaultyDisk.crash` returns what
+    is left.
 
-    No StorageError on purpose: code that handles disk errors must not handle this.
+    Deliberately not a StorageError: code that handles disk errors must not handle this.
     """
 
 
 class FaultProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """How likely what is, from 0.0 to 1.0, and what operations cost in milliseconds.
+    """The probability of each fault, from 0.0 to 1.0, and the cost of operations in milliseconds.
 
-    At a power loss an unsynced name operation survives with `keep_name`. Unsynced contents survive wholly
-    with `keep_contents`, else as far as a random byte; behind that follow, with `zero_tail` and
-    `garbage_tail`, zeros or random bytes up to the length that the file had.
+    At a power loss, `keep_name` is the probability that an unsynced create, rename or remove survives.
+    Unsynced contents survive entirely with probability `keep_contents`, otherwise up to a random byte. After
+    that byte, the file is filled with zeros (probability `zero_tail`) or random bytes (`garbage_tail`), both
+    of random length up to the size it had, or ends there.
+
+    `sync_error`, `write_error` and `read_error` make one operation raise DiskError. `slow` adds `slow_ms` to
+    an operation; a sync costs `sync_ms`. `capacity_bytes` None: the disk never fills up.
     """
 
     keep_name: float = 0.5
@@ -37,7 +45,10 @@ class FaultProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Injection:
-    """An error for a directory: the `after`-th matching operation from now on fails, `count` times."""
+    """An error for the operations below `directory`: after `after` of them have succeeded, `count` fail.
+
+    `operation` None matches every operation, `count` None never ends. `reason` is that of the DiskError.
+    """
 
     directory: str
     operation: str | None

@@ -1,8 +1,8 @@
-"""A disk in memory that forgets what was not synced, breaks on demand, and says what an operation would cost.
+"""A disk in memory that loses what was not synced, fails on demand, and reports what an operation would cost.
 
-Owns the model of durability that the tests and the simulator trust: contents survive a power loss after
+Owns the model of durability that the tests and the simulator rely on: contents survive a power loss after
 `sync` of the file, names after `sync_directory`. Every choice comes from the injected generator, so one seed
-gives one history. It knows no file format. One conformance suite runs on it and on the real disk.
+produces one history. Knows no file format. One conformance suite runs on this and the real disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from metaquorum.testing.inode import (
 
 
 class FaultyDisk:
-    """`Disk` in memory. `operations` counts the changing ones; `last_cost_ms` is what the last one took."""
+    """`Disk` in memory. `operations` counts those that change something, `last_cost_ms` is the cost of the
+    last one. If `crash_after` is set, the operation after that many raises PowerLossError."""
 
     def __init__(self, rng: random.Random, profile: FaultProfile | None = None) -> None:
         self.rng = rng
@@ -61,17 +62,18 @@ class FaultyDisk:
         count: int | None = None,
         reason: str = "the device reports an I/O error",
     ) -> None:
-        """Makes operations below `directory` fail with DiskError: those called `operation` (read, write,
-        truncate, sync, open, rename, remove, list, mkdir, sync_directory, lock; None: all), after `after`
-        more have succeeded, `count` times (None: forever)."""
+        """Makes operations in and below `directory` raise DiskError: of the operations called `operation`
+        (read, write, truncate, sync, open, rename, remove, list, mkdir, sync_directory, lock; None: all), the
+        next `after` succeed and the `count` after them fail (None: all)."""
         self._injections.append(Injection(normal_path(directory), operation, after, count, reason))
 
     def heal(self) -> None:
-        """Takes back every injection. Poisoned files stay so until the disk is restarted."""
+        """Removes every injection. Files whose sync failed stay unusable until `kill` or `crash`."""
         self._injections.clear()
 
     def begin(self, operation: str, directory: str, path: str) -> None:
-        """Counts an operation and lets it fail if that is its fate. For the files of this disk."""
+        """Counts one operation of this disk or its files. Raises DiskError or PowerLossError if it must
+        fail."""
         if self._dead:
             raise PowerLossError("this disk lost its power; use the one that crash() returned")
         slow = self.profile.slow and self.rng.random() < self.profile.slow
@@ -105,7 +107,7 @@ class FaultyDisk:
             raise DiskError(directory, f"{operation} of {path}", "the device reports an I/O error")
 
     def room_bytes(self) -> int | None:
-        """Bytes left of the capacity; None without one."""
+        """Free bytes; None if the disk has no capacity limit."""
         if self.profile.capacity_bytes is None:
             return None
         used = sum(len(inode.data) for inode in self._files.values())
@@ -114,7 +116,8 @@ class FaultyDisk:
     # --- what survives
 
     def crash(self) -> FaultyDisk:
-        """Power loss: this disk is dead; the returned one holds what survived, all of it durable."""
+        """Power loss: returns a disk with what survived, all of it durable. This one is unusable
+        afterwards."""
         self._dead = True
         names = dict(self._durable_files)
         for steps in self._pending.values():
@@ -135,7 +138,7 @@ class FaultyDisk:
         return survivor
 
     def copy(self) -> FaultyDisk:
-        """Another disk with all that is on this one, all of it durable: a backup."""
+        """Another disk with everything that is on this one, all of it durable: a backup."""
         other = FaultyDisk(self.rng, self.profile)
         other._directories = set(self._directories)
         other._durable_directories = set(self._directories)
@@ -145,8 +148,9 @@ class FaultyDisk:
         return other
 
     def kill(self) -> FaultyDisk:
-        """The process ends and the machine does not: everything written is there, synced or not. Locks and
-        injections are gone; a file whose sync failed reads as the kernel left it, here: unchanged."""
+        """The process ends but the machine does not: returns a disk with all that was written, synced or not,
+        and without locks and injections. A file whose sync failed keeps its contents and can be synced
+        again."""
         survivor = FaultyDisk(self.rng, self.profile)
         survivor._files, survivor._directories = self._files, self._directories
         survivor._durable_files, survivor._durable_directories = (
@@ -198,7 +202,7 @@ class FaultyDisk:
         return FaultyFile(self, path, self._inode(path), writable=False)
 
     def open_append(self, path: str) -> FaultyFile:
-        """Opens or creates a file."""
+        """Opens a file for appending, or creates it; the name is durable after a sync of its directory."""
         normal = normal_path(path)
         directory = parent_of(normal)
         if normal in self._directories:
@@ -236,7 +240,7 @@ class FaultyDisk:
         )
 
     def make_directory(self, path: str) -> None:
-        """mkdir -p; each name is durable after a sync of its parent."""
+        """Creates a directory and its missing parents; each name is durable after a sync of its parent."""
         normal = normal_path(path)
         self.begin("mkdir", parent_of(normal), path)
         missing = []
@@ -323,7 +327,8 @@ class FaultyDisk:
         return found
 
     def sync_paths(self, directory: str, files: Sequence[str], directories: Sequence[str]) -> None:
-        """For FaultyFileSystem: one operation. Files that were removed meanwhile are left out."""
+        """Syncs files and directories in one operation, for FaultyFileSystem. Skips files that were
+        removed."""
         self.begin("sync", directory, directory)
         inodes = [self._files[normal_path(path)] for path in files if normal_path(path) in self._files]
         for inode in inodes:
@@ -342,11 +347,11 @@ class FaultyDisk:
         return FaultyFileSystem(self, directory)
 
     def background_sync(self, directory: str) -> FaultyBackgroundSync:
-        """One that ends when it is waited for."""
+        """A background sync; it completes when waited for."""
         return FaultyBackgroundSync()
 
     def lock(self, directory: str) -> FaultyLock:
-        """Takes the writer's lock."""
+        """Takes the writer's lock of a directory. Raises LogDirectoryLockedError if it is held."""
         normal = normal_path(directory)
         if normal not in self._directories:
             raise FileMissingError(join(directory, ".lock"))
@@ -357,28 +362,28 @@ class FaultyDisk:
         return FaultyLock(self, normal)
 
     def unlock(self, directory: str) -> None:
-        """For FaultyLock."""
+        """Releases a directory's lock, for FaultyLock."""
         self._locked.discard(directory)
 
     def free_bytes(self, path: str) -> int:
-        """Bytes left of the capacity; a large number without one."""
+        """Free bytes; 1 TiB if the disk has no capacity limit."""
         if not self.is_directory(path):
             raise FileMissingError(path)
         room = self.room_bytes()
         return 1 << 40 if room is None else room
 
     def total_bytes(self, path: str) -> int:
-        """The capacity; a large number without one."""
+        """The capacity in bytes; 2 TiB if there is no limit."""
         if not self.is_directory(path):
             raise FileMissingError(path)
         return self.profile.capacity_bytes or 1 << 41
 
     def mutex(self) -> AbstractContextManager[object]:
-        """Nothing: this disk lives in one thread."""
+        """A context manager that does nothing: one thread uses this disk."""
         return nullcontext()
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Damages a durable byte, as a failing medium does."""
+        """Flips a bit of the current and the durable contents, as a failing medium does."""
         inode = self._inode(path)
         inode.data[position] ^= 1 << bit
         if position < len(inode.durable):

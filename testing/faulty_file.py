@@ -1,4 +1,8 @@
-"""What a faulty disk hands out: an open file, a file system to sync, and a lock."""
+"""What a faulty disk returns: an open file, a file system to sync, a background sync, and a lock.
+
+Owns how an open file behaves after an error or a power loss. Does not decide what fails or what survives:
+`faulty_disk` does.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,11 @@ class FaultyFile:
 
     @property
     def path(self) -> str:
-        """The path it was opened by."""
+        """The path it was opened with."""
         return self._path
 
     def size(self) -> int:
-        """Bytes now."""
+        """Current size in bytes, synced or not."""
         return len(self._inode.data)
 
     def read_at(self, position: int, length: int) -> bytes:
@@ -40,7 +44,7 @@ class FaultyFile:
         return bytes(memoryview(self._inode.data)[position : position + length])
 
     def append(self, data: bytes) -> None:
-        """Writes at the end; a full disk, an error or a power loss may leave a part of it."""
+        """Appends; a full disk, an error or a power loss may leave only the first part. Raises DiskError."""
         self._writes("write")
         content = bytes(data)
         try:
@@ -61,7 +65,7 @@ class FaultyFile:
         self._inode.dirty = True
 
     def truncate(self, size: int) -> None:
-        """Cuts the file, or fills it with zeros up to `size`."""
+        """Cuts the file to `size` bytes, or extends it with zeros."""
         self._writes("truncate")
         self._begin("truncate")
         inode = self._inode
@@ -71,7 +75,7 @@ class FaultyFile:
         inode.dirty = True
 
     def sync(self) -> None:
-        """Makes the contents durable, or poisons the file."""
+        """Makes the contents durable. If it fails, this and every later sync of the file raises DiskError."""
         self.refuse_after_failure()
         try:
             self._begin("sync")
@@ -81,7 +85,7 @@ class FaultyFile:
         self._inode.settle()
 
     def refuse_after_failure(self) -> None:
-        """Raises DiskError where an earlier sync failed."""
+        """Raises DiskError if an earlier sync of the file failed, or if it is closed."""
         self._check_open()
         if self._inode.poisoned:
             raise DiskError(
@@ -111,7 +115,7 @@ class FaultyFile:
 
 
 class FaultyBackgroundSync:
-    """A sync that ends when it is waited for; a power loss before that finds nothing synced."""
+    """A sync that completes when waited for; a power loss before that finds nothing synced."""
 
     def __init__(self) -> None:
         self._file: FaultyFile | None = None
@@ -119,24 +123,25 @@ class FaultyBackgroundSync:
         self._eventfd = -1
 
     def fileno(self) -> int:
-        """Always readable: who looks may as well wait."""
+        """A descriptor that is always readable, since a wait never blocks."""
         if self._eventfd < 0:
             self._eventfd = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         return self._eventfd
 
     def begin(self, file: DiskFile) -> bool:
-        """Remembers the file."""
+        """Remembers the file for `wait`. Raises DiskError if an earlier sync of it failed."""
         assert isinstance(file, FaultyFile) and self._file is None
         file.refuse_after_failure()
         self._file, self._failure = file, None
         return True
 
     def ended(self) -> bool:
-        """A wait takes no time."""
+        """Always True: a wait takes no time."""
         return True
 
     def wait(self) -> None:
-        """Syncs the file."""
+        """Syncs the file, if there is one. Raises its DiskError, and again at every call until the next
+        `begin`."""
         file, self._file = self._file, None
         if file is not None:
             try:
@@ -147,15 +152,15 @@ class FaultyBackgroundSync:
             raise self._failure
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Closes the descriptor."""
         if self._eventfd >= 0:
             os.close(self._eventfd)
             self._eventfd = -1
 
 
 class FaultyFileSystem:
-    """The file system below one directory. A sync is one operation: a power loss during it leaves what a
-    power loss before it leaves."""
+    """The file system below one directory. A sync is one operation: a power loss during it has the effect of
+    one before it."""
 
     def __init__(self, disk: FaultyDisk, directory: str) -> None:
         self._disk = disk
@@ -164,7 +169,8 @@ class FaultyFileSystem:
         self._poisoned = False
 
     def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
-        """Makes exactly what was named durable, or refuses forever."""
+        """Makes exactly these files and directories durable. Once it failed, every later call raises
+        DiskError."""
         if not self._open or self._poisoned:
             reason = "an earlier sync failed; stop and check the disk" if self._poisoned else "it was closed"
             raise DiskError(self._directory, f"sync of the file system of {self._directory}", reason)
@@ -175,7 +181,7 @@ class FaultyFileSystem:
             raise
 
     def close(self) -> None:
-        """No more syncs."""
+        """Closes it; every later sync raises DiskError."""
         self._open = False
 
 
@@ -188,7 +194,7 @@ class FaultyLock:
         self._held = True
 
     def release(self) -> None:
-        """Gives the directory free."""
+        """Releases the lock; a repeated call does nothing."""
         if self._held:
             self._held = False
             self._disk.unlock(self._directory)

@@ -1,6 +1,7 @@
 """A file's contents and names on a faulty disk: what is there now, and what a power loss leaves.
 
-Names of files map to inodes; directories are a set of paths. Everything here is a plain function over them.
+Owns plain functions over a map from names of files to inodes and a set of directories. Knows no randomness:
+`faulty_disk` chooses what survives.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Inode:
-    """A file's bytes now, at the last sync, and how far the synced bytes were left untouched since."""
+    """A file's contents.
+
+    `data` is the current content, `durable` that of the last sync, and `intact` how many of the synced bytes
+    no truncation has touched since. `dirty`: changed since the last sync. `poisoned`: a sync failed, so later
+    ones are refused.
+    """
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
@@ -19,7 +25,7 @@ class Inode:
     poisoned: bool = False
 
     def settle(self) -> None:
-        """Its bytes of now are on the disk."""
+        """Records a successful sync: the current content is durable."""
         self.durable = bytes(self.data)
         self.intact = len(self.data)
         self.dirty = False
@@ -49,15 +55,16 @@ def _depth_first(path: str) -> tuple[int, str]:
 
 
 def moved_path(path: str | None, source: str, target: str) -> str:
-    """The path with the directory `source`, if it is in it, replaced by `target`; "" stays so."""
+    """The path with its leading `source` replaced by `target`; unchanged if it is not below `source`. None
+    becomes ""."""
     if path is None or not is_below(path, source):
         return path or ""
     return target + path[len(source) :]
 
 
 def move_below(names: dict[str, Inode], directories: set[str], source: str, target: str | None) -> None:
-    """Moves (target None: removes) a directory and all that is in it, unless something stands in the way, as
-    when an earlier step did not survive."""
+    """Moves a directory with its contents, or removes it (`target` None). Does nothing if `source` does not
+    exist or `target` does, as when an earlier step did not survive."""
     if source not in directories or target in directories:
         return
     for one in [one for one in directories if is_below(one, source)]:

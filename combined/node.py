@@ -1,8 +1,9 @@
 """A controller node and a broker node as one pure state machine, with one Raft core between them.
 
 Owns which part gets an input, the order of shutdown (the broker first, then the controller), and that the
-broker looks at the controller's replica of the metadata log after each of the controller's inputs. Decides
-nothing else: the broker registers and sends heartbeats like any other. Driven like its parts.
+broker looks at the controller's replica of the metadata log after each of the controller's inputs. Does not
+decide anything else: the broker registers and sends heartbeats like any other. Knows no socket or disk:
+`process` opens them. Driven like its parts.
 """
 
 from __future__ import annotations

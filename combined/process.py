@@ -1,7 +1,7 @@
 """A controller and a broker as one process, and the start of any node by the roles in its file.
 
-Owns what is opened before both start. Decisions are in `controller` and `broker`, the order of their shutdown
-is in `combined.node`.
+Owns what is opened before both start. Makes no decisions and does not know the order of shutdown: they are in
+`controller` and `broker`, and in `combined.node`.
 """
 
 from __future__ import annotations

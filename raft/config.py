@@ -1,4 +1,8 @@
-"""Timeouts, voters and recovered state that a Raft core is built from."""
+"""Timeouts, voters and recovered state that a Raft core is built from.
+
+Owns the durations that derive from the configured ones. Does not read a file: `raft.store` recovers the
+state, and the runtime reads the keys.
+"""
 
 from __future__ import annotations
 

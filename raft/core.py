@@ -1,8 +1,9 @@
 """One Raft replica, voter or observer, as a pure state machine (KIP-595, KIP-630, KIP-996).
 
-Every input takes the time and returns the effects to carry out, in order; nothing else leaves the core. This
-module only dispatches: `election`, `replication`, `fetching`, `snapshots` and `reads` hold the rules. Does
-not know metadata: a record is bytes. The records that it writes and reads itself are in `voters.records`.
+Owns the dispatch of inputs and no rule: `election`, `replication`, `fetching`, `snapshots` and `reads` hold
+the rules. Every input takes the time and returns the effects to carry out, in order; nothing else leaves the
+core. Does not know metadata: a record is bytes. The records that it writes and reads itself are in
+`voters.records`.
 """
 
 from __future__ import annotations

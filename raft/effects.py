@@ -1,8 +1,9 @@
 """What the Raft core wants done, as values: an ordered list that the driver carries out in order.
 
-The core changes its own view of the log when it emits an effect on the log; if such an effect fails, the
-driver must stop the process. The only dependency is `after`: an effect that carries a token is released when
-the `PersistQuorumState` of that token is durable (see `gate.EffectGate`).
+Owns the effects, and does not carry one out: drivers and `raft.store` do. The core changes its own view of
+the log when it emits an effect on the log; if such an effect fails, the driver must stop the process. The
+only dependency is `after`: an effect that carries a token is released when the `PersistQuorumState` of that
+token is durable (see `gate.EffectGate`).
 """
 
 from __future__ import annotations

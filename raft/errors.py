@@ -1,4 +1,8 @@
-"""The errors that stop a node: a broken law of Raft, or a caller that broke the core's contract."""
+"""The errors that stop a node: a broken law of Raft, or a caller that broke the core's contract.
+
+Owns the two classes and not the checks: `invariants` has the laws. Does not have errors that a peer may
+receive (`messages`) or those of files (`storage`).
+"""
 
 from __future__ import annotations
 

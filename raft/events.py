@@ -1,7 +1,7 @@
 """What the driver reports to a node with a Raft core, and the effects that such a node adds.
 
-Shared by the controller's node and the broker's: both keep a replica of the metadata log. Raft does not know
-metadata, so an image is a type parameter here.
+Owns those that the controller's node and the broker's share: both keep a replica of the metadata log.
+Does not know metadata, so an image is a type parameter here. The core's own effects are in `effects`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Holds effects back until the hard state that they depend on is durable.
 
-Pure; used by the controller's node and the broker's. An effect with `after=token` waits for
-`persisted(token)`; everything else is released at once and in order, so effects on the log and
-PersistQuorumState never overtake each other. Held effects are released in the order in which they arrived.
+Owns the order in which effects are released; a controller's node and a broker's use it. Pure: does not write
+the hard state. An effect with `after=token` waits for `persisted(token)`; everything else is released at once
+and in order, so effects on the log and PersistQuorumState never overtake each other. Held effects are
+released in the order in which they arrived.
 """
 
 from __future__ import annotations

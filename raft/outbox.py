@@ -1,7 +1,8 @@
 """Where a state machine collects its effects until its input ends.
 
-Each state machine has one outbox: its parts receive it when they are created and append to it, and every
-input ends with `take`. So effects leave in one way only, in the order in which they were added.
+Owns the order of effects: each state machine has one outbox, its parts receive it when they are created and
+append to it, and every input ends with `take`. So effects leave in one way only, in the order in which they
+were added. Does not know what an effect is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """BeginQuorumEpoch and EndQuorumEpoch: a leader announces itself, and names its successors (KIP-595).
 
-Owns what both requests do at the receiver, and how long the sender repeats them. `election` owns votes.
+Owns what both requests do at the receiver, and how long the sender repeats them. Does not know votes:
+`election` owns them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A leader's responses to fetches: at once, or later, when there is news for a parked fetch (KIP-595).
 
-Does not know what a fetch acknowledges; `replication` has counted it before.
+Owns which records a response offers and when a fetch is parked. Does not know what a fetch acknowledges;
+`replication` has counted it before.
 """
 
 from __future__ import annotations

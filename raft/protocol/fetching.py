@@ -1,6 +1,9 @@
 """The follower's and observer's side of replication: when to fetch, from which node, and what a response
 does.
 
+Owns the next fetch and the check of the records that arrive. Does not know chunks of snapshots (`snapshots`)
+or which other replicas fetch (`replication`).
+
 A voter fetches from its synced end, because its fetch offset is its acknowledgement; while a sync is in
 progress it only sends an occasional keep-alive. An observer that can never vote fetches from its end.
 """

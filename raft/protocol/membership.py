@@ -1,7 +1,8 @@
 """What a replica of any role does when the voters in force change with the log (KIP-853).
 
 Owns that a set is in force from its append on and is undone by a truncation, and how roles follow: a voter
-becomes an observer, an observer a voter. `voter_changes` owns which changes a leader accepts.
+becomes an observer, an observer a voter. Does not know which changes a leader accepts: `voter_changes` owns
+that.
 """
 
 from __future__ import annotations

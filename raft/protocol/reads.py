@@ -1,9 +1,11 @@
 """Linearizable reads without a lease: the leader proves that it still leads after the read arrived.
 
+Owns when a read is confirmed. Does not know what is read, and must not use the clock as proof: a fetch may
+stay in a paused leader's socket for as long as the pause lasts.
+
 A read is served from a committed offset once the voters of a majority (the leader included) have sent a fetch
-of this epoch *after* they saw the round's number, which was assigned after the read arrived. Rounds are
-numbered because arrival times prove nothing: a fetch may stay in a paused leader's socket for as long as the
-pause lasts. Reads that arrive during a round share the next one. (Raft dissertation 6.4, for pull Raft.)
+of this epoch *after* they saw the round's number, which was assigned after the read arrived. Reads that
+arrive during a round share the next one. (Raft dissertation 6.4, for pull Raft.)
 """
 
 from __future__ import annotations

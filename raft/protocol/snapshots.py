@@ -1,5 +1,8 @@
 """Snapshots (KIP-630): serving one in chunks, and fetching one from the leader.
 
+Owns which chunk is next and what a complete snapshot does to the log. Does not know what a snapshot holds,
+nor when to write one: the node above does.
+
 An interrupted fetch of a snapshot resumes if the leader and the snapshot's id are still the same, and
 otherwise restarts at byte 0: two nodes' files for one id hold the same records but not necessarily the same
 bytes.

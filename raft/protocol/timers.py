@@ -1,7 +1,7 @@
 """Every timer of a replica, declared once: when it is due and what it does.
 
-Owns the two tables, and through them when a replica next has something to do. The rules themselves are in the
-modules that the tables name.
+Owns the two tables, and through them when a replica next has something to do. Does not hold a rule: those are
+in the modules that the tables name.
 """
 
 from __future__ import annotations

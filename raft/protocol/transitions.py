@@ -1,7 +1,8 @@
 """Carries out role changes: role, epoch and vote of a node change here (`election.py` sets them at a start).
 
-Each `become_*` checks the table in `roles.py`, leaves the old role (a leader responds to what it parked),
-changes hard state in one write, and announces the new role. Other modules decide when to change.
+Owns the steps of a change. Does not decide when to change: other modules of `protocol` do. Each `become_*`
+checks the table in `roles.py`, leaves the old role (a leader responds to what it parked), changes hard state
+in one write, and announces the new role.
 """
 
 from __future__ import annotations

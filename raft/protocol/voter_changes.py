@@ -1,9 +1,12 @@
 """Adding, removing and updating voters, and the upgrade to voters in records: the leader's side (KIP-853).
 
 Owns which change a leader accepts and when its caller gets the response, that a leader which removed itself
-resigns once that is committed, and how a voter publishes where it listens. Only one change runs at a time,
-and only after a record of the leader's own epoch is committed: so every majority of the new set shares a
-voter with every majority that could have committed, or could still commit, anything else.
+resigns once that is committed, and how a voter publishes where it listens. Does not know how roles follow a
+new set: `membership` does.
+
+Only one change runs at a time, and only after a record of the leader's own epoch is committed: so every
+majority of the new set shares a voter with every majority that could have committed, or could still commit,
+anything else.
 """
 
 from __future__ import annotations

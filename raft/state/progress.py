@@ -1,6 +1,6 @@
 """What a leader remembers of its replicas: progress, parked fetches, and rounds of reads.
 
-Plain data and the queues' own rules; `replication.py` and `reads.py` make the decisions.
+Owns the data and the queues' own rules. Does not decide: `replication.py` and `reads.py` do.
 """
 
 from __future__ import annotations

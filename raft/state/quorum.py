@@ -1,4 +1,7 @@
-"""Majority arithmetic over voter ids. Knows no roles, no messages and no log."""
+"""Majority arithmetic over voter ids.
+
+Owns what counts as a majority. Knows no roles, no messages and no log.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The data of one Raft replica, and how it emits effects. Contains no protocol rule.
+"""The data of one Raft replica, and how it emits effects.
 
 Owns hard state (epoch, vote, leader) and the rule that depends on it: while a change of hard state is not
 durable, every request and response waits for it (`after`), so no peer ever learns of a vote that a crash
-could undo.
+could undo. Knows no other rule of the protocol: `raft.protocol` has them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A replica's directory for users of the library: created once, opened at every start.
 
-Owns the identity in `meta.properties`. `store` describes the other files.
+Owns the identity in `meta.properties`. Does not know the other files: `store` does. The controllers and
+brokers of a cluster are formatted elsewhere.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What a directory must hold before a replica may start from it.
 
-Owns the two refusals: for lost committed records, and for a vote that may be forgotten. Changes no byte.
+Owns the two refusals: for lost committed records, and for a vote that may be forgotten. Changes no byte and
+does not know the order of opening: `store` does.
 """
 
 from __future__ import annotations

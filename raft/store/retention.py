@@ -1,7 +1,7 @@
 """How much of the log a replica keeps below its newest snapshots.
 
 Owns what TrimLog deletes: segments and snapshots together, so that the log always starts at or before a
-snapshot.
+snapshot. Does not know when to delete: `TrimLog` requests it, below a durable snapshot only.
 """
 
 from __future__ import annotations

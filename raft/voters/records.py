@@ -1,8 +1,8 @@
 """The records that Raft itself writes and reads, as bytes: leader changes, kraft.version, voters.
 
-Owns their encoding and how they are found in batches; everything else in a batch is skipped. All have version
-0, the only one that Kafka 3.7 to 3.9 read. Source: KIP-595, KIP-853; LeaderChangeMessage.json,
-KRaftVersionRecord.json, VotersRecord.json.
+Owns their encoding and how they are found in batches; everything else in a batch is skipped. Does not know
+which record is in force: `history` does. All have version 0, the only one that Kafka 3.7 to 3.9 read. Source:
+KIP-595, KIP-853; LeaderChangeMessage.json, KRaftVersionRecord.json, VotersRecord.json.
 """
 
 from __future__ import annotations

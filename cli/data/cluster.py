@@ -1,6 +1,7 @@
-"""Where `produce` and `consume` find Kafka's protocol, and librdkafka's words for errors in one line.
+"""Clients of librdkafka for `produce` and `consume`, against any cluster that speaks Kafka's protocol.
 
-Owns the settings of every client and what a named topic must be. Any cluster of Kafka's will do.
+Owns the settings that all clients share, the check of a named topic, and librdkafka's errors in one line of
+text. Knows no messages: `produce` and `reading` handle those.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from metaquorum.runtime.tls.material import TlsMaterial
 
 LOOK_MAX_S = 2.0
 SLICE_S = 0.25
-"""How long one call into librdkafka may take, so that an interrupt is heard."""
+"""Longest call into librdkafka, in seconds: an interrupt waits for its end."""
 TOKEN_KEPT_S = 3600
-"""librdkafka asks for the token of the file again after this time."""
+"""Seconds after which librdkafka asks for the token of the token file again."""
 _SAYS_NOTHING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 _RETRIABLE = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
 _NO_COORDINATOR = frozenset(
@@ -53,7 +54,7 @@ property_option = click.option(
 
 
 class Problems:
-    """What librdkafka reported last of connections; `settings` has the callbacks."""
+    """The last connection problem that librdkafka reported. `settings` has the callbacks."""
 
     def __init__(self) -> None:
         self._last: str | None = None
@@ -74,7 +75,7 @@ class Problems:
 
 
 class KafkaCluster:
-    """A cluster as the user named it. Raises Failure where no address leads to Kafka's protocol."""
+    """A cluster as the user named it. Raises Failure if no address speaks Kafka's protocol."""
 
     def __init__(self, options: ClusterOptions, properties: Sequence[str]) -> None:
         self.problems = Problems()
@@ -92,21 +93,21 @@ class KafkaCluster:
         }
 
     def make(self, kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
-        """A client of librdkafka. Raises Failure for settings that it does not take."""
+        """A client of librdkafka. Raises Failure for settings that librdkafka refuses."""
         try:
             return kind({**self.settings, **settings})
         except (KafkaException, ValueError, TypeError) as error:
             raise Failure(f"librdkafka refuses its settings: {text_of(error)}; correct --property") from error
 
     def topic(self, client: Any, name: str) -> Any:
-        """The topic with its partitions. Raises Failure for one that is not there, and without an answer."""
+        """The topic with its partitions. Raises Failure if the topic does not exist or no broker answers."""
         return self.asked(
             lambda s: client.list_topics(name, timeout=s), lambda found: _good_topic(found, name), client
         )
 
     def partitions_now(self, client: Any, name: str) -> list[int] | None:
-        """The topic's partitions, asked for once; None: no answer now. Raises Failure for a topic that is not
-        there. Safe while a consumer reads: `asked` polls, and would take records that no one sees."""
+        """The topic's partitions from one request; None: no answer now. Raises Failure for a topic that does
+        not exist. Safe while a consumer reads; `asked` is not: it polls, and would take records away."""
         try:
             topic = _good_topic(client.list_topics(name, timeout=4 * SLICE_S), name)
         except KafkaException as error:
@@ -116,7 +117,7 @@ class KafkaCluster:
         return None if topic is None else sorted(topic.partitions)
 
     def look_for_coordinator(self, client: Any, group: str, place: TopicPartition) -> None:
-        """Raises Failure where a group has no coordinator: librdkafka would wait for one in silence."""
+        """Raises Failure if a group has no coordinator: librdkafka would wait for one without a report."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
@@ -132,8 +133,8 @@ class KafkaCluster:
                 )
 
     def asked(self, ask: Callable[[float], Any], good: Callable[[Any], T | None], client: Any) -> T:
-        """What `good` makes of an answer, asked again within --timeout. Raises Failure. Polls in between: not
-        for a consumer that reads, whose records would be taken."""
+        """What `good` makes of an answer, asked again within --timeout. Raises Failure. Polls in between, so
+        it would take the records of a consumer that reads."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
@@ -149,7 +150,7 @@ class KafkaCluster:
                 raise self.silent()
 
     def silent(self) -> Failure:
-        """What to say when there was no answer."""
+        """The failure to raise when there was no answer."""
         reason = self.problems.text()
         if self._looked is not None and not self.problems.is_about_login:
             reason = self._looked
@@ -160,7 +161,7 @@ class KafkaCluster:
 
 
 def _good_topic(found: Any, name: str) -> Any:
-    """Of metadata, the topic with its partitions; None: not now. Raises Failure for one that is not there."""
+    """The topic of metadata, with its partitions; None: no answer now. Raises Failure for a missing topic."""
     topic = found.topics[name]
     if topic.error is not None and topic.error.code() not in _RETRIABLE:
         if topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -170,12 +171,12 @@ def _good_topic(found: Any, name: str) -> Any:
 
 
 def name_of(error: KafkaError) -> str:
-    """Kafka's name of an error, or librdkafka's."""
+    """Kafka's name of an error, otherwise librdkafka's."""
     return {"UNKNOWN_TOPIC_OR_PART": "UNKNOWN_TOPIC_OR_PARTITION"}.get(error.name(), error.name().lstrip("_"))
 
 
 def text_of(error: Exception | KafkaError) -> str:
-    """One line."""
+    """The text of an error on one line."""
     if isinstance(error, KafkaException):
         error = error.args[0]
     if isinstance(error, KafkaError):
@@ -194,8 +195,8 @@ def _given(properties: Sequence[str]) -> dict[str, str]:
 
 
 def _login(options: ClusterOptions) -> dict[str, Any]:
-    """How to log in, in librdkafka's words; files are read before, for errors in one line. Raises Failure for
-    what librdkafka cannot do."""
+    """The login, as settings of librdkafka. Files are read here first, so that errors have one line. Raises
+    Failure for a login that librdkafka does not support."""
     security = options.security()
     kind = ("SASL_" if security.login else "") + ("PLAINTEXT" if security.tls is None else "SSL")
     found: dict[str, Any] = {"security.protocol": kind if security.login or security.tls else "PLAINTEXT"}
@@ -222,7 +223,7 @@ def _login(options: ClusterOptions) -> dict[str, Any]:
 
 
 async def _look(options: ClusterOptions, servers: str) -> str | None:
-    """Why none of the brokers that are named seems to be there; None: one is."""
+    """Why none of the named brokers answers; None: one does."""
     reason = "no answer"
     timeout_s = min(LOOK_MAX_S, options.timeout_s)
     try:

@@ -1,4 +1,7 @@
-"""`metaquorum consume`: records of a topic to standard output. The command line; `reading` reads."""
+"""`metaquorum consume`: prints the records of a topic.
+
+Owns the command line and the summary. Does not read (`reading`) and does not print records (`printing`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a user of `metaquorum consume` asked for, and how far the command is. Values only."""
+"""What a user of `metaquorum consume` asked for, and the progress so far.
+
+Owns these values, which `consume`, `reading` and `printing` share. Knows no client and no click.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import msgspec
 
 
 class ReadFromKind(Enum):
-    """Where to begin a partition."""
+    """Where to start in a partition."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -18,7 +21,7 @@ class ReadFromKind(Enum):
 
 
 class RangePolicy(Enum):
-    """What becomes of a position that is not in the log."""
+    """What to do with a position that is not in the log."""
 
     FAIL = "fail"
     EARLIEST = "earliest"
@@ -26,7 +29,7 @@ class RangePolicy(Enum):
 
 
 class ReadFrom(msgspec.Struct, frozen=True):
-    """`value`: the offset, or ms since 1970."""
+    """Where to start. `value`: the offset, or Unix ms."""
 
     kind: ReadFromKind
     value: int = 0
@@ -52,8 +55,8 @@ class ConsumeOptions:
 
 @dataclass(slots=True)
 class ConsumeTotals:
-    """`ends`: where the partitions ended at the beginning, where the command stops there; `positions`: the
-    next offset of each partition that is read."""
+    """`ends`: the end offsets when the command started, where it stops. `positions`: the next offset of each
+    partition that is read."""
 
     messages: int = 0
     size_bytes: int = 0
@@ -62,6 +65,6 @@ class ConsumeTotals:
     positions: dict[int, int] = field(default_factory=dict)
 
     def reached(self, partition: int, offset: int) -> None:
-        """An offset as far as which a partition was read; below 0: that is not known."""
+        """Notes the offset up to which a partition was read. Negative: unknown."""
         if offset >= 0:
             self.positions[partition] = max(offset, self.positions.get(partition, 0))

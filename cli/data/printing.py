@@ -1,4 +1,8 @@
-"""Records of `metaquorum consume` on standard output: their forms, and whether their reader is there."""
+"""Prints the records of `metaquorum consume` to standard output, as text or JSON.
+
+Owns the forms of a record, and the check that standard output still has a reader. Does not read records or
+count them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from metaquorum.cli.text.output import json_line, text_or_base64
 
 
 def look_for_reader() -> None:
-    """While nothing is written no one says that the pipe's reader went away. Raises BrokenPipeError."""
+    """Raises BrokenPipeError if the reader of the pipe is gone, which otherwise only a write would show."""
     try:
         descriptor = sys.stdout.fileno()
     except OSError:
@@ -26,7 +30,7 @@ def look_for_reader() -> None:
 
 
 def print_records(plan: ConsumeOptions, records: Sequence[Message]) -> None:
-    """To standard output at once: who reads a pipe sees every record as soon as it is here."""
+    """Writes records to standard output without delay: the reader of a pipe sees each at once."""
     if plan.as_json:
         text = "".join(json_line(_as_json(each)) + "\n" for each in records).encode()
     elif plan.with_key or plan.with_offsets:

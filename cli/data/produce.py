@@ -1,7 +1,7 @@
-"""`metaquorum produce`: lines of standard input, or generated messages, into a topic.
+"""`metaquorum produce`: writes lines of standard input, or generated messages, to a topic.
 
-Owns what an interruption does (flush what was taken, say how much of it was acknowledged) and the summary.
-librdkafka produces.
+Owns what an interruption does (flush what was taken, report how much was acknowledged) and the summary. Does
+not batch or retry (librdkafka does) and does not read input (`produce_input` does).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _QUEUE_MESSAGES = 100_000
 _QUEUE_KBYTES = 256 * 1024
 _PAUSE_S = 0.002
-"""How long to wait for acknowledgements that are not there yet."""
+"""Wait between two looks for acknowledgements, in seconds."""
 _TICK_S = 0.02
 _UNKNOWN_FATE = frozenset(
     {
@@ -61,7 +61,7 @@ class ProduceOptions:
 
 @dataclass(slots=True)
 class ProduceTotals:
-    """What became of the messages. `ended_by`: the signal that ended it."""
+    """What happened to the messages. `ended_by`: the signal that ended the command."""
 
     acknowledged: int = 0
     failed: int = 0
@@ -74,15 +74,15 @@ class ProduceTotals:
     last: float = 0.0
     ended_by: signal.Signals | None = None
     fatal: str | None = None
-    """What ended the client: it gave up all messages that it still had, with no reason."""
+    """The error after which the client gave up all its messages, without a reason for each."""
 
     @property
     def seconds(self) -> float:
-        """From the first message that was taken to the last acknowledgement."""
+        """Seconds from the first message that was taken to the last acknowledgement."""
         return 0.0 if self.first is None else max(0.0, self.last - self.first)
 
     def settled(self, error: KafkaError | None, message: Message) -> None:
-        """librdkafka's report on one message."""
+        """Takes librdkafka's report on one message."""
         self.last = time.monotonic()
         if error is not None:
             self.failed += 1
@@ -220,11 +220,11 @@ def produce(  # noqa: PLR0913
 def _settings(
     acks: str, batch_bytes: int, linger_ms: int, compression: str, delivery_timeout_ms: int
 ) -> dict[str, Any]:
-    """librdkafka's."""
+    """Settings of librdkafka."""
     return {
         "acks": acks,
         "enable.idempotence": acks == "all",
-        # Without idempotence, order needs one request at a time.
+        # Without idempotence, order needs one request in flight at most.
         **({} if acks == "all" else {"max.in.flight.requests.per.connection": 1}),
         "batch.size": batch_bytes,
         "message.max.bytes": LINE_MAX_BYTES + 1024,
@@ -240,7 +240,7 @@ def _settings(
 async def _produce(
     producer: Producer, plan: ProduceOptions, account: ProduceTotals, progress: Progress
 ) -> Exception | None:
-    """Returns what stopped it, if it was not the end of the input or a signal."""
+    """Returns the error that stopped it; None: the end of the input, or a signal."""
     ticking = asyncio.ensure_future(_tick(producer, account, progress))
     with _Interruptions(account) as interruptions:
         problem = await interruptions.run(_feed(producer, plan, account), feeding=True)
@@ -253,10 +253,10 @@ async def _produce(
 
 
 def _poll(producer: Producer, account: ProduceTotals) -> int:
-    """The number of reports. librdkafka raises what ends the client once, from any call."""
+    """The number of reports. librdkafka raises a fatal error once, from any call."""
     try:
         return int(producer.poll(0))
-    except Exception as error:  # KafkaError is one, too
+    except Exception as error:  # includes KafkaError
         account.fatal = text_of(error)
         return 0
 
@@ -270,7 +270,7 @@ async def _flush(producer: Producer, account: ProduceTotals) -> None:
 async def _put(
     producer: Producer, plan: ProduceOptions, account: ProduceTotals, key: bytes | None, value: bytes
 ) -> None:
-    """Waits while librdkafka's queue is full. Raises Failure for a message that it does not take."""
+    """Waits while librdkafka's queue is full. Raises Failure for a message that it refuses."""
     while True:
         try:
             producer.produce(
@@ -293,8 +293,8 @@ async def _put(
 
 
 class _Interruptions:
-    """While it is entered, SIGINT and SIGTERM are taken: the first one ends the input, a second one the wait
-    for acknowledgements too."""
+    """While entered, handles SIGINT and SIGTERM: the first ends the input, the second also the wait for
+    acknowledgements."""
 
     def __init__(self, account: ProduceTotals) -> None:
         self._account = account
@@ -313,10 +313,10 @@ class _Interruptions:
             self._loop.remove_signal_handler(which)
 
     async def run(self, work: Coroutine[Any, Any, None], *, feeding: bool) -> Exception | None:
-        """Why it ended; None: as it should, or because a signal ended it."""
+        """The error that ended it; None: it completed, or a signal ended it."""
         self._feeding = feeding
         self._task = asyncio.ensure_future(work)
-        if self._given_up:  # the second signal came while the input was still being left
+        if self._given_up:  # the second signal came while the input was being closed
             self._task.cancel()
         try:
             await self._task
@@ -348,7 +348,7 @@ async def _feed(producer: Producer, plan: ProduceOptions, account: ProduceTotals
                 account.first = time.monotonic()
             for line in run:
                 if account.failed:
-                    return  # what comes after it must not be stored as if nothing were missing
+                    return  # must not store what follows as if nothing were missing
                 if plan.key_separator is None:
                     await _put(producer, plan, account, None, line)
                     continue
@@ -364,7 +364,7 @@ async def _feed(producer: Producer, plan: ProduceOptions, account: ProduceTotals
 
 
 async def _tick(producer: Producer, account: ProduceTotals, progress: Progress) -> None:
-    """Takes reports while the input says nothing, and shows the progress."""
+    """Takes reports while there is no input, and shows the progress."""
     before, bytes_before, at = 0, 0, time.monotonic()
     while True:
         await asyncio.sleep(_TICK_S)

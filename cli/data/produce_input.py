@@ -1,7 +1,7 @@
-"""Where `metaquorum produce` has its messages from: lines of standard input, or a generator; their pace.
+"""The messages of `metaquorum produce`: lines of standard input, or a generator, at a given rate.
 
-Owns reading without holding up the loop: a pipe or a terminal is watched, a file is read in place. Knows no
-producer.
+Owns reading that does not block the event loop: a pipe or a terminal is watched, a file is read directly.
+Knows no producer and no keys.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from metaquorum.cli.errors import Failure
 
 READ_BYTES = 256 * 1024
 LINE_MAX_BYTES = 7 * 1024 * 1024
-"""A message must fit into a batch."""
+"""The longest line: a message must fit into a batch."""
 RUN_MAX = 4096
 PACE_S = 0.005
-"""With a rate, messages are let through in groups of about this time."""
+"""With a rate, messages pass in groups of about this many seconds."""
 
 
 async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """Lines without their ends, in runs as they come; the last one need not end. Raises Failure for a line
-    that is too long."""
+    """Lines without their line ends, in groups as they arrive. The last one needs no line end. Raises Failure
+    for a line that is too long."""
     rest = b""
     number = 0
     async for piece in _pieces(descriptor):
@@ -44,7 +44,7 @@ async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:
 
 
 async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
-    """What the descriptor gives, until its end."""
+    """Pieces of bytes from the descriptor, until its end."""
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         while piece := os.read(descriptor, READ_BYTES):
             yield piece
@@ -55,7 +55,7 @@ async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
     try:
         loop.add_reader(descriptor, readable.set)
     except OSError:
-        # What cannot be watched (/dev/null) never blocks.
+        # A file that cannot be watched (/dev/null) never blocks.
         while piece := os.read(descriptor, READ_BYTES):
             yield piece
         return
@@ -72,7 +72,7 @@ async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
 
 
 async def generated(count: int, size_bytes: int) -> AsyncIterator[list[bytes]]:
-    """`count` messages of `size_bytes`: a number, as far as it fits, and filling."""
+    """`count` messages of `size_bytes`: a number, as far as it fits, and padding."""
     filling = b"." * max(0, size_bytes - 12)
     digits = min(12, size_bytes)
     modulus = 10**digits
@@ -82,7 +82,7 @@ async def generated(count: int, size_bytes: int) -> AsyncIterator[list[bytes]]:
 
 
 async def paced(runs: AsyncIterator[list[bytes]], per_second: float | None) -> AsyncIterator[list[bytes]]:
-    """The same messages, not faster than this; None: as they come."""
+    """The same messages, at most `per_second`; None: as they arrive."""
     loop = asyncio.get_running_loop()
     group = len_max = RUN_MAX if per_second is None else max(1, round(per_second * PACE_S))
     due = loop.time()
@@ -91,7 +91,7 @@ async def paced(runs: AsyncIterator[list[bytes]], per_second: float | None) -> A
             part = run[start : start + group]
             if per_second is not None:
                 now = loop.time()
-                # After a pause of the input the pace is kept, not caught up with.
+                # After a pause of the input, keep the rate instead of catching up.
                 due = max(due, now - 1.0)
                 if due > now:
                     await asyncio.sleep(due - now)

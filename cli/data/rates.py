@@ -1,7 +1,7 @@
-"""Progress, rates and latencies of commands that move messages. Knows no cluster.
+"""Progress, rates and latencies of commands that move messages.
 
-Owns the line that is drawn over and over on a terminal (elsewhere: one line each interval), and a histogram
-of bounded size.
+Owns the line that is redrawn on a terminal (elsewhere: one line per interval) and a histogram of bounded
+size. Knows no cluster and no messages, only counts and seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 
 INTERVAL_S = 1.0
 _DIGITS = 3
-"""The number of significant digits of microseconds to which latencies are kept."""
+"""Significant digits of a latency in microseconds."""
 
 progress_option = click.option(
     "--progress/--no-progress",
@@ -25,7 +25,7 @@ progress_option = click.option(
 
 
 class Latencies:
-    """How long messages waited, in seconds, as a histogram."""
+    """A histogram of latencies in seconds."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -38,7 +38,7 @@ class Latencies:
         self._total += count
 
     def percentile_ms(self, share: float) -> float | None:
-        """Nearest rank, in ms; None: nothing was noted."""
+        """The percentile in ms by nearest rank; None: no latencies."""
         if not self._total:
             return None
         rank = max(1, -int(-share * self._total // 1))
@@ -60,7 +60,7 @@ class Latencies:
 
 
 class Progress:
-    """`shown` None: when standard error is a terminal."""
+    """The progress line. `shown` None: if standard error is a terminal."""
 
     def __init__(self, shown: bool | None) -> None:
         self._live = sys.stderr.isatty()
@@ -81,7 +81,7 @@ class Progress:
             click.echo(text, err=True)
 
     def clear(self) -> None:
-        """Takes the line off the terminal, before anything else is printed."""
+        """Removes the line from the terminal before other output."""
         if self._drawn:
             click.echo("\r" + " " * self._drawn + "\r", err=True, nl=False)
             self._drawn = 0
@@ -94,7 +94,7 @@ def rate_text(count: int, size_bytes: int, seconds: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """As many digits, or whole with commas: `4.12`, `1,390`; never an exponent."""
+    """Three significant digits, or a whole number with commas: `4.12`, `1,390`; never an exponent."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= 0.001 or not value else "under 0.001"

@@ -1,4 +1,8 @@
-"""What `metaquorum consume` does with librdkafka: where each partition is begun, and when it ends."""
+"""Reads the partitions of `metaquorum consume` with librdkafka.
+
+Owns where each partition starts, which errors are transient, and when the command ends. Does not format
+records (`printing`) and knows no options (`consume`).
+"""
 
 from __future__ import annotations
 
@@ -27,13 +31,13 @@ _RUN_MAX = 1000
 _POLL_S = 0.2
 _COMMITTED_S = 1.0
 _NEW_PARTITIONS_S = 10.0
-"""How often a topic is looked at for partitions that were added."""
+"""How often to look for partitions that were added, in seconds."""
 _PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
-"""librdkafka goes on after these by itself."""
+"""Errors after which librdkafka continues by itself."""
 
 
 def read(cluster: KafkaCluster, plan: ConsumeOptions, account: ConsumeTotals, progress: Progress) -> None:
-    """Copies records to standard output until the plan says enough. Raises Failure."""
+    """Copies records to standard output until the plan is fulfilled. Raises Failure."""
     consumer = cluster.make(Consumer, _settings(plan))
     try:
         known = sorted(cluster.topic(consumer, plan.topic).partitions)
@@ -57,10 +61,10 @@ def read(cluster: KafkaCluster, plan: ConsumeOptions, account: ConsumeTotals, pr
 
 
 def _settings(plan: ConsumeOptions) -> dict[str, Any]:
-    """librdkafka's."""
+    """Settings of librdkafka."""
     reset = {RangePolicy.FAIL: "error"}.get(plan.out_of_range, plan.out_of_range.value)
     if plan.group is not None and plan.out_of_range is RangePolicy.FAIL:
-        # Of a group, the start is for partitions without a committed offset.
+        # In a group, the start applies to partitions without a committed offset.
         reset = plan.start.kind.value
     return {
         "group.id": plan.group or f"metaquorum-consume-{random.SystemRandom().getrandbits(64):016x}",
@@ -92,7 +96,7 @@ def _assign(
     account: ConsumeTotals,
     partitions: Sequence[int],
 ) -> None:
-    """Begins partitions where the user said. Raises Failure for an offset that is not there."""
+    """Starts partitions where the user asked for. Raises Failure for an offset that is out of range."""
     places = [TopicPartition(plan.topic, each, _begin(cluster, consumer, plan, each)) for each in partitions]
     if plan.start.kind is ReadFromKind.TIME:
         timed = [TopicPartition(plan.topic, each, plan.start.value) for each in partitions]
@@ -109,7 +113,7 @@ def _assign(
 
 
 def _begin(cluster: KafkaCluster, consumer: Consumer, plan: ConsumeOptions, partition: int) -> int:
-    """An offset, or one of librdkafka's words for the ends."""
+    """The offset to start at, or librdkafka's constant for an end of the log."""
     match plan.start.kind:
         case ReadFromKind.EARLIEST:
             return OFFSET_BEGINNING
@@ -131,7 +135,7 @@ def _begin(cluster: KafkaCluster, consumer: Consumer, plan: ConsumeOptions, part
 def _read_new_partitions(
     cluster: KafkaCluster, consumer: Consumer, plan: ConsumeOptions, account: ConsumeTotals
 ) -> None:
-    """Partitions that were added since, from their beginning. A cluster that is away is asked next time."""
+    """Starts new partitions at their beginning. If the cluster does not answer, the next look finds them."""
     known = cluster.partitions_now(consumer, plan.topic) or ()
     new = [each for each in known if each not in account.positions]
     if new:
@@ -174,7 +178,7 @@ def _copy(
 
 
 def _taken(plan: ConsumeOptions, account: ConsumeTotals, found: Sequence[Message]) -> list[Message]:
-    """The records among them that are to be printed. Raises Failure for an error that does not pass."""
+    """The records to print. Raises Failure for an error that is not transient."""
     messages: list[Message] = []
     for each in found:
         error = each.error()
@@ -216,7 +220,7 @@ def _finished(consumer: Consumer, plan: ConsumeOptions, account: ConsumeTotals) 
     places = [TopicPartition(plan.topic, each.partition) for each in consumer.assignment()]
     if not places:
         return False
-    # The end of a log may hold no records, only marks of transactions: librdkafka knows how far it is.
+    # The end of a log may have only transaction markers and no records: librdkafka knows the position.
     for each in (*consumer.position(places), *_committed(consumer, plan, account, places)):
         account.reached(each.partition, each.offset)
     return all(account.positions.get(each.partition, 0) >= account.ends[each.partition] for each in places)
@@ -225,11 +229,11 @@ def _finished(consumer: Consumer, plan: ConsumeOptions, account: ConsumeTotals) 
 def _committed(
     consumer: Consumer, plan: ConsumeOptions, account: ConsumeTotals, places: Sequence[TopicPartition]
 ) -> Sequence[TopicPartition]:
-    """Where a group begins partitions of which nothing was read yet."""
+    """The committed positions of partitions from which nothing was read yet."""
     unread = [each for each in places if each.partition not in account.positions]
     if plan.group is None or not unread:
         return ()
     try:
         return consumer.committed(unread, timeout=_COMMITTED_S)
-    except KafkaException:  # the coordinator is away: asked again with the next look
+    except KafkaException:  # no coordinator now: ask again with the next look
         return ()

@@ -1,4 +1,7 @@
-"""What formatting needs to know of a node's configuration file."""
+"""Reads from a node's configuration file what formatting needs.
+
+Owns that selection. Does not check what may be formatted; `format` and `voters` do.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from metaquorum.storage.uuids import uuid_to_text
 
 
 class ConfiguredNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's id and directories. `voter_directory_id` is what the voter list pins for this node, None if
-    nothing; it belongs to the directory at `metadata_index`. `has_static_voters` is whether there is a voter
-    list, `controller_listener` the name of the controllers' listener, `address` a controller's own (host,
-    port), with an empty host for every interface. `other_voters` are addresses, to be asked with the TLS
-    files (None: plain text)."""
+    """A node's id and directories. `voter_directory_id` is the id that the voter list pins for this node
+    (None: none), which belongs to the directory at `metadata_index`. `has_static_voters`: whether there is a
+    voter list. `controller_listener`: the name of the controllers' listener. `address`: a controller's own
+    (host, port); an empty host means every interface. `other_voters`: addresses to ask, with the TLS files
+    (None: plaintext)."""
 
     node_id: int
     directories: tuple[str, ...]
@@ -31,7 +34,7 @@ class ConfiguredNode(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_node_config(path: str) -> ConfiguredNode:
     """Reads and checks a configuration file. Raises ConfigError."""
-    # Brings gRPC along, which the rest of this group can do without.
+    # Imports gRPC, which the rest of this group does not need.
     from metaquorum.runtime.config.key import BROKER, CONTROLLER
     from metaquorum.runtime.config.load import load_config
     from metaquorum.runtime.config.node import UNKNOWN_NODE_ID

@@ -1,9 +1,10 @@
-"""Formatting a node's directories: `meta.properties` v1 and `bootstrap.checkpoint`, as Kafka 3.7 has them.
+"""Formats a node's directories: `meta.properties` v1 and `bootstrap.checkpoint`, as Kafka 3.7 writes them.
 
-Where the voters are dynamic, the metadata directory also gets the checkpoint with the first voter set. Owns
-the check that comes before (nothing is written when one directory may not be formatted) and the order of
-writing (the identity last, so that a crash in between leaves an unformatted directory). Source: KIP-631,
-KIP-778 (bootstrap.checkpoint), KIP-858 (directory.id), KIP-853, Kafka's StorageTool and BootstrapDirectory.
+If the voters are dynamic, the metadata directory also gets the checkpoint with the first voter set. Owns the
+check before (nothing is written if one directory may not be formatted) and the order of writing (the identity
+last, so that a crash in between leaves an unformatted directory). Does not read configurations (`configured`)
+or ask a running quorum. Sources: KIP-631, KIP-778 (bootstrap.checkpoint), KIP-858 (directory.id), KIP-853,
+Kafka's StorageTool and BootstrapDirectory.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from metaquorum.storage.files.snapshots import (
 from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.uuids import is_reserved_directory, random_uuid, uuid_from_text
 
-# What an interrupted format may have left, and what file systems put into a fresh mount.
+# Left by an interrupted format, or in every new file system.
 _HARMLESS = frozenset(
     {BOOTSTRAP_FILE, BOOTSTRAP_FILE + ".tmp", META_PROPERTIES + ".tmp", "lost+found", ".lock"}
 )
@@ -55,10 +56,10 @@ _HARMLESS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatPlan:
-    """What to write. `directory_ids` are texts, one for each directory; None: drawn at random. `voters` are
-    the first voter set (none: static voters, or another node's set), written to the directory at
-    `metadata_index`, which gets the id that the set has for this node. `scram` are the logins that the
-    cluster begins with, as the option has them, with passwords."""
+    """What to write. `directory_ids`: one per directory, as text; None: random. `voters`: the first voter set
+    (empty: static voters, or another node's set), written to the directory at `metadata_index`, which gets
+    this node's directory id of the set. `scram`: the first credentials as typed, with
+    passwords."""
 
     directories: tuple[str, ...]
     cluster_id: str
@@ -73,8 +74,8 @@ class FormatPlan:
 
 
 class FormatResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One directory afterwards; `written` is False where it was formatted already, `voters` are the ids of
-    the voter set that was written."""
+    """One directory afterwards. `written`: False if it was already formatted. `voters`: the ids of the voter
+    set that was written."""
 
     directory: str
     directory_id: bytes | None
@@ -83,7 +84,7 @@ class FormatResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_plan(plan: FormatPlan) -> list[FormatResult]:
-    """Formats every directory of the plan, or raises Failure and touches none."""
+    """Formats every directory of the plan. Raises Failure, then without touching any."""
     _check(plan)
     features = {METADATA_VERSION: level_of_release(plan.release), **plan.features}
     credentials = first_credentials(plan.scram, features[METADATA_VERSION])
@@ -116,7 +117,7 @@ def _directory_ids(plan: FormatPlan) -> list[bytes]:
 
 
 def _check(plan: FormatPlan) -> None:
-    """Everything that can be refused without looking at a disk."""
+    """Refuses what can be refused without reading a disk."""
     if not plan.directories:
         raise Failure("no directory to format; give --directory, or log.dirs in the configuration")
     if len({Path(one).absolute() for one in plan.directories}) != len(plan.directories):
@@ -144,7 +145,7 @@ def _check(plan: FormatPlan) -> None:
 
 
 def _identity_to_keep(plan: FormatPlan, directory: str) -> MetaProperties | None:
-    """The identity of a directory that is formatted already and may stay so; None: it may be written."""
+    """The identity of a directory that is already formatted and may stay so; None: it may be written."""
     disk = PosixDisk()
     if not disk.exists(directory):
         return None
@@ -178,7 +179,7 @@ def _identity_to_keep(plan: FormatPlan, directory: str) -> MetaProperties | None
 
 
 def _is_unfinished_log(disk: PosixDisk, directory: str, name: str) -> bool:
-    """Whether an interrupted format left it: a log's directory with only the first checkpoint in it."""
+    """Whether an interrupted format left it: a log directory with only the first checkpoint in it."""
     path = join(directory, name)
     if name != METADATA_DIRECTORY or not disk.is_directory(path):
         return False
@@ -213,10 +214,11 @@ def _now_ms() -> int:
 def bootstrap_checkpoint(
     features: Mapping[str, int], timestamp_ms: int, credentials: Sequence[UserScramCredentialRecord] = ()
 ) -> bytes:
-    """The bytes of `bootstrap.checkpoint`: header, a FeatureLevelRecord each, the credentials, footer.
+    """The bytes of `bootstrap.checkpoint`: header, one FeatureLevelRecord per feature, the credentials,
+    footer.
 
-    Leader epoch 0 and offsets from 0, as Kafka's BatchFileWriter has them. Level 0 means that a feature
-    is not enabled and is not written; kraft.version has a record of its own, beside the voter set.
+    Leader epoch 0 and offsets from 0, as Kafka's BatchFileWriter writes them. Level 0 means that a feature is
+    disabled; it is not written. kraft.version has a record of its own, beside the voter set.
     """
     ordered = sorted(features.items(), key=lambda item: (item[0] != METADATA_VERSION, item[0]))
     values = [

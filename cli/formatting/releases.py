@@ -1,4 +1,8 @@
-"""The releases that a cluster can be formatted at. The levels are `metadata.features`'."""
+"""The releases at which a cluster can be formatted.
+
+Owns the default release and the reading of a release name. Knows no files; the levels are in
+`metadata.features`.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from metaquorum.metadata.features import (
 
 DEFAULT_RELEASE = metadata_version_name(DEFAULT_METADATA_VERSION)
 DYNAMIC_RELEASE = metadata_version_name(LEVEL_DYNAMIC_VOTERS)
-"""What a cluster with dynamic voters is formatted at, unless told otherwise."""
+"""The default release of a cluster with dynamic voters."""
 
 
 def level_of_release(name: str) -> int:
-    """The level of a release: its exact name (3.7-IV4), or its number (3.7) for the last level of it.
+    """The metadata.version level of a release: its exact name (3.7-IV4), or its number (3.7) for its last
+    level.
 
-    A cluster can be bootstrapped from 3.3-IV0 on: before it, no record said the level. Raises ValueError,
-    listing what can be written.
+    The lowest is 3.3-IV0: before it, no record held the level. Raises ValueError, which lists the names.
     """
     known = {
         each: level

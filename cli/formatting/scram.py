@@ -1,8 +1,9 @@
-"""SCRAM credentials of a new cluster (KIP-900): what `storage format --add-scram` takes, and its records.
+"""SCRAM credentials of a new cluster (KIP-900): the values of `storage format --add-scram`, and their
+records.
 
-Owns the text form, which is that of Kafka's `kafka-storage`: `MECHANISM=[name=...,password=...]`. No value
-has a comma; double quotes around it are left out. A refusal names the part that is wrong and repeats nothing
-of it: what was mistyped may be a password.
+Owns the text form, that of Kafka's `kafka-storage`: `MECHANISM=[name=...,password=...]`. No value has a
+comma; double quotes around a value are dropped. An error names the part that is wrong and must not repeat it:
+a mistyped value may be a password. Does not write records; `format` does.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _record(text: str) -> UserScramCredentialRecord:
 
 
 def _values(title: str, text: str) -> dict[str, str]:
-    """The values by key, those that there must be among them."""
+    """The values by key, with all required keys."""
     values: dict[str, str] = {}
     for number, part in enumerate(text.split(","), start=1):
         key, equals, value = part.partition("=")

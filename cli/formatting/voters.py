@@ -1,6 +1,7 @@
-"""The first voter set that formatting writes (KIP-853): what the options mean, and which of them go together.
+"""The first voter set that formatting writes (KIP-853): its options, and which of them can be combined.
 
-Owns the rules of Kafka's `StorageTool` and `Formatter` for dynamic voters; reads and writes no directory.
+Owns the rules of Kafka's `StorageTool` and `Formatter` for dynamic voters. Does not read or write
+directories; `format` does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _IDS_NEEDED = "metaquorum storage random-uuid makes one"
 
 
 class VoterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says of voters; `initial_controllers` is the list as text."""
+    """The options about voters. `initial_controllers` is the list as text."""
 
     standalone: bool = False
     initial_controllers: str | None = None
@@ -42,7 +43,7 @@ class VoterOptions(msgspec.Struct, frozen=True, kw_only=True):
 def check_voter_options(
     options: VoterOptions, node: ConfiguredNode, features: Collection[tuple[str, int]]
 ) -> None:
-    """Raises UsageError or Failure for what does not go together."""
+    """Raises UsageError or Failure for options that cannot be combined."""
     chosen = (options.standalone, options.initial_controllers is not None, options.no_initial_controllers)
     if sum(chosen) > 1:
         raise click.UsageError(
@@ -69,8 +70,8 @@ def check_voter_options(
 
 
 def first_voters(options: VoterOptions, node: ConfiguredNode, own_id: str | None) -> tuple[Voter, ...]:
-    """The voter set to write, by rising id; none where there is none to write. `own_id`: the metadata
-    directory's id, where it is given (None: random). Raises Failure or UsageError."""
+    """The voter set to write, sorted by id; empty: none. `own_id`: the metadata directory's id (None:
+    random). Raises Failure or UsageError."""
     if options.standalone:
         return (_own(node, own_id),)
     if options.initial_controllers is None:
@@ -97,7 +98,7 @@ def _own(node: ConfiguredNode, own_id: str | None) -> Voter:
 
 
 def _listed(text: str, listener: str) -> tuple[Voter, ...]:
-    # Brings gRPC along, which the rest of this group can do without.
+    # Imports gRPC, which the rest of this group does not need.
     from metaquorum.runtime.config.addresses import parse_voters
     from metaquorum.runtime.errors import ConfigError
 
@@ -126,7 +127,7 @@ def _listed(text: str, listener: str) -> tuple[Voter, ...]:
 
 
 def new_voter(node_id: int, host: str, port: int, directory_id: bytes, listener: str) -> Voter:
-    """A voter of this release, as a voters' record has it."""
+    """A voter of this release, as VotersRecord has it."""
     return Voter(
         voter_id=node_id,
         voter_directory_id=directory_id,

@@ -1,4 +1,8 @@
-"""A local cluster as one thing: its processes and a client to it. Starts, waits and stops in order."""
+"""A running local cluster: its processes and a client, to start, wait for and stop as a whole.
+
+Owns the order of starting and stopping, and when a cluster counts as ready. Does not signal processes itself
+(`processes` does) or write their files (`cli.layout` does).
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ ASK_TIMEOUT_S = 3.0
 
 
 class LocalCluster:
-    """Use as a context manager: leaving it closes the client and leaves the processes as they are. `forks`
-    starts them; None: one of its own."""
+    """A context manager that closes the client and leaves the processes running. `forks` starts them; None: a
+    fork server of its own."""
 
     def __init__(self, layout: Layout, forks: ForkServer | None = None) -> None:
         self.layout = layout
@@ -49,17 +53,17 @@ class LocalCluster:
         return pid
 
     def start_all(self) -> None:
-        """Starts every node that does not run."""
+        """Starts every node that is not running."""
         self._began_s = time.monotonic()
         for node in self.layout.nodes:
             if self.processes.pid(node) is None:
                 self.start(node)
 
     def wait_ready(self, timeout_s: float) -> float:
-        """Waits until every process says of itself that it serves (a controller: in a quorum with a leader, a
-        broker: unfenced), and the quorum agrees; returns the seconds since `start_all`. Raises Failure.
+        """Waits until every process reports that it serves (a controller: in a quorum with a leader; a
+        broker: unfenced) and the quorum agrees. Returns the seconds since `start_all`. Raises Failure.
 
-        What the quorum says is not enough: a broker that was killed is alive to it until its session ends.
+        The quorum's view is not enough: a killed broker counts as alive until its session ends.
         """
         left = list(self.layout.nodes)
         wanted = {node.node_id for node in self.layout.brokers}
@@ -87,8 +91,8 @@ class LocalCluster:
         return next((problem for port in node.health_ports if (problem := asked(port))), "")
 
     def wait_until(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
-        """Asks until the condition is true, and returns what it gave. Raises Failure when time is up or a
-        process that must run has ended; an unreachable cluster is asked again."""
+        """Evaluates the condition until it is true, and returns its value. Raises Failure at the timeout, or
+        when a process that should run has ended. Tries again while the cluster does not answer."""
         deadline = time.monotonic() + timeout_s
         reason = "no answer yet"
         while True:
@@ -114,30 +118,30 @@ class LocalCluster:
                 raise Failure(f"{node.name} exited with code {code}: {self.processes.last_line(node)}")
 
     def forget(self, node: LocalNode) -> None:
-        """From here on, the node's process may end without `wait_until` complaining."""
+        """From here on, the node's process may end without an error in `wait_until`."""
         self._started = [one for one in self._started if one != node]
 
     def kill(self, node: LocalNode) -> None:
-        """kill -9."""
+        """Sends SIGKILL."""
         self.forget(node)
         self.processes.kill(node)
 
     def stop(self, node: LocalNode) -> str:
-        """SIGTERM and wait, then SIGKILL; tells which it was."""
+        """SIGTERM and a wait, then SIGKILL. Returns which of them ended it."""
         self.forget(node)
         return self.processes.stop(node)
 
     @property
     def started(self) -> list[LocalNode]:
-        """The nodes that this object started, and that no one asked it to stop."""
+        """The nodes that this object started and was not asked to stop."""
         return list(self._started)
 
     def stop_all(self, wait_s: float = STOP_WAIT_S) -> dict[str, str]:
-        """Brokers and combined nodes together, then the standby controllers, the active one last."""
+        """Stops brokers and combined nodes together, then standby controllers, then the active controller."""
         return self.stop_nodes(self.layout.nodes, wait_s)
 
     def stop_nodes(self, nodes: Sequence[LocalNode], wait_s: float = STOP_WAIT_S) -> dict[str, str]:
-        """These, in that order."""
+        """Stops these, in that order."""
         active = self._active_id()
         outcomes: dict[str, str] = {}
         running = {}
@@ -160,12 +164,12 @@ class LocalCluster:
         return outcomes
 
     def stop_started(self) -> None:
-        """After a failed start: end what this object started and nothing else."""
+        """After a failed start, stops what this object started and nothing else."""
         for node in list(reversed(self._started)):
             self.kill(node)
 
     def lost_committed(self) -> tuple[CommittedLoss, ...]:
-        """What the leader says of committed records that other nodes know of; nothing without a leader."""
+        """Committed records that other nodes know of and the leader does not have. Empty without a leader."""
         quorum = self._quorum()
         return () if quorum is None else quorum.losses
 

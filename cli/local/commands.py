@@ -1,4 +1,8 @@
-"""`metaquorum local`: a whole cluster of processes on this machine, for looking and trying."""
+"""`metaquorum local`: runs a whole cluster of processes on this machine, to try things out.
+
+Owns the options, and the check of an existing cluster against them. Does not start processes (`cluster`
+does), draw the live view (`watch`) or change voters (`growth`).
+"""
 
 from __future__ import annotations
 
@@ -113,7 +117,7 @@ def _layout(
     cluster_id: str | None,
     any_port: bool,
 ) -> Layout:
-    """The cluster that is there, checked against what was asked for, or a new one."""
+    """The existing cluster, checked against the options, or a new one."""
     if (directory / MANIFEST).exists():
         layout = open_layout(directory)
         if cluster_id is not None and cluster_id != layout.cluster_id:
@@ -153,7 +157,7 @@ def _layout(
 
 
 def _grown(layout: Layout, controllers: int, timeout_s: float) -> Layout:
-    """The cluster as it is runs first: only a quorum that answers says whether its voters can change."""
+    """Starts the cluster before it grows: only a running quorum can say whether its voters can change."""
     from metaquorum.cli.local.cluster import LocalCluster
 
     with LocalCluster(layout) as cluster:

@@ -1,9 +1,8 @@
-"""`metaquorum demo`: a cluster is started, hurt and repaired before your eyes, and its log tells the story.
+"""`metaquorum demo`: starts a cluster, breaks and repairs parts of it, and shows what its log says.
 
-A topic is written and read all the while, and the account at the end must be exact.
-
-Owns the steps and their checks. Every step is looked at from outside, and the demo fails loudly when one
-did not happen. Processes that it starts are always ended, its directory is removed unless something failed.
+A topic is written and read meanwhile, and no message may be missing or repeated. Owns the steps and the check
+of each from outside; the demo fails if a step had no effect. Always ends its processes; removes its directory
+unless a check failed. Does not read the log (`demo_log`) or count messages (`demo_traffic`).
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from metaquorum.storage.uuids import uuid_from_text
 T = TypeVar("T")
 CONTROLLERS, BROKERS = 3, 3
 STEP_TIMEOUT_S = 120.0
-"""A step takes seconds, and more on a machine that does twenty other things at once: that is no failure."""
+"""Seconds for one step. Most take a few, but more on a busy machine, which is not a failure."""
 SETTINGS = {
-    # Nine seconds, the default, is long to look at a dead broker.
+    # The default of 9 seconds is a long time to watch a dead broker.
     "controller": {"broker.session.timeout.ms": "3000"},
     "broker": {"broker.heartbeat.interval.ms": "500"},
 }
@@ -78,7 +77,7 @@ def demo(directory: Path | None, keep: bool) -> None:
         demo_log.show_our_log(layout, story.expected, story.last_topics, story.last_brokers)
         demo_log.show_kafkas_log()
     except BaseException as error:
-        if not isinstance(error, BrokenPipeError):  # the reader went away (`| head`), and nothing failed
+        if not isinstance(error, BrokenPipeError):  # the reader is gone (`| head`), which is not a failure
             keep = True
             click.echo(f"the demo failed; its files and process logs are in {home}", err=True)
         raise
@@ -90,7 +89,7 @@ def demo(directory: Path | None, keep: bool) -> None:
 
 @contextlib.contextmanager
 def _ended_in_any_case(cluster: LocalCluster) -> Iterator[None]:
-    """Whatever happens inside, no process of the cluster is left. SIGTERM is treated as Ctrl-C is."""
+    """Ends every process of the cluster, whatever happens inside. SIGTERM is handled as Ctrl-C."""
     ended_by = (signal.SIGTERM, signal.SIGHUP)
     previous = {number: signal.signal(number, signal.default_int_handler) for number in ended_by}
     try:
@@ -103,7 +102,7 @@ def _ended_in_any_case(cluster: LocalCluster) -> Iterator[None]:
 
 
 class _Story:
-    """The steps. `expected` collects what the log must tell afterwards, in order: (kind, entity)."""
+    """The steps. `expected`: the events that the log must show afterwards, in order: (kind, entity)."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -209,7 +208,7 @@ class _Story:
         self._flows()
 
     def _flows(self) -> None:
-        """Waits until messages come through that had not come before."""
+        """Waits until messages pass that did not exist before."""
         before = self.traffic.passed
         self._wait(lambda: self.traffic.passed > before + 2 * KEYS, "messages to arrive")
         click.echo(
@@ -217,8 +216,8 @@ class _Story:
         )
 
     def _lose_a_directory(self) -> LocalNode:
-        """The directory is taken away under a running broker. Open files would not feel it: the broker's
-        own probe of its directories does, or the next new segment."""
+        """Removes the directory under a running broker. Open files do not notice: the broker's probe of its
+        directories does, or the next new segment."""
         leaders = [partition.leader for partition in self._describe("orders")[0].partitions]
         hurt = self._layout.node(f"broker-{max(set(leaders), key=leaders.count)}")
         ids = [uuid_from_text(text) for text in hurt.log_directory_ids]
@@ -300,7 +299,7 @@ class _Story:
         self.expected.append(("topic deleted", "topic/payments"))
 
     def _remember(self) -> None:
-        """What the active controller answers last: the replayed log must say the same."""
+        """Keeps the active controller's last answers, which the replayed log must match."""
         self.last_topics = self._describe("after-failover", "orders")
         self.last_brokers = self._wait(self._cluster.client.brokers, "the list of brokers")
 
@@ -328,7 +327,7 @@ class _Story:
         return self._wait(lambda: self._cluster.client.describe_topics(names), "a description of topics")
 
     def _try_create(self, *topics: NewTopic) -> bool:
-        """A call whose answer did not come in time is made again: the topic may be there already."""
+        """After a timeout the call is sent again: the topic may exist already."""
         for result in self._cluster.client.create_topics(topics):
             accepted = result.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
             _check(accepted, f"{result.name} was refused: {result.message}")

@@ -1,7 +1,7 @@
-"""The end of the demo: what our own log tells, and whether we read Kafka's log as Kafka does.
+"""The end of the demo: what our log shows, and whether we read Kafka's log as Kafka does.
 
-Owns the checks on files; starts nothing. The log that Apache Kafka wrote is beside this module with what
-Kafka's own dump tool printed for it.
+Owns the checks of files. Does not start or ask processes. The log that Apache Kafka wrote is in
+`cli/kafka_log`, with the output of Kafka's dump tool for it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def show_our_log(
 ) -> None:
     """Prints the timeline of the log and checks it. Raises Failure.
 
-    The steps must be in it in order, every controller must have the same log, and replaying it must give
-    what the active controller answered last.
+    The steps must be in it in order, all controllers must have the same log, and its replay must give what
+    the active controller answered last.
     """
     paths = [str(layout.metadata_log(node)) for node in layout.controllers]
     longest = max(paths, key=lambda path: sum(len(data) for data in _segments(path)))
@@ -64,7 +64,7 @@ def show_our_log(
 
 
 def _check_order(told: list[tuple[str, str]], expected: list[tuple[str, str]]) -> None:
-    """`expected` must be among `told`, in its order."""
+    """Raises Failure unless `expected` is in `told`, in order."""
     left = iter(told)
     for step in expected:
         if step not in left:
@@ -86,7 +86,7 @@ def _check_same(paths: list[str], longest: str) -> None:
 def _check_image(
     image: MetadataImage, topics: list[TopicDescription], brokers: list[BrokerRegistration]
 ) -> None:
-    # A consumer's question for its group may make __consumer_offsets at any time.
+    # A consumer's request for its group may create __consumer_offsets at any time.
     names = {topic.info.name for topic in topics if not topic.info.name.startswith("__")}
     replayed = {topic.name for topic in image.topics.all() if not topic.name.startswith("__")}
     if replayed != names:
@@ -109,7 +109,7 @@ def _check_image(
 
 
 def show_kafkas_log() -> None:
-    """Dumps and replays a log of Apache Kafka 3.7.0 and compares with what Kafka printed. Raises Failure."""
+    """Dumps and replays a log of Apache Kafka 3.7.0 and compares it with Kafka's dump. Raises Failure."""
     segment, checkpoint = KAFKA_DATA / KAFKA_SEGMENT, KAFKA_DATA / KAFKA_CHECKPOINT
     click.echo(f"\n== A log that Apache Kafka 3.7.0 wrote ({segment})")
     if not segment.is_file():
@@ -135,7 +135,7 @@ def show_kafkas_log() -> None:
 
 
 def _compare_with_dump(path: Path) -> int:
-    """How many payloads agree with `<path>.dump.txt`; raises Failure for the first that does not."""
+    """The number of payloads, which all agree with `<path>.dump.txt`. Raises Failure for one that differs."""
     printed = {}
     for line in Path(f"{path}.dump.txt").read_text().splitlines():
         match = _PRINTED.match(line)

@@ -1,7 +1,8 @@
-"""`metaquorum produce` and `metaquorum consume` all through the demo, and the account of what passed.
+"""Runs `metaquorum produce` and `metaquorum consume` during the demo and accounts for every message.
 
-Owns the two processes, the numbering of messages and the comparison at the end. Each message is
-`<key>:<number>`, numbered from 0 for each key, so that a loss, a repetition or a wrong order shows by itself.
+Owns the two processes, the numbers of messages and the final comparison. Knows nothing of the demo's steps.
+Each message is `<key>:<number>`, numbered from 0 per key, so that a lost, repeated or reordered message
+shows.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from metaquorum.cli.errors import Failure
 
 KEYS = 24
 ROUND_S = 0.05
-"""The interval at which a message of each key is written."""
+"""Interval between two messages of a key, in seconds."""
 
 END_WAIT_S = 5.0
 
 
 @dataclass(slots=True)
 class TrafficTotals:
-    """Messages so far, by key. `written` by us to the producer, `read` by the consumer, `acknowledged` in all
-    once the producer has ended. `longest_s`: from writing a message to reading it."""
+    """Messages so far, by key. `written`: to the producer. `read`: by the consumer. `acknowledged`: the
+    total, once the producer has ended. `longest_s`: the longest time from writing a message to reading it."""
 
     written: dict[str, int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class TrafficTotals:
 
 
 class Traffic:
-    """Writes to `topic` and reads it, from `start` to `finish`. The processes' messages go to `directory`."""
+    """Writes to `topic` and reads it, from `start` to `finish`. `directory`: for the processes' errors."""
 
     def __init__(self, bootstrap: str, topic: str, directory: Path) -> None:
         self._bootstrap = bootstrap
@@ -69,13 +70,13 @@ class Traffic:
 
     @property
     def passed(self) -> int:
-        """Messages that came through so far. Raises Failure when something is wrong already."""
+        """The number of messages that were read. Raises Failure if something is already wrong."""
         self._check()
         return self._account.read_total
 
     def finish(self, timeout_s: float) -> TrafficTotals:
-        """Writes nothing more, waits until the producer has ended and the consumer has read everything.
-        Raises Failure for any message that failed, is missing, came twice or out of order."""
+        """Stops writing, then waits until the producer has ended and the consumer has read everything. Raises
+        Failure for a message that failed, is missing, repeated or out of order."""
         self._stop.set()
         producer = self._processes["produce"]
         account = self._account
@@ -98,7 +99,7 @@ class Traffic:
         return account
 
     def abandon(self) -> None:
-        """Ends the two processes, whatever is on the way."""
+        """Ends the two processes and drops messages in flight."""
         self._stop.set()
         for process in self._processes.values():
             if process.poll() is None:
@@ -124,8 +125,8 @@ class Traffic:
                 stdin=subprocess.PIPE if writes else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=self._directory,  # a folder named cli where the demo was started is not ours
-                start_new_session=True,  # Ctrl-C is for the demo, which ends them
+                cwd=self._directory,  # a folder named cli in the current directory is not ours
+                start_new_session=True,  # Ctrl-C reaches the demo, which ends them
             )
 
     def _check(self) -> None:
@@ -139,7 +140,7 @@ class Traffic:
 
     @staticmethod
     def _last_output(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
-        """What the process prints before it ends by itself. Raises Failure when it does not."""
+        """What the process prints before it ends by itself. Raises Failure if it does not end."""
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -169,7 +170,7 @@ class Traffic:
                     pipe.write("".join(lines).encode())
                     pipe.flush()
         except BrokenPipeError:
-            return  # the producer ended: `_check` says how
+            return  # the producer ended; `_check` reports how
 
     def _read(self) -> None:
         pipe = self._processes["consume"].stdout

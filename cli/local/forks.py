@@ -1,10 +1,11 @@
 """Nodes that start as forks of one process, which has imported everything: six nodes cost one import.
 
-Owns that process and its protocol. Knows the entry point of the command, and no cluster.
+Owns that process and its protocol. Knows the entry point of the command, and no cluster; `processes` records
+what was started.
 
-The process reads one message per node from a socket: how to start it (`_Order`), with the file that takes
-its output. It answers with the pid, and later, when the node has ended, with its exit status. When the
-socket is closed it ends; the nodes stay.
+The process reads one message per node from a socket: how to start it (`_Order`), with the file for its
+output. It answers with the pid, and later, when the node has ended, with the exit status. It ends when the
+socket is closed; the nodes continue.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ class _Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForkError(Exception):
-    """No process could be started; the text says why."""
+    """No process could be started; the text has the reason."""
 
 
 class Forked:
-    """A process that a ForkServer started, with what subprocess.Popen has of that name."""
+    """A process that a ForkServer started, with the methods of subprocess.Popen."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server = server
@@ -77,13 +78,13 @@ class Forked:
 
 
 class ForkServer:
-    """Starts nodes. Safe to use from several threads. Begins to import when it is made."""
+    """Starts nodes. Thread-safe. Starts importing when it is created."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         self._running: dict[int, Forked] = {}
-        """By pid. A process that has ended leaves it: the kernel gives its pid to another one day."""
+        """By pid. Without those that have ended: the kernel may reuse their pids."""
         self._was_asked = False
         with theirs:
             self._process = subprocess.Popen(
@@ -96,15 +97,14 @@ class ForkServer:
 
     @classmethod
     def begun(cls) -> ForkServer:
-        """The one that `begin` has made, or a new one."""
+        """The server that `begin` created, or a new one."""
         made, _early[:] = _early[:], []
         return made[0] if made else cls()
 
     def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: Path, output: int
     ) -> Forked:
-        """`metaquorum ARGUMENTS` in a session of its own; `output` is the file descriptor for what it
-        prints. Raises ForkError."""
+        """Starts `metaquorum ARGUMENTS` in its own session. `output`: a file descriptor. Raises ForkError."""
         order = _Order(arguments=tuple(arguments), environment=dict(environment), directory=str(directory))
         with self._lock:
             self._was_asked = True
@@ -119,7 +119,7 @@ class ForkServer:
         return started
 
     def read_reports(self) -> None:
-        """Gives the processes that have ended their exit codes."""
+        """Sets the exit codes of processes that have ended."""
         with self._lock:
             self._socket.settimeout(0)
             with contextlib.suppress(BlockingIOError, EOFError, ConnectionError):
@@ -132,10 +132,10 @@ class ForkServer:
             ended.exit_code = report.exit_code
 
     def close(self) -> None:
-        """Ends the process that starts nodes; those that it started go on."""
+        """Ends the server process. The nodes that it started continue."""
         self._socket.close()
         if not self._was_asked:
-            self._process.kill()  # it may still import
+            self._process.kill()  # it may still be importing
         try:
             self._process.wait(_END_WAIT_S)
         except subprocess.TimeoutExpired:
@@ -153,12 +153,12 @@ _early: list[ForkServer] = []
 
 
 def begin() -> None:
-    """Makes the one that a command will ask for, before the command is imported."""
+    """Creates the server for a command before the command is imported."""
     _early.append(ForkServer())
 
 
 def _serve(orders: socket.socket) -> _Order:
-    """Runs until the other end is closed, which ends the process. Returns in each fork, with its order."""
+    """Runs until the other end closes the socket, then ends the process. In a fork, returns its order."""
     awake, waking = os.pipe()
     os.set_blocking(waking, False)
     signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
@@ -172,7 +172,7 @@ def _serve(orders: socket.socket) -> _Order:
             continue
         try:
             data, files, _, _ = socket.recv_fds(orders, _MESSAGE_MAX, 1)
-        except ConnectionResetError:  # the other end closed with a report unread
+        except ConnectionResetError:  # the other end closed the socket before it read a report
             data = b""
         if not data:
             os._exit(0)
@@ -194,7 +194,7 @@ def _serve(orders: socket.socket) -> _Order:
 
 
 def _woken(number: int, frame: FrameType | None) -> None:
-    """The wake-up is all."""
+    """Does nothing: waking up is enough."""
 
 
 def _report_ended(orders: socket.socket) -> None:
@@ -207,7 +207,7 @@ def _report_ended(orders: socket.socket) -> None:
 
 
 def _send(orders: socket.socket, report: _Report) -> None:
-    # The other end may have gone; then the next look at the socket ends this process.
+    # If the other end is gone, the next read of the socket ends this process.
     with contextlib.suppress(ConnectionError):
         orders.send(msgspec.msgpack.encode(report))
 
@@ -216,17 +216,17 @@ def _main() -> None:
     import gc
     import importlib
 
-    # First: it looks for the place of the command line, and a changed environment hides that.
+    # Must be first: it searches for the command line in memory, and a changed environment hides it.
     from setproctitle import getproctitle, setproctitle
 
     from metaquorum.cli.__main__ import main, prepare_node
 
     getproctitle()
     orders = socket.socket(fileno=int(sys.argv[1]))
-    # A library of numpy's starts threads when it is imported, and a fork has none of them.
+    # A library of numpy's starts threads at import, and a fork would not have them.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     prepare_node()
-    gc.disable()  # imports make hardly any garbage
+    gc.disable()  # imports leave little garbage
     for name in ("metaquorum.cli.main", "metaquorum.combined.process"):
         importlib.import_module(name)
     gc.freeze()

@@ -1,4 +1,8 @@
-"""A local cluster that has more controllers than voters: the others are made voters, one after another."""
+"""Makes voters of the controllers of a local cluster that are not voters yet, one after another.
+
+Owns the wait for each new voter. Knows no plans: `cli.voters` makes and performs them, and `cli.layout.grow`
+formats new controllers.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,8 @@ from metaquorum.storage.uuids import uuid_from_text
 
 
 def add_missing_voters(cluster: LocalCluster, timeout_s: float) -> None:
-    """Makes voters of the controllers that are none, by rising id; each may take `timeout_s` to start and to
-    catch up. Configured voters are left alone. Raises ApiError and Failure."""
+    """Adds the missing voters, sorted by id. Each may take `timeout_s` to start and catch up. Does nothing
+    for configured voters. Raises ApiError and Failure."""
     layout = cluster.layout
     quorum = cluster.wait_until(cluster.client.quorum, timeout_s, "the quorum to answer")
     if quorum.kraft_version == 0:

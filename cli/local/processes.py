@@ -1,8 +1,8 @@
-"""The processes of a local cluster: start, look, stop, kill. Knows no protocol.
+"""The processes of a local cluster: starts, finds, stops and kills them.
 
-A process is ours when its pid was recorded by us, it started when we recorded, and its command line
-names our configuration file. Nothing else is ever signalled: a recorded pid may have been given to
-someone else's process since.
+Owns `process.json` and the proof that a process is ours: we recorded its pid, its start time matches, and its
+command line names our configuration file. It never signals any other process: the kernel may have reused a
+recorded pid. Knows no protocol: `cluster` asks nodes whether they serve.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from metaquorum.cli.local.forks import Forked, ForkError, ForkServer
 from metaquorum.storage.disk.private import private_file
 
 STOP_WAIT_S = 40.0
-"""A broker's controlled shutdown may take 30 s by default; a little more before it is killed."""
+"""Seconds before a node is killed: a broker's controlled shutdown takes up to 30 s by default."""
 KILL_WAIT_S = 30.0
-"""A process that waits for a disk ends when the disk has answered."""
+"""Seconds to wait after SIGKILL: a process that waits for a disk ends when the disk answers."""
 _START_TOLERANCE_S = 2.0
 _POLL_S = 0.02
 
 
 class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What `process.json` holds: `created_s` is the process's start in Unix time."""
+    """The content of `process.json`. `created_s`: the process's start in Unix time."""
 
     pid: int
     created_s: float
 
 
 class Processes:
-    """The processes of one cluster, however they were started. `forks` starts them; None: one of its own."""
+    """The processes of one cluster, however started. `forks` starts them; None: a fork server of its own."""
 
     def __init__(self, layout: Layout, forks: ForkServer | None = None) -> None:
         self._layout = layout
@@ -45,7 +45,7 @@ class Processes:
         self._children: dict[str, Forked] = {}
 
     def close(self) -> None:
-        """Starts nothing more. What runs goes on."""
+        """Starts no more processes. Running ones continue."""
         if self._forks is not None:
             self._forks.close()
             self._forks = None
@@ -91,7 +91,7 @@ class Processes:
         return True
 
     def wait_gone(self, node: LocalNode, timeout_s: float) -> bool:
-        """Waits until the node's process has ended; False if it has not within the time."""
+        """Waits until the node's process has ended. False: it has not within the time."""
         deadline = time.monotonic() + timeout_s
         while self._find(node) is not None:
             if time.monotonic() > deadline:
@@ -100,13 +100,13 @@ class Processes:
         return True
 
     def kill(self, node: LocalNode) -> None:
-        """SIGKILL, and waits until it is gone. Raises Failure if it is not."""
+        """Sends SIGKILL and waits for the end. Raises Failure if it does not end."""
         if self.signal(node, signal.SIGKILL) and not self.wait_gone(node, KILL_WAIT_S):
             raise Failure(f"{node.name} did not end after SIGKILL; inspect it with ps")
         self._layout.pid_file(node).unlink(missing_ok=True)
 
     def stop(self, node: LocalNode, wait_s: float = STOP_WAIT_S) -> str:
-        """SIGTERM, a bounded wait, then SIGKILL. Tells which it was: `not running`, `stopped` or `killed`."""
+        """SIGTERM, a bounded wait, then SIGKILL. Returns `not running`, `stopped` or `killed`."""
         if not self.signal(node, signal.SIGTERM):
             self._layout.pid_file(node).unlink(missing_ok=True)
             return "not running"
@@ -134,8 +134,7 @@ class Processes:
         return next((line for line in reversed(lines) if line.strip()), "(no output)")
 
     def ending(self, node: LocalNode) -> str | None:
-        """The last line of a node's process that ended without being stopped from here; None: it runs, or was
-        stopped."""
+        """The last line of a process that ended without a stop from here. None: it runs, or was stopped."""
         ended = self._layout.pid_file(node).exists() and self._find(node) is None
         return self.last_line(node) if ended else None
 
@@ -143,12 +142,12 @@ class Processes:
         child = self._children.get(node.name)
         try:
             if child is not None and child.poll() is None:
-                # Our own child cannot be mistaken for another process before it is waited for.
+                # Our child's pid cannot be reused before the child is waited for.
                 with contextlib.suppress(psutil.NoSuchProcess):
                     return psutil.Process(child.pid)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(KILL_WAIT_S)  # it was waited for, and its exit code is on the way
-            # Someone else may have started the node again since.
+                    child.wait(KILL_WAIT_S)  # it was waited for, and its exit code will arrive
+            # The node may have been started again since by another command.
             record = msgspec.json.decode(self._layout.pid_file(node).read_bytes(), type=ProcessRecord)
             process = psutil.Process(record.pid)
             ours = (

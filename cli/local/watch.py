@@ -1,7 +1,7 @@
-"""The live view of a local cluster: quorum, nodes, brokers' partition data and what the log last told.
+"""The live view of a local cluster: quorum, nodes, brokers' partition data and the latest events of the log.
 
-Owns what is shown and the loop that shows it. On a terminal it is a table that is drawn again and again;
-elsewhere it is plain lines, one for each change.
+Owns the view and the loop that updates it: a redrawn table on a terminal, elsewhere one line per change. Does
+not read metrics pages (`watch_figures`) or start processes (`commands`).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ INTERVAL_S = 0.5
 EVENTS_SHOWN = 12
 EVENTS_MIN = 2
 _WIDE = 130
-"""From this many columns on there is room for events as `log timeline` prints them."""
+"""From this many columns on, events look as in `log timeline`."""
 _LINES_AROUND = 15
-"""Of the title, the tables' heads and frames, and the line that stays free."""
+"""Lines of the title, the tables' headers and frames, and the last line, which stays free."""
 _COLOURS = {"running": "green", "fenced": "red", "controlled shutdown": "yellow", "not registered": "dim"}
 
 
 @dataclass(slots=True)
 class View:
-    """What was last learned. `problem` says why the quorum did not answer; the rest is then older."""
+    """The latest answers. `problem`: why the quorum did not answer; then the rest is older."""
 
     quorum: DescribeQuorumResponse | None = None
     brokers: list[BrokerRegistration] = field(default_factory=list)
@@ -62,7 +62,7 @@ class View:
 
 
 class EventTail:
-    """New events of the cluster's log, read from the files of whichever controller has them."""
+    """New events of the cluster's log, read from the files of any controller that has them."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._paths = [str(cluster.layout.metadata_log(node)) for node in cluster.layout.controllers]
@@ -72,7 +72,7 @@ class EventTail:
         self._waiting: deque[TimelineEvent] = deque()
 
     def poll(self, high_watermark: int) -> list[TimelineEvent]:
-        """New events below the high watermark: what is not committed did not happen."""
+        """New events below the high watermark. Records above it may still be lost."""
         try:
             if self._reader is None:
                 self._begin(self._paths[0])
@@ -85,7 +85,7 @@ class EventTail:
                             header.leader_epoch, header.max_timestamp_ms, records
                         )
         except StorageError:
-            # Not there yet, or cut back after a lost election: begin again with the next controller's files.
+            # Missing, or truncated after a lost election: start over with the next controller's files.
             self._paths.append(self._paths.pop(0))
             self._timeline, self._reader = Timeline(), None
             self._waiting.clear()
@@ -99,7 +99,7 @@ class EventTail:
         return ready
 
     def _begin(self, path: str) -> None:
-        """At the log's start, or where the oldest snapshot of a trimmed log lets it begin."""
+        """Starts at the log's start or, in a trimmed log, at its oldest snapshot."""
         log = log_source.open_path(path, progress=False)
         image = None
         if log.start_offset:
@@ -109,8 +109,8 @@ class EventTail:
 
 
 class EndSignal:
-    """Whether a signal has come. A handler may interrupt `wait` anywhere: `SimpleQueue.put` allows that.
-    `Event.set` of threading would wait forever for the lock that the interrupted `wait` holds."""
+    """Whether a signal has arrived. A handler may interrupt `wait` anywhere, which `SimpleQueue.put` allows.
+    `threading.Event.set` could wait forever for the lock that the interrupted `wait` holds."""
 
     def __init__(self) -> None:
         self._came: SimpleQueue[None] = SimpleQueue()
@@ -119,7 +119,7 @@ class EndSignal:
         self._came.put(None)
 
     def wait(self, timeout_s: float) -> bool:
-        """Returns whether one has come, after at most `timeout_s`."""
+        """Returns whether one has arrived, after at most `timeout_s`."""
         try:
             self._came.get(timeout=timeout_s)
         except Empty:
@@ -128,13 +128,13 @@ class EndSignal:
 
 
 def watch(cluster: LocalCluster, *, live: bool) -> None:
-    """Shows the cluster until Ctrl-C or SIGTERM, then stops in order what `cluster` started, and no more.
-    Raises Failure if it had to kill."""
+    """Shows the cluster until Ctrl-C or SIGTERM, then stops in order what `cluster` started, and nothing
+    else. Raises Failure if it had to kill a process."""
     ended = EndSignal()
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     previous = {number: signal.signal(number, ended.handle) for number in ends}
     try:
-        with contextlib.suppress(OSError):  # a terminal that is gone can no longer be written to
+        with contextlib.suppress(OSError):  # the terminal may be closed
             (_watch_live if live else _watch_lines)(cluster, ended)
             click.echo(_farewell(cluster))
         outcomes = cluster.stop_nodes(cluster.started)
@@ -164,7 +164,7 @@ def _farewell(cluster: LocalCluster) -> str:
 
 
 def refresh(cluster: LocalCluster, view: View, tail: EventTail, figures: FigureReader) -> list[TimelineEvent]:
-    """Asks the cluster again; returns what happened since the last time."""
+    """Asks the cluster again. Returns the events since the last time."""
     view.figures = figures.read()
     try:
         view.quorum = cluster.client.quorum()
@@ -212,7 +212,7 @@ def _on_change(show: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def status_line(view: View) -> str:
-    """The state in one line, without what changes all the time."""
+    """The state in one line, without values that change all the time."""
     down = [name for name, pid in view.pids.items() if pid is None]
     told = [f"down: {', '.join(down)}"] if down else []
     if view.problem is not None:
@@ -225,7 +225,7 @@ def status_line(view: View) -> str:
 
 
 def _troubles(figures: Figures) -> list[str]:
-    """What of the partition data an operator has to look at."""
+    """Problems of the partition data that need an operator."""
     found = []
     if figures.cluster is not None and figures.cluster.leaderless:
         found.append(f"partitions without leader: {figures.cluster.leaderless}")
@@ -241,7 +241,7 @@ def _troubles(figures: Figures) -> list[str]:
 
 
 def render(cluster: LocalCluster, view: View, size: ConsoleDimensions) -> RenderableType:
-    """The whole screen, with as many of the newest events as have room."""
+    """The whole screen, with as many of the newest events as fit."""
     title = Text(f"cluster {cluster.layout.cluster_id}")
     if view.problem is not None or view.quorum is None:
         title.append("   no leader", style="bold red")
@@ -305,7 +305,7 @@ def _nodes_table(cluster: LocalCluster, view: View) -> Table:
 
 
 def _down(state: str) -> Text:
-    """Of a node without a process; its registration says that it is fenced, or does not say so yet."""
+    """The state of a node without a process. Its registration may not show yet that it is fenced."""
     return Text("down, fenced" if state == "fenced" else "down", style="red")
 
 
@@ -322,7 +322,7 @@ _DATA = (
 
 
 def _data_table(cluster: LocalCluster, view: View) -> Table:
-    """Every broker's part of the partitions; a dash is what its figures do not say."""
+    """Every broker's part of the partitions. A dash: its metrics page does not say."""
     table = Table(expand=False)
     for column in _DATA:
         table.add_column(column, justify="left" if column == "broker" else "right")
@@ -349,7 +349,7 @@ def _bad(count: int, style: str) -> str:
 
 
 def _megabytes(per_s: float | None) -> str:
-    """`-` unknown, `0` nothing, else at least two digits of it."""
+    """Megabytes: `-` unknown, `0` none, otherwise at least two digits."""
     if per_s is None:
         return "-"
     megabytes = per_s / 1e6

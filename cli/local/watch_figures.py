@@ -1,7 +1,7 @@
-"""What nodes' metrics pages say of partition data, for the live view of a local cluster.
+"""What the nodes' metrics pages say about partition data, for the live view of a local cluster.
 
-Owns asking the pages (beside each other, each for a bounded time) and making rates of counters. A page that
-does not answer is no figures of that node, never an error: the view says by itself who does not run.
+Owns the requests (in parallel, each with a timeout) and rates from counters. Does not draw (`watch`) and does
+not report a page that fails: the view shows by itself which nodes do not run.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Page = Mapping[str, float]
 
 
 class BrokerRates(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker's partition data. Rates are in bytes a second, of clients, without replication; None: one
-    page alone says none."""
+    """One broker's partition data. Rates are those of clients, without replication, in bytes per second.
+    None: one page alone has no rate."""
 
     leaders: int
     replicas: int
@@ -50,14 +50,14 @@ class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Figures:
-    """What was last learned. Brokers without figures are absent."""
+    """The latest figures. Brokers without figures are absent."""
 
     cluster: ClusterFigures | None = None
     brokers: dict[int, BrokerRates] = field(default_factory=dict)
 
 
 class FigureReader:
-    """Asks the pages of `nodes` each time; remembers the counters of the last time for the rates."""
+    """Reads the pages of `nodes` each time. Keeps the last counters to compute rates."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class FigureReader:
         self._before: dict[int, tuple[float, Page]] = {}
 
     def read(self) -> Figures:
-        """Takes PAGE_WAIT_S at most for every AT_ONCE nodes."""
+        """Takes at most PAGE_WAIT_S per AT_ONCE nodes."""
         with ThreadPoolExecutor(max(1, min(AT_ONCE, len(self._urls)))) as pool:
             asked = pool.map(self._ask, [url for _, url in self._urls.values()])
             pages = dict(zip(self._urls, asked, strict=True))
@@ -105,7 +105,7 @@ class FigureReader:
         )
 
     def _rate(self, node_id: int, page: Page, now: float, name: str) -> float | None:
-        """None: there is no earlier count, or the process started over since."""
+        """None: there is no earlier count, or the process restarted since."""
         at, before = self._before.get(node_id, (now, {}))
         grown = page.get(name, 0.0) - before.get(name, 0.0)
         return grown / (now - at) if now > at and grown >= 0 else None
@@ -124,7 +124,7 @@ def _page(url: str) -> Page | None:
 
 
 def parse_page(text: str) -> dict[str, float]:
-    """The figures without labels of a page in Prometheus' text format; what is none is passed over."""
+    """The values without labels of a page in Prometheus' text format. Ignores invalid lines."""
     found = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")

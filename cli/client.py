@@ -143,8 +143,8 @@ def reach_options(command: F) -> F:
 
 
 def client_options(command: F) -> F:
-    """Adds --bootstrap-controllers, --timeout and the TLS files to a command, which gets them as
-    `options`."""
+    """Adds --bootstrap-controllers, --timeout and the TLS files to a command,
+    which gets them as `options`."""
 
     @click.option(
         "--bootstrap-controllers",
@@ -164,8 +164,8 @@ def client_options(command: F) -> F:
 
 
 class ClusterClient:
-    """Blocking calls on one cluster. Each raises ApiError if it is refused, Failure if no controller
-    answers."""
+    """Blocking calls on one cluster. Each raises ApiError if it is refused, Failure
+    if no controller answers."""
 
     def __init__(self, bootstrap: str, *, timeout_s: float, tls: TlsOptions) -> None:
         material = tls.material()

@@ -53,8 +53,8 @@ _KEPT_MAX = 256
 
 
 class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the cluster. `role` is controller, broker or combined; `port` is a controller's port or
-    a broker's gRPC port."""
+    """One process of the cluster. `role` is controller, broker or combined; `port` is a controller's
+    port or a broker's gRPC port."""
 
     role: str
     node_id: int

@@ -256,8 +256,8 @@ def _ask(cluster: OpenCluster, broker_id: int, target: str, moving: Sequence[Mov
 def _watch(
     cluster: OpenCluster, broker_id: int, target: str, moving: list[Moving], until_s: float, *, quiet: bool
 ) -> list[Moving]:
-    """Waits until no replica moves any more, or until the time is up. A broker that restarts continues the
-    moves."""
+    """Waits until no replica moves any more, or until the time is up. A broker that
+    restarts continues the moves."""
     said_s = time.monotonic()
     while True:
         under_way = tuple([each.partition for each in moving if each.state is State.MOVING])

@@ -221,9 +221,9 @@ def _voter_directory_ids(node: ConfiguredNode, given: tuple[str, ...]) -> tuple[
 
 
 def _refuse_second_start(node: ConfiguredNode, voters: Sequence[Voter]) -> None:
-    """Raises Failure if the quorum already runs. A first voter set is for a new cluster: a voter with an
-    emptied disk would get its old identity back, and another node would form another cluster with the same
-    id."""
+    """Raises Failure if the quorum already runs. A first voter set is for a new cluster: a voter
+    with an emptied disk would get its old identity back, and another node would form another
+    cluster with the same id."""
     listed = {
         f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}"
         for voter in voters

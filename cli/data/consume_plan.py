@@ -55,8 +55,8 @@ class ConsumeOptions:
 
 @dataclass(slots=True)
 class ConsumeTotals:
-    """`ends`: the end offsets when the command started, where it stops. `positions`: the next offset of each
-    partition that is read."""
+    """`ends`: the end offsets when the command started, where it stops. `positions`: the next offset of
+    each partition that is read."""
 
     messages: int = 0
     size_bytes: int = 0

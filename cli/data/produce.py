@@ -293,8 +293,8 @@ async def _put(
 
 
 class _Interruptions:
-    """While entered, handles SIGINT and SIGTERM: the first ends the input, the second also the wait for
-    acknowledgements."""
+    """While entered, handles SIGINT and SIGTERM: the first ends the input, the second also the
+    wait for acknowledgements."""
 
     def __init__(self, account: ProduceTotals) -> None:
         self._account = account

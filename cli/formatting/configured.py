@@ -14,10 +14,10 @@ from metaquorum.storage.uuids import uuid_to_text
 
 class ConfiguredNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node's id and directories. `voter_directory_id` is the id that the voter list pins for this node
-    (None: none), which belongs to the directory at `metadata_index`. `has_static_voters`: whether there is a
-    voter list. `controller_listener`: the name of the controllers' listener. `address`: a controller's own
-    (host, port); an empty host means every interface. `other_voters`: addresses to ask, with the TLS files
-    (None: plaintext)."""
+    (None: none), which belongs to the directory at `metadata_index`. `has_static_voters`: whether there
+    is a voter list. `controller_listener`: the name of the controllers' listener. `address`: a
+    controller's own (host, port); an empty host means every interface. `other_voters`: addresses to ask,
+    with the TLS files (None: plaintext)."""
 
     node_id: int
     directories: tuple[str, ...]

@@ -58,8 +58,7 @@ _HARMLESS = frozenset(
 class FormatPlan:
     """What to write. `directory_ids`: one per directory, as text; None: random. `voters`: the first voter set
     (empty: static voters, or another node's set), written to the directory at `metadata_index`, which gets
-    this node's directory id of the set. `scram`: the first credentials as typed, with
-    passwords."""
+    this node's directory id of the set. `scram`: the first credentials as typed, with passwords."""
 
     directories: tuple[str, ...]
     cluster_id: str
@@ -74,8 +73,8 @@ class FormatPlan:
 
 
 class FormatResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One directory afterwards. `written`: False if it was already formatted. `voters`: the ids of the voter
-    set that was written."""
+    """One directory afterwards. `written`: False if it was already formatted. `voters`: the ids of the
+    voter set that was written."""
 
     directory: str
     directory_id: bytes | None

@@ -28,8 +28,8 @@ ASK_TIMEOUT_S = 3.0
 
 
 class LocalCluster:
-    """A context manager that closes the client and leaves the processes running. `forks` starts them; None: a
-    fork server of its own."""
+    """A context manager that closes the client and leaves the processes running. `forks` starts them; None:
+    a fork server of its own."""
 
     def __init__(self, layout: Layout, forks: ForkServer | None = None) -> None:
         self.layout = layout

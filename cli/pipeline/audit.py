@@ -1,7 +1,7 @@
-"""`metaquorum pipeline audit`: what in the tables of a fleet deserves attention.
+"""`metaquorum pipeline audit`: prints what in a fleet's tables deserves attention.
 
-Owns options, output and exit codes: 0 nothing at or above `--fail-on`, 11 something is. The rules are in
-`pipeline.audit.findings`.
+Owns options, output and exit codes: 0 nothing at or above `--fail-on`, 11 something is. Knows no rules
+(`pipeline.audit.findings`) and does not read tables itself (`pipeline.audit.gather`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEVER = "never"
 
 
 def load_fleet(tables: str) -> Fleet:
-    """The facts of the tables below a folder; one line on standard error where that cannot be."""
+    """The facts from the tables in a folder. Raises ClickException with one line if they cannot be read."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
@@ -40,7 +40,7 @@ def load_fleet(tables: str) -> Fleet:
         return gather(TableSource(tables))
     except TablesError as error:
         raise click.ClickException(str(error)) from error
-    except (OSError, ValueError) as error:  # pyarrow's errors are both
+    except (OSError, ValueError) as error:  # pyarrow's errors are of these two types
         raise click.ClickException(f"{tables} cannot be read: {error}; run the ingest again") from error
 
 
@@ -136,7 +136,7 @@ def _fails(found: list[AuditFinding], fail_on: str) -> bool:
 
 
 def summary(clusters: list[ClusterFacts]) -> dict[str, Any]:
-    """The fleet in numbers, and failovers of every cluster; durations in ms."""
+    """The fleet in numbers, and the failovers of every cluster. Durations in ms."""
     return {
         "clusters": len(clusters),
         "brokers": sum(one.brokers for one in clusters),
@@ -152,7 +152,7 @@ def summary(clusters: list[ClusterFacts]) -> dict[str, Any]:
 
 
 def failover_numbers(one: ClusterFacts) -> dict[str, Any]:
-    """How many failovers a cluster had, why, and their percentiles in ms."""
+    """The number of failovers of a cluster by reason, and their percentiles in ms."""
     durations = one.durations()
     p50, p95, longest = quantiles(durations) or (None, None, None)
     return {

@@ -1,6 +1,6 @@
-"""`metaquorum pipeline`: the group. Every command is a module of its own, imported when it is used.
+"""`metaquorum pipeline`: the group of commands, each a module that is imported on first use.
 
-Owns nothing but the list.
+Owns the list of commands and nothing else. Must not import them: some need Spark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class _Group(click.Group):
-    """A group that imports a command on first use: some of them need Spark."""
+    """A group that imports a command on first use: some need Spark."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -34,7 +34,7 @@ class _Group(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands without importing them."""
+        """Lists the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 

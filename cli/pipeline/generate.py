@@ -1,6 +1,6 @@
 """`metaquorum pipeline generate`: writes a synthetic fleet of metadata logs with known truth.
 
-Owns options, progress and the summary; what a fleet is is in `pipeline.fleet`.
+Owns options, progress and the summary. Does not know what is in a fleet; `pipeline.fleet` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`metaquorum pipeline ingest`: logs to tables, with Spark.
+"""`metaquorum pipeline ingest`: turns logs into tables, with Spark.
 
-Owns options, progress on standard error and what is printed at the end. The run itself is in
-`pipeline.ingest.job`; PySpark is imported when the command runs.
+Owns options, progress on standard error and the final summary. Does not run tasks (`pipeline.ingest.job`
+does), and imports PySpark only when the command runs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from metaquorum.pipeline.stores.address import PathError
 from metaquorum.storage.errors import StorageError
 
 LINE_SECONDS = 5.0
-"""The interval of progress lines where standard error is not a terminal."""
+"""Interval of progress lines where standard error is not a terminal, in seconds."""
 
 
 class IngestProgress:
-    """Tells on standard error how far the run is: one line that changes, or now and then a new one."""
+    """The progress of the run on standard error: a redrawn line on a terminal,
+    elsewhere a line per interval."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -34,7 +35,7 @@ class IngestProgress:
         self._width = 0
 
     def show(self, what: str, done: int, of: int) -> None:
-        """`done` of `of` tasks have ended."""
+        """Shows that `done` of `of` tasks have ended."""
         now = time.monotonic()
         if (what, done, of) == self._last or (not self._terminal and now - self._told < LINE_SECONDS):
             return
@@ -52,7 +53,7 @@ class IngestProgress:
         click.echo(f"metaquorum: {line}", err=True)
 
     def end(self) -> None:
-        """Removes the line that changes."""
+        """Removes the redrawn line."""
         if self._terminal and self._width:
             sys.stderr.write("\r" + " " * self._width + "\r")
             self._width = 0
@@ -90,7 +91,7 @@ def ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str | 
         from metaquorum.pipeline.stores.disk import StoreDisk
 
         given = list(paths)
-        find_logs(StoreDisk(), given, cluster)  # what is wrong with a path is said before Java starts
+        find_logs(StoreDisk(), given, cluster)  # reports a wrong path before Java starts
         session = spark_session(master, light=True)
     except (SessionError, NoLogsError, PathError, StorageError) as error:
         raise Failure(str(error)) from error

@@ -1,6 +1,7 @@
-"""Paths as options and arguments of `metaquorum pipeline`: checked for being paths at all.
+"""Paths as options and arguments of `metaquorum pipeline`, checked for their form.
 
-Owns the step from `pipeline.stores.address` to click.
+Owns the adapters from `pipeline.stores.address` to click. Does not open a path or check that it exists in a
+store.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from metaquorum.pipeline.stores.address import PathError, address, local_path
 
 
 class FilePath(click.Path):
-    """A path of a file system, as `pathlib.Path`; an address of an object store is refused."""
+    """A path of a file system, as `pathlib.Path`. Refuses addresses of object stores."""
 
     def __init__(self, **checks: Any) -> None:
         super().__init__(**checks)
@@ -28,7 +29,7 @@ class FilePath(click.Path):
 
 
 class Place(click.ParamType[str]):
-    """A path or the address of a store, as text in the form of `pipeline.stores.address`."""
+    """A path or a store's address, as text in the form of `pipeline.stores.address`."""
 
     name = "place"
 

@@ -1,6 +1,7 @@
-"""`metaquorum pipeline report`: one self-contained HTML page about a fleet.
+"""`metaquorum pipeline report`: writes an HTML page about a fleet that needs no other file.
 
-Owns options and the file; the page is made in `pipeline.report`.
+Owns the options and the file. Knows no HTML (`pipeline.report` makes the page) and no rules
+(`pipeline.audit`).
 """
 
 from __future__ import annotations

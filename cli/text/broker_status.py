@@ -1,4 +1,7 @@
-"""What brokers say of themselves, as text and as JSON. Pure text."""
+"""The status that brokers report of themselves, as text and as JSON.
+
+Owns the lines and keys. Knows values only; a broker as controllers see it is in `brokers`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from metaquorum.storage.uuids import uuid_to_text
 
 
 def status_text(answer: BrokerAnswer) -> str:
-    """One block of lines for a broker, or the line that says why there is none."""
+    """A block of lines for a broker, or the line that says why there is no answer."""
     host, port = answer.address
     status = answer.status
     if status is None:
@@ -41,7 +44,7 @@ def _known(value: int | None) -> str:
 
 
 def status_json(answer: BrokerAnswer) -> dict[str, Any]:
-    """`metrics` has Kafka's names for the same figures."""
+    """The status as JSON. `metrics` has the figures under Kafka's names."""
     host, port = answer.address
     status = answer.status
     if status is None:

@@ -1,4 +1,8 @@
-"""Brokers as rows, lines and JSON. Pure text."""
+"""Brokers as rows, lines and JSON, from registrations or from what other brokers report.
+
+Owns the state of a broker as a word. Knows values only, and nothing that a broker reports of itself
+(`broker_status`).
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,11 @@ SECURITY_PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SS
 
 
 Broker = BrokerRegistration | ClusterBroker
-"""A registration, as controllers have it, or what brokers tell of each other in Kafka's protocol."""
+"""A registration, as controllers have it, or what brokers report of each other in Kafka's protocol."""
 
 
 def broker_state(broker: Broker) -> str:
-    """What the controllers think of a broker: running, fenced or in controlled shutdown."""
+    """The state of a broker as the controllers see it: running, fenced or in controlled shutdown."""
     if broker.fenced:
         return "fenced"
     if isinstance(broker, ClusterBroker):
@@ -26,7 +30,7 @@ def broker_state(broker: Broker) -> str:
 
 
 def broker_json(broker: Broker) -> dict[str, Any]:
-    """Of a broker that other brokers tell of, what they do not tell is left out."""
+    """A broker as JSON. If other brokers report it, without the fields that they do not know."""
     if isinstance(broker, ClusterBroker):
         return {
             "id": broker.broker_id,
@@ -73,7 +77,7 @@ def broker_row(broker: Broker) -> tuple[object, ...]:
 
 
 def describe_text(broker: Broker) -> str:
-    """One `name: value` line for everything that is known of a broker."""
+    """One `name: value` line per known property of a broker."""
     found = broker_json(broker)
     if isinstance(broker, ClusterBroker):
         endpoint = f"{broker.host}:{broker.port}"

@@ -1,7 +1,8 @@
-"""Which replicas an unregistered broker leaves behind. Pure: values and text.
+"""The replicas that an unregistered broker leaves behind, as values and text.
 
-A broker that is unregistered leaves every ISR and stays among the replicas (as in Kafka): such a partition is
-under-replicated until someone moves the replica.
+An unregistered broker leaves every ISR but keeps its replicas (as in Kafka): their partitions are
+under-replicated until the replicas move. Owns the selection of these partitions and its text. Does not
+unregister anything; `cli.admin.brokers` does.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ NAMED_MAX = 5
 
 
 class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
-    """Partitions, as `topic-index`, with a replica on the broker. `alone`: those without another one."""
+    """Partitions, as `topic-index`, that have a replica on the broker. `alone`:
+    those with no other replica."""
 
     replicas: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
 
 
 def left_behind(topics: Sequence[DescribedTopic], broker_id: int) -> LeftBehind:
-    """Of all these topics."""
+    """The partitions of `topics` with a replica on the broker."""
     found = [
         (f"{topic.name}-{partition.index}", len(partition.replicas) == 1)
         for topic in topics
@@ -37,7 +39,7 @@ def left_behind(topics: Sequence[DescribedTopic], broker_id: int) -> LeftBehind:
 
 
 def left_behind_json(left: LeftBehind) -> dict[str, Any]:
-    """Counts of all, names of the first."""
+    """The total counts, and the names of the first few."""
     return {
         "underReplicated": len(left.replicas),
         "withoutAnotherReplica": len(left.alone),

@@ -1,7 +1,8 @@
-"""What controllers say of themselves, as text and as JSON. Pure text.
+"""The status that controllers report of themselves, as text and as JSON.
 
-Owns the names that Kafka gives to the same figures (its raft-metrics and controller metrics). A metric is
-here only if it counts what Kafka's does.
+Owns the names that Kafka gives to the figures (its raft-metrics and controller metrics); a metric is here
+only if it counts what Kafka's counts. Knows values only; the quorum as its leader describes it is in
+`quorum`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ NOBODY = -1
 
 
 def metrics(status: NodeStatus) -> dict[str, int | str]:
-    """Kafka 3.7's names; offsets of *records* are inclusive there, the high watermark and log end are not."""
+    """Figures by their names in Kafka 3.7. Offsets of *records* are inclusive; the high watermark
+    and log end are exclusive."""
     fenced = sum(_is_fenced(broker) for broker in status.brokers)
     state = _raft_state(status)
     votes = state in ("leader", "candidate", "voted")
@@ -44,8 +46,8 @@ def metrics(status: NodeStatus) -> dict[str, int | str]:
 
 
 def _raft_state(status: NodeStatus) -> str:
-    """Kafka tells an observer from a follower and who voted from who did not; a resigned leader it calls
-    unattached."""
+    """Kafka's name of a state. Kafka distinguishes observers from followers and voters that voted from
+    others, and calls a resigned leader unattached."""
     match status.role:
         case "follower" if status.is_observer:
             return "observer"
@@ -66,7 +68,8 @@ def brokers_by_state(status: NodeStatus) -> dict[str, int]:
 
 
 def node_json(answer: NodeAnswer) -> dict[str, Any]:
-    """`error` for an address that did not answer; else everything that the controller said."""
+    """A controller as JSON: `error` if the address did not answer, otherwise all
+    that the controller reports."""
     found: dict[str, Any] = {"address": _address(answer)}
     if answer.report is None:
         return found | {"error": answer.problem}
@@ -112,7 +115,7 @@ def _broker_json(broker: BrokerControlStatus) -> dict[str, Any]:
 
 
 def node_text(answer: NodeAnswer) -> str:
-    """A block of `name: value` lines; one line for an address that did not answer."""
+    """A block of `name: value` lines, or one line for an address that did not answer."""
     if answer.report is None:
         return f"{_address(answer)}: {answer.problem}"
     rows = _rows(_address(answer), answer.report)

@@ -1,4 +1,8 @@
-"""How lists and objects are printed: tables for people, JSON for programs. Knows no cluster."""
+"""Prints lists and objects: tables for people, JSON for programs.
+
+Owns the options --json, --wide and --secrets, the width of tables, and JSON's form. Knows no cluster and no
+log: values come as rows and objects.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ _WIDE = "metaquorum.wide"
 
 
 def table_options(command: F) -> F:
-    """`--json` and `--wide`, for a command that prints a table."""
+    """Adds --json and --wide to a command that prints a table."""
     wide = click.option(
         "--wide",
         is_flag=True,
@@ -54,28 +58,28 @@ def table_options(command: F) -> F:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal on standard output; None where it is none (a pipe, a file): nothing is cut
-    there."""
+    """The columns of the terminal on standard output; None: not a terminal (a pipe, a
+    file), so nothing is cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def trimmed(line: str, width: int | None) -> str:
-    """A line (without colours) no longer than `width`, with an ellipsis for what is cut; None: as it is."""
+    """A line without colors, cut to `width` with an ellipsis; None: not cut."""
     return line if width is None or len(line) <= width else line[: max(0, width - 1)] + ELLIPSIS
 
 
 def echo_json(value: object) -> None:
-    """One JSON document on one line; keys keep the order in which they were put."""
+    """Prints one JSON document on one line. Keys keep their order."""
     click.echo(json_line(value))
 
 
 def json_line(value: object) -> str:
-    """Compact JSON; bytes in base64, sets sorted."""
+    """Compact JSON. Bytes in base64, sets sorted."""
     return msgspec.json.encode(value, enc_hook=_plain).decode()
 
 
 def text_or_base64(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Text as it is; what is no UTF-8 in base64, under a name that says so."""
+    """Text as it is; bytes that are not UTF-8 in base64, under a name that shows it."""
     if content is None:
         return {name: None}
     try:
@@ -85,7 +89,7 @@ def text_or_base64(name: str, content: bytes | None) -> dict[str, str | None]:
 
 
 def secrets_option(command: F) -> F:
-    """`--secrets`: secrets are shown by this command. What a secret is says `metadata.secrets`."""
+    """Adds --secrets, which shows secrets, to a command. `metadata.secrets` defines what a secret is."""
     return click.option(
         "--secrets",
         is_flag=True,
@@ -96,13 +100,13 @@ def secrets_option(command: F) -> F:
 
 
 def shows_secrets() -> bool:
-    """Whether the running command was asked to show secrets."""
+    """Whether the running command was started with --secrets."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(_SECRETS))
 
 
 def secret_text(value: Redacted) -> str:
-    """A secret as this command may show it."""
+    """A secret, redacted unless this command may show it."""
     return value.secret if shows_secrets() else REDACTED
 
 
@@ -115,14 +119,14 @@ def _plain(value: object) -> object:
 
 
 def table_width() -> int | None:
-    """How long a line of a table may be; None for as long as it is: with --wide, and where no terminal is."""
+    """The longest line of a table; None: unlimited, with --wide or without a terminal."""
     context = click.get_current_context(silent=True)
     return None if context is not None and context.meta.get(_WIDE) else terminal_width()
 
 
 def echo_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns padded with blanks, two apart, the last one not padded: easy to read, easy to take apart. On a
-    terminal the widest cells end in an ellipsis where a line would be too long."""
+    """Prints columns padded with blanks, two apart; the last one is not padded, so that the output is easy to
+    parse. On a terminal, the widest cells are cut with an ellipsis if a line would be too long."""
     for line in table_lines(columns, rows, table_width()):
         click.echo(line)
 
@@ -147,8 +151,8 @@ _GAP = "  "
 
 
 def _fitting(widths: list[int], width: int) -> list[int]:
-    """The widest columns are made narrower, all to the same width, until a line fits; the first one, by which
-    people find a row, is left whole while it takes less than half."""
+    """Column widths with which a line fits: the widest columns are cut to the same width. The first column,
+    by which people find a row, stays whole while it takes less than half."""
     kept = [one if at == 0 and one <= width // 2 else 0 for at, one in enumerate(widths)]
     room = width - len(_GAP) * (len(widths) - 1)
     cap = max(widths, default=0)
@@ -156,7 +160,7 @@ def _fitting(widths: list[int], width: int) -> list[int]:
         cap -= 1
     narrow = [max(min(one, cap), kept[at]) for at, one in enumerate(widths)]
     left = room - sum(narrow)
-    for at, one in enumerate(widths):  # what is left over by the rounding
+    for at, one in enumerate(widths):  # the remainder of the division
         more = min(max(0, left), one - narrow[at], 1)
         narrow[at] += more
         left -= more
@@ -164,7 +168,7 @@ def _fitting(widths: list[int], width: int) -> list[int]:
 
 
 def fits_well(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> bool:
-    """Whether a table of this width still tells something: no column is cut to less than READABLE."""
+    """Whether a table of this width is still readable: no column is cut to less than READABLE."""
     table = [list(columns), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
     return all(now >= min(one, READABLE) for one, now in zip(widths, _fitting(widths, width), strict=True))

@@ -1,4 +1,8 @@
-"""The quorum as Kafka's `kafka-metadata-quorum describe` prints it (KIP-595, KIP-836). Pure text."""
+"""The quorum as Kafka's `kafka-metadata-quorum describe` prints it (KIP-595, KIP-836).
+
+Owns lag and times as Kafka computes them, and Kafka's columns. Knows values only; what a controller reports
+of itself is in `nodes`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ def leader_of(quorum: DescribeQuorumResponse) -> ReplicaStatus | None:
 
 
 def max_follower_lag(quorum: DescribeQuorumResponse, now_ms: int) -> tuple[int, int]:
-    """(records, ms) by which the slowest voter is behind the leader; ms is -1 where it never caught up."""
+    """(records, ms) by which the slowest voter is behind the leader. ms is -1 if it never caught up."""
     leader = leader_of(quorum)
     if leader is None or not quorum.voters:
         return 0, -1
@@ -29,8 +33,8 @@ def max_follower_lag(quorum: DescribeQuorumResponse, now_ms: int) -> tuple[int, 
 
 
 def status_text(quorum: DescribeQuorumResponse, now_ms: int) -> str:
-    """Lines of `name: value`, the values in one column: eight as Kafka prints them (3.9 with directories and
-    endpoints, as far as voters are dynamic), and ours about changes of voters."""
+    """Lines of `name: value`, with aligned values: eight lines as Kafka prints them (for dynamic voters as
+    Kafka 3.9, with directories and endpoints), and ours about changes of voters."""
     lag, lag_ms = max_follower_lag(quorum, now_ms)
     rows = [
         ("ClusterId", quorum.cluster_id),
@@ -49,7 +53,7 @@ def status_text(quorum: DescribeQuorumResponse, now_ms: int) -> str:
 
 
 def _known_to_controllers(quorum: DescribeQuorumResponse) -> list[tuple[str, object]]:
-    """What DescribeQuorum of Kafka's protocol does not tell: nothing where a broker answered."""
+    """What DescribeQuorum of Kafka's protocol lacks. Empty if a broker answered."""
     change, rows = quorum.open_change, list[tuple[str, object]]()
     if quorum.voters_offset is not None:
         under_way = "none" if change is None else f"at offset {change}, not committed"
@@ -91,7 +95,7 @@ def status_json(quorum: DescribeQuorumResponse, now_ms: int) -> dict[str, Any]:
 
 
 def losses_json(losses: Sequence[CommittedLoss]) -> list[dict[str, Any]]:
-    """What replicas know to be committed and the leader does not have."""
+    """Records that replicas know to be committed and the leader does not have."""
     return [
         {
             "nodeId": one.node_id,
@@ -104,8 +108,8 @@ def losses_json(losses: Sequence[CommittedLoss]) -> list[dict[str, Any]]:
 
 
 def replication_text(quorum: DescribeQuorumResponse, now_ms: int, human: bool = False) -> str:
-    """A table with a tab after every padded cell: leader first, then followers, then observers. Directories
-    are Kafka 3.9's column, and what follows the status is ours; both for dynamic voters only."""
+    """A table with a tab after every padded cell: leader first, then followers, then observers. Dynamic
+    voters also have Kafka 3.9's column of directories and, after the status, two columns of ours."""
     header = ["NodeId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status"]
     dynamic = quorum.kraft_version > 0
     if dynamic:
@@ -154,7 +158,7 @@ def replication_json(quorum: DescribeQuorumResponse, now_ms: int) -> list[dict[s
 
 
 def _replicas(quorum: DescribeQuorumResponse, replicas: Sequence[ReplicaStatus]) -> str:
-    """Ids, or, as Kafka prints it from 3.9 on, JSON with directories, and with endpoints where known."""
+    """Ids or, as Kafka prints them from 3.9 on, JSON with directories, and endpoints if known."""
     if quorum.kraft_version == 0:
         return _ids(replicas)
     parts = []
@@ -167,7 +171,7 @@ def _replicas(quorum: DescribeQuorumResponse, replicas: Sequence[ReplicaStatus])
 
 
 def _candidates(quorum: DescribeQuorumResponse) -> list[ReplicaStatus]:
-    """Controllers that observe: what could be made a voter."""
+    """Controllers that observe and could become voters."""
     return [one for one in quorum.observers if one.endpoints and one.is_alive]
 
 
@@ -194,7 +198,7 @@ def sorted_ids(replicas: Sequence[ReplicaStatus]) -> list[int]:
 
 
 def _ordered(quorum: DescribeQuorumResponse) -> list[tuple[ReplicaStatus, str]]:
-    """The leader, the other voters and the observers, each group by id."""
+    """The leader, the other voters and the observers, each group sorted by id."""
     voters = sorted(quorum.voters, key=lambda one: (one.node_id != quorum.leader_id, one.node_id))
     observers = sorted(quorum.observers, key=lambda one: one.node_id)
     named = [(voter, "Leader" if voter.node_id == quorum.leader_id else "Follower") for voter in voters]
@@ -207,7 +211,7 @@ def _lag(quorum: DescribeQuorumResponse, replica: ReplicaStatus) -> int:
 
 
 def _times(quorum: DescribeQuorumResponse, replica: ReplicaStatus, now_ms: int) -> tuple[int, int]:
-    """(last fetch, last caught up); the leader is always now, and -1 is never."""
+    """(last fetch, last caught up) in Unix ms. The leader's are always now; -1 is never."""
     if replica.node_id == quorum.leader_id:
         return replica.last_fetch_ms or now_ms, replica.last_caught_up_ms or now_ms
     fetched = -1 if replica.last_fetch_ms is None else replica.last_fetch_ms

@@ -1,4 +1,8 @@
-"""How the results of a change are shown: one line or one JSON object each, refusals on standard error."""
+"""Prints the results of changed settings: one line or JSON object each, refusals on standard error.
+
+Owns the exit code for several results, and the parsing of `key=value` arguments. Does not know what was
+changed; descriptions of settings are in `settings`.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ from metaquorum.metadata.requests.settings import SettingResult
 def report(
     results: Sequence[SettingResult], done: str | Callable[[SettingResult], str], as_json: bool
 ) -> int:
-    """Returns the exit code: failed when anything was refused. `done`: what holds now; whether it held before
-    is not known."""
+    """Returns the exit code: failed if anything was refused. `done`: what holds now; the result does not
+    say whether it held before."""
     for result in results:
         if as_json:
             subject = {"subject": result.subject, "error": result.error.name, "message": result.message}
@@ -31,18 +35,18 @@ def report(
 
 
 def refuse(subject: str, error: ErrorCode, message: str | None) -> None:
-    """One line on standard error."""
+    """Prints one line on standard error."""
     click.echo(f"metaquorum: {subject}: {error.name}: {message or 'refused'}", err=True)
 
 
 def remark(subject: str, note: str | None) -> None:
-    """One line on standard error about what was accepted and changes nothing yet."""
+    """Prints one line on standard error about a change that was accepted and has no effect yet."""
     if note is not None:
         click.echo(f"metaquorum: {subject}: note: {note}", err=True)
 
 
 def pairs(texts: Sequence[str], what: str) -> list[tuple[str, str]]:
-    """`key=value` texts, split at the first `=`. Raises UsageError."""
+    """`key=value` arguments, split at the first `=`. Raises UsageError."""
     found = []
     for text in texts:
         key, equals, value = text.partition("=")

@@ -1,4 +1,7 @@
-"""Descriptions of settings as text, in the words of Kafka's own tools. Knows values, no cluster."""
+"""Descriptions of configurations, features, ACLs, quotas and users, as Kafka's own tools print them.
+
+Owns the wording. Knows values, no cluster; results of changes are in `setting_results`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from metaquorum.metadata.settings.scram import UserCredentials
 
 
 def config_line(entry: ConfigEntry) -> str:
-    """`  name=value sensitive=false synonyms={SOURCE:name=value, ...}`, and what it does not do yet."""
+    """` name=value sensitive=false synonyms={SOURCE:name=value, ...}`, and whether
+    the value has no effect yet."""
     synonyms = ", ".join(f"{each.source.name}:{each.name}={_shown(each.value)}" for each in entry.synonyms)
     sensitive = "true" if entry.sensitive else "false"
     note = "" if entry.note is None else f" note={{{entry.note}}}"
@@ -41,7 +45,7 @@ def _level(name: str, level: int) -> str:
 
 
 def acl_text(acls: Sequence[Acl]) -> str:
-    """Entries by resource pattern, as `kafka-acls --list` shows them."""
+    """Entries grouped by resource pattern, as `kafka-acls --list` shows them."""
     patterns: dict[tuple[int, str, int], list[Acl]] = {}
     for acl in acls:
         patterns.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)
@@ -57,7 +61,7 @@ def acl_text(acls: Sequence[Acl]) -> str:
 
 
 def acl_entry(acl: Acl) -> str:
-    """Who may or may not do what, without on what."""
+    """Which principal may or may not do what, without the resource."""
     return (
         f"principal={acl.principal}, host={acl.host}, operation={Operation(acl.operation).name}, "
         f"permissionType={Permission(acl.permission_type).name}"

@@ -1,4 +1,7 @@
-"""Topics as Kafka's `kafka-topics --describe` prints them, and as JSON. Pure text."""
+"""Topics as Kafka's `kafka-topics --describe` prints them, and as JSON.
+
+Owns the lines and keys. Knows values only, and no replicas in log directories (`cli.admin.log_dirs`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ def topic_id_text(topic: DescribedTopic) -> str | None:
 
 
 def describe_text(topic: DescribedTopic) -> str:
-    """One line for the topic, one for each partition, as Kafka's tool has them, and offline replicas last."""
+    """One line for the topic and one per partition, as Kafka prints them, with
+    offline replicas at the end."""
     configs = ",".join(f"{key}={value}" for key, value in topic.configs.items())
     lines = [
         f"Topic: {topic.name}\tTopicId: {topic_id_text(topic)}"

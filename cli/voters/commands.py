@@ -1,4 +1,7 @@
-"""`metaquorum quorum add-voter`, `remove-voter` and `replace-voter`."""
+"""`metaquorum quorum add-voter`, `remove-voter` and `replace-voter`: changes of the voter set.
+
+Owns the options and the output. Does not decide the steps (`plan`) or send them (`perform`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Carries a plan for voters out: one step after another, each until it is committed.
+"""Performs a plan for voters: one step after another, each until it is committed.
 
-Owns the waiting: for a new voter to catch up, for a leader, for a commit whose answer was lost. Every step is
-judged by what the leader describes, so that a command that was interrupted goes on when it is run again.
+Owns the waits: for a new voter to catch up, for a leader, for a commit whose answer was lost. Judges every
+step by what the leader describes, so that an interrupted command can be run again. Does not decide which
+steps are needed or safe (`plan` does).
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from metaquorum.runtime.client.voters import CHANGE_TIMEOUT_MS, add_raft_voter, 
 
 POLL_S = 0.05
 PATIENCE_S = 5.0
-"""A new leader has not heard of everybody yet: what is refused because a node is silent is asked again for
-this long."""
+"""Seconds for which a refusal because of a silent node is retried: a new leader has not
+heard from all nodes yet."""
 SAY_EVERY_S = 1.0
 
 _UNLESS_DONE = frozenset({ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND})
@@ -53,8 +54,8 @@ _WHEN_HEARD = frozenset({ErrorCode.POLICY_VIOLATION, ErrorCode.REQUEST_TIMED_OUT
 
 
 class Ordered(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted, and how: `endpoint` None: where the new voter has registered that it listens.
-    `wait_s` bounds the whole, and `patience_s` how long a node may be silent before that is a refusal."""
+    """A wish and how to perform it. `endpoint` None: where the new voter registered its listener. `wait_s`:
+    limit for all steps. `patience_s`: how long a node may be silent before that is a refusal."""
 
     wish: VoterWish
     endpoint: Address | None = None
@@ -82,7 +83,8 @@ class VoterChanger:
         self._fetched_ms: int | None = None
 
     def plan(self) -> VoterPlan:
-        """The steps, once a refusal that only says that a node is silent has lasted. Raises ApiError."""
+        """The steps. Retries a refusal that only says that a node is silent, within
+        `patience_s`. Raises ApiError."""
         endpoint = self._ordered.endpoint
         if endpoint is not None and self._ordered.wish.add_id is not None:
             self._new_endpoint = self._listener_at(endpoint, self._ordered.wish.add_id)
@@ -100,12 +102,12 @@ class VoterChanger:
             time.sleep(POLL_S)
 
     def _is_registered(self, plan: VoterPlan) -> bool:
-        """False for a new voter of which no one knows where it listens: it may have started just now."""
+        """False for a new voter whose endpoint is unknown: it may have started just now."""
         return plan.newcomer is None or bool(plan.endpoints) or self._new_endpoint is not None
 
     def _is_certain(self, quorum: DescribeQuorumResponse, plan: VoterPlan) -> bool:
-        """False for a voter that lives, as far as the leader knows, and has not fetched since the first look:
-        the leader notices a death only after a while."""
+        """False for a voter that the leader considers alive and that has not fetched since the first look:
+        the leader notices a failure only after a while."""
         wish = self._ordered.wish
         if plan.steps or wish.add_id is None or wish.add_id != wish.remove_id:
             return True
@@ -117,8 +119,8 @@ class VoterChanger:
         return fetched_ms != self._fetched_ms
 
     def perform(self, plan: VoterPlan) -> None:
-        """Every step. Raises ApiError when one is refused, Failure when time is up."""
-        # Before a voter is removed for it: the quorum would have one voter fewer if it does not answer.
+        """Performs every step. Raises ApiError if one is refused, Failure at the timeout."""
+        # Before the old voter is removed: else, if the new one did not answer, a voter would be missing.
         new = None if plan.newcomer is None else self._answering_voter(plan.newcomer, plan.endpoints)
         for step in plan.steps:
             self._take(step, new)
@@ -157,7 +159,7 @@ class VoterChanger:
             time.sleep(POLL_S)
 
     def _not_ready(self, quorum: DescribeQuorumResponse, step: VoterStep) -> str:
-        """Why the step has to wait; nothing: it need not."""
+        """Why the step has to wait; empty: it does not."""
         if quorum.open_change is not None:
             return f"the change of voters at offset {quorum.open_change} is not committed"
         if step.wait_for is None:
@@ -176,8 +178,8 @@ class VoterChanger:
     def _change(
         self, quorum: DescribeQuorumResponse, step: VoterStep, new: AddRaftVoterRequest | None
     ) -> None:
-        """Asks the leader for it. An answer that says that it was made already is as good as one that says
-        that it is made now: the quorum is looked at again in any case."""
+        """Sends the step to the leader. An answer that the change was already made is as good as success: the
+        quorum is read again in any case."""
         try:
             if step.kind is StepKind.ADD and new is not None:
                 self._cluster.call(lambda client: add_raft_voter(client, new))
@@ -190,7 +192,7 @@ class VoterChanger:
             )
             self._cluster.call(lambda client: remove_raft_voter(client, request))
         except Failure as error:
-            # No answer: the leader may have gone in the middle of it.
+            # No answer: the leader may have failed meanwhile.
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, one_line(error)) from error
         except ApiError as error:
             if error.code not in _UNLESS_DONE or not is_done(self._quorum(), step):
@@ -203,8 +205,9 @@ class VoterChanger:
     # ---- who comes
 
     def _answering_voter(self, member: Member, endpoints: tuple[VoterEndpoint, ...]) -> AddRaftVoterRequest:
-        """The new voter, once the leader has asked it who it is. A node that started just now may still be
-        registered where it listened before: it is asked again where it says by then. Raises ApiError."""
+        """The new voter, after the leader has asked for its identity. A node that just started may
+        still be registered with its old endpoint, so the request is sent again to the newly
+        registered one. Raises ApiError."""
         patience = min(time.monotonic() + self._ordered.patience_s, self._deadline)
         while True:
             new = self._new_voter(member, endpoints)
@@ -219,7 +222,7 @@ class VoterChanger:
             endpoints = self._registered(member) or endpoints
 
     def _registered(self, member: Member) -> tuple[VoterEndpoint, ...]:
-        """Where an observer says that it listens; empty where the leader does not know."""
+        """The endpoints that an observer registered; empty if the leader does not know them."""
         try:
             observers = self._quorum().observers
         except ApiError:
@@ -242,8 +245,8 @@ class VoterChanger:
         )
 
     def _listener_at(self, address: Address, node_id: int) -> VoterEndpoint:
-        """The endpoint with its listener's name, as the node itself says. Raises ApiError where no one
-        answers, or a node that will never observe this quorum."""
+        """The endpoint with its listener's name, as the node itself reports it. Raises ApiError if no node
+        answers, or one that can never observe this quorum."""
         asked = describe_nodes(
             (address,), timeout_ms=self._options.timeout_ms, tls=self._options.tls.material()
         )

@@ -1,8 +1,8 @@
-"""Which steps lead from the quorum as it is to one with other voters, and whether each is safe (KIP-853).
+"""The steps from the quorum as it is to one with other voters, and whether each is safe (KIP-853).
 
 Pure: from what the leader describes to a plan, or to a refusal with Kafka's error code. Owns the rule that no
-step may leave a voter set without a live majority: nothing could be committed then, not even the next step.
-Sends nothing.
+step may leave a voter set without a live majority: it could commit nothing, not even the next step. Does not
+send or wait; `perform` does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StepKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One replica: a node with one of its directories. `is_alive` as the leader sees it."""
+    """One replica: a node with one of its directories. `is_alive`: as the leader sees it."""
 
     node_id: int
     directory_id: bytes
@@ -41,17 +41,17 @@ class Member:
 
 
 class VoterStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One change by one voter. `voters` are those in force after it, by rising id."""
+    """One change of one voter. `voters`: the voters in force after it, sorted by id."""
 
     kind: StepKind
     member: Member
     voters: tuple[Member, ...]
     wait_for: Member | None = None
-    """The observer that must have caught up before this step."""
+    """The observer that must catch up before this step."""
 
     @property
     def needed(self) -> int:
-        """How many of `voters` must have the record before it is committed."""
+        """The number of `voters` that must have the record before it is committed."""
         return len(self.voters) // 2 + 1
 
     @property
@@ -64,8 +64,8 @@ class VoterStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VoterPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps in order; none: `nothing_to_do` says why. `newcomer` is added, and listens at `endpoints` (none:
-    unknown)."""
+    """Steps in order; if none, `nothing_to_do` says why. `newcomer`: the voter to add. `endpoints`: its
+    listeners (empty: unknown)."""
 
     steps: tuple[VoterStep, ...] = ()
     newcomer: Member | None = None
@@ -74,8 +74,8 @@ class VoterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VoterWish(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator asks for. `directory_id`: of the voter that comes, or, where none comes, that goes;
-    None: it is looked up. `force`: steps without a live majority, too."""
+    """What an operator asks for. `directory_id`: of the new voter or, if there is none, of the removed one;
+    None: looked up. `force`: allow steps without a live majority."""
 
     add_id: int | None = None
     remove_id: int | None = None
@@ -84,7 +84,7 @@ class VoterWish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plan(quorum: DescribeQuorumResponse, wanted: VoterWish) -> VoterPlan:
-    """The steps that are left, so that a command that was interrupted can be run again. Raises ApiError."""
+    """The remaining steps, so that an interrupted command can be run again. Raises ApiError."""
     _check_may_change(quorum)
     match wanted.add_id, wanted.remove_id:
         case int(added), None:
@@ -100,7 +100,8 @@ def make_plan(quorum: DescribeQuorumResponse, wanted: VoterWish) -> VoterPlan:
 
 
 def check_step(quorum: DescribeQuorumResponse, step: VoterStep) -> None:
-    """The step again, by who is alive now. Raises ApiError where it would leave no live majority."""
+    """Checks the step again with the nodes that are alive now. Raises ApiError if it
+    would leave no live majority."""
     after = _Steps(quorum, force=False)
     if step.kind is StepKind.ADD:
         after.add(step.member)
@@ -109,13 +110,14 @@ def check_step(quorum: DescribeQuorumResponse, step: VoterStep) -> None:
 
 
 def is_done(quorum: DescribeQuorumResponse, step: VoterStep) -> bool:
-    """True when what the step changes is in force and committed."""
+    """True if the change of the step is in force and committed."""
     votes = any(step.member.is_replica(voter) for voter in quorum.voters)
     return votes == (step.kind is StepKind.ADD) and quorum.open_change is None
 
 
 def lag_of(quorum: DescribeQuorumResponse, member: Member) -> int | None:
-    """How many records the observer is behind the leader; None: it does not fetch, or nothing matched yet."""
+    """The number of records by which the observer is behind the leader; None: it does not fetch,
+    or no offset matched yet."""
     for observer in quorum.observers:
         if member.is_replica(observer) and observer.is_alive and observer.log_end_offset >= 0:
             return observer.lag
@@ -151,7 +153,7 @@ def _plan_remove(quorum: DescribeQuorumResponse, node_id: int, wanted: VoterWish
 
 
 def _plan_new_directory(quorum: DescribeQuorumResponse, node_id: int, wanted: VoterWish) -> VoterPlan:
-    """The same id with another directory: two voters of one id cannot be, so the old one goes first."""
+    """The same id with another directory. Two voters cannot have one id, so the old one is removed first."""
     voter = _voter(quorum, node_id)
     comes = [one for one in quorum.observers if one.node_id == node_id and one.is_alive]
     if voter is not None and voter.is_alive and not comes:
@@ -169,7 +171,7 @@ def _plan_new_directory(quorum: DescribeQuorumResponse, node_id: int, wanted: Vo
 
 
 def _plan_other_id(quorum: DescribeQuorumResponse, removed: int, added: int, wanted: VoterWish) -> VoterPlan:
-    """Another id: the new one comes first, so that there are never fewer voters than before."""
+    """Another id. The new voter is added first, so that there are never fewer voters than before."""
     leaves, comes = _voter(quorum, removed), _voter(quorum, added)
     if leaves is None and comes is None:
         raise _not_a_voter(quorum, removed, None)
@@ -206,7 +208,7 @@ def _finished(
 
 
 class _Steps:
-    """Steps one after another, each on the voters that the one before leaves."""
+    """Builds steps, each on the voters that the step before leaves."""
 
     def __init__(self, quorum: DescribeQuorumResponse, *, force: bool) -> None:
         self._voters = {voter.node_id: _member(voter) for voter in quorum.voters}
@@ -254,7 +256,7 @@ def _check_may_change(quorum: DescribeQuorumResponse) -> None:
 
 
 def _check_versions(quorum: DescribeQuorumResponse, newcomer: ReplicaStatus) -> None:
-    """Only of a node that has registered what it supports; the leader asks the node too."""
+    """Checks only a node that has registered its versions; the leader asks the node as well."""
     lowest, highest = newcomer.min_kraft_version, newcomer.max_kraft_version
     if newcomer.endpoints and not lowest <= quorum.kraft_version <= highest:
         text = (

@@ -1,4 +1,7 @@
-"""A plan for voters as text and JSON: what each step needs, and who is alive. Pure text."""
+"""A plan for voters as text and JSON: what each step needs, and which voters are alive.
+
+Owns the wording. Knows values only; progress of a running plan is `perform`'s.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from metaquorum.storage.uuids import uuid_to_text
 
 
 def plan_lines(plan: VoterPlan) -> Iterator[str]:
-    """One line for each step, or why there is none."""
+    """One line per step, or the reason why there is none."""
     if not plan.steps:
         yield f"{plan.nothing_to_do}: nothing to do"
     for number, step in enumerate(plan.steps, start=1):
@@ -37,7 +40,7 @@ def _majority(step: VoterStep) -> str:
 
 
 def plan_json(plan: VoterPlan) -> dict[str, Any]:
-    """The same for programs."""
+    """The plan as JSON."""
     return {
         "steps": [
             {

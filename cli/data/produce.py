@@ -1,7 +1,7 @@
 """`metaquorum produce`: writes lines of standard input, or generated messages, to a topic.
 
-Owns what an interruption does (flush what was taken, report how much was acknowledged) and the summary. Does
-not batch or retry (librdkafka does) and does not read input (`produce_input` does).
+Owns what an interruption does (flush what was taken, report how much was acknowledged) and the summary.
+Does not batch or retry (librdkafka does) and does not read input (`produce_input` does).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The live view of a local cluster: quorum, nodes, brokers' partition data and the latest events of the log.
 
-Owns the view and the loop that updates it: a redrawn table on a terminal, elsewhere one line per change. Does
-not read metrics pages (`watch_figures`) or start processes (`commands`).
+Owns the view and the loop that updates it: a redrawn table on a terminal, elsewhere one line per change.
+Does not read metrics pages (`watch_figures`) or start processes (`commands`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the nodes' metrics pages say about partition data, for the live view of a local cluster.
 
-Owns the requests (in parallel, each with a timeout) and rates from counters. Does not draw (`watch`) and does
-not report a page that fails: the view shows by itself which nodes do not run.
+Owns the requests (in parallel, each with a timeout) and rates from counters. Does not draw (`watch`) and
+does not report a page that fails: the view shows by itself which nodes do not run.
 """
 
 from __future__ import annotations

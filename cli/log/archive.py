@@ -1,6 +1,7 @@
-"""`metaquorum log archive`: the logs of a quorum in one file, checked, and as directories again.
+"""`metaquorum log archive`: packs the logs of a quorum into one checked file, and unpacks it.
 
-Owns options, output and what belongs to a node's log; the file is `storage.archive`'s.
+Owns options, output and which files belong to a node's log. Does not know the format of the file;
+`storage.archive` does. Archives of other tools (.tar, .gz) are in `input.archive`.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def archive(
 
 
 def _sources(logs: Sequence[MetadataLog]) -> Iterator[ArchiveSource]:
-    """Every file of the logs, below the short name of its node, and the identity beside them."""
+    """Every file of the logs, under the short name of its node, with the identity beside it."""
     for log, name in zip(logs, _names(logs), strict=True):
         if not log.is_directory:
             raise InspectError(f"{log.path} is a single file; give the directory that holds it")
@@ -106,7 +107,7 @@ def _names(logs: Sequence[MetadataLog]) -> list[str]:
 
 
 def _target(path: str, logs: Sequence[MetadataLog]) -> str:
-    """The file that is meant; in a directory, called by the cluster and the newest offset."""
+    """The file to write. For a directory, a file in it named after the cluster and the newest offset."""
     path = os.path.abspath(path)
     if os.path.isdir(path):
         identity = next((log.identity for log in logs if log.identity is not None), None)
@@ -179,7 +180,7 @@ def _extract(path: str, directory: str, as_json: bool) -> int:
 
 
 def _show(told: dict[str, Any], holds: ArchiveIndex, stored_bytes: int, as_json: bool) -> None:
-    """What an archive holds; `told` says what was done with it."""
+    """Shows the content of an archive. `told`: what was done with it."""
     logs = _logs(holds)
     sizes = {
         "bytes": sum(one.size for one in holds.files),
@@ -208,7 +209,7 @@ def _row(log: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _logs(holds: ArchiveIndex) -> list[dict[str, Any]]:
-    """What the index says of each log, by its directory."""
+    """What the index says of each log, by directory."""
     listed: dict[str, list[ArchivedFile]] = {}
     for one in holds.files:
         listed.setdefault(parent_of(one.name), []).append(one)

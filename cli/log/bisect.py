@@ -1,7 +1,7 @@
-"""`metaquorum log bisect`: the first record by which a check or a predicate turns false. Reads only.
+"""`metaquorum log bisect`: finds the first record at which a check or a predicate turns false.
 
-Owns options, output and exit codes: 0 found, 12 it never turns false. The search is
-`metadata.inspect.checks.bisect`.
+Owns options, output and exit codes: 0 found, 12 it never turns false. Does not search
+(`metadata.inspect.checks.bisect` does) and does not write; `check` runs all checks over a whole log.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def bisect_command(  # noqa: PLR0913
         finally:
             clear_progress(log)
     except PredicateError as error:
-        # Three lines, so that the caret is below the place.
+        # Three lines, so that the caret is below the error.
         click.echo(f"metaquorum: --predicate: {error}", err=True)
         return EXIT_USAGE
     if as_json:
@@ -112,7 +112,7 @@ def bisect_command(  # noqa: PLR0913
 
 
 def _unreached(log: MetadataLog, found: Bisection, end: Point | None) -> Iterator[str]:
-    """Where nothing was found: that less was searched than --to says."""
+    """If nothing was found, whether the search ended before --to."""
     if end is None:
         return
     if end.offset is not None and end.offset > found.end_offset and log.end_offset < end.offset:
@@ -145,7 +145,7 @@ def _list() -> None:
 
 
 def bisection_lines(found: Bisection, limit: int | None) -> list[str]:
-    """How it was searched, the record, and what its batch changed (at most `limit` entities)."""
+    """The search method, the record, and what its batch changed (at most `limit` entities)."""
     lines = [_method(found)]
     step = found.step
     if step is None:
@@ -174,7 +174,7 @@ def bisection_lines(found: Bisection, limit: int | None) -> list[str]:
 
 
 def _change_line(change: EntityChange) -> str:
-    """An entity on one line: the batch is the cause of all of them."""
+    """An entity on one line, without its cause: the batch is the cause of every change."""
     if change.kind == CHANGED:
         fields = ", ".join(f"{at.name} {value_text(at.old)} -> {value_text(at.new)}" for at in change.fields)
         return f"~ {change.entity}: {fields}"

@@ -1,7 +1,8 @@
-"""`metaquorum log check`: the invariants over logs, and whether the logs of a quorum agree. Reads only.
+"""`metaquorum log check`: checks the invariants over logs, and whether the logs of a quorum agree.
 
-Owns options, output and exit codes: 0 all is well (warnings are printed), 11 a rule of severity error is
-broken or two logs differ, 1 something is damaged, 3 records from the future.
+Owns options, output and exit codes: 0 no errors (warnings are printed), 11 a rule of severity error is broken
+or two logs differ, 1 damage, 3 records that this release does not know. Knows no rules
+(`metadata.inspect.checks`, `metadata.invariants`) and does not write; `repair` does.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption:
 
 
 def _as_one(logs: list[MetadataLog], report: QuorumReport, seen: set[str]) -> NodesReport | None:
-    """Where some of several nodes are damaged: what the others make good, and a check of all of them as one
-    log, which is added to the report."""
+    """If some of several nodes' logs are damaged: what the other nodes replace, and a check of all of them as
+    one log, which is added to the report."""
     whole = [log for log in logs if not log.is_checkpoint]
     if report.not_compared is not None or len(whole) < 2 or not any(one.problems for one in report.logs):
         return None
@@ -102,7 +103,7 @@ def _exit_code(report: QuorumReport, strict: bool) -> int:
 
 
 def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
-    """A summary for each log with its findings, then how the logs compare."""
+    """A summary per log with its findings, then how the logs compare."""
     for one in report.logs:
         yield _log_line(one)
         yield from _findings(one, show_all)
@@ -162,7 +163,7 @@ def _findings(one: LogReport, show_all: bool) -> Iterator[str]:
 def _divergence_lines(found: Divergence, *, is_lost: bool) -> Iterator[str]:
     yield f"{found.kind}: {found.path} and {found.other} first at offset {found.offset}, {found.entity}"
     yield f"  {found.text}"
-    if found.kind == EPOCH and not is_lost:  # else the lines below say what was committed
+    if found.kind == EPOCH and not is_lost:  # otherwise the lines below say what was committed
         low, high = sorted((found.epoch, found.other_epoch))
         yield (
             f"  epochs {found.epoch} and {found.other_epoch}: if epoch {high} was committed here, epoch {low}"
@@ -172,7 +173,7 @@ def _divergence_lines(found: Divergence, *, is_lost: bool) -> Iterator[str]:
 
 
 def report_json(report: QuorumReport) -> dict[str, Any]:
-    """One object: the logs, and how they compare."""
+    """One object: the logs and how they compare."""
     return {
         "sound": report.is_sound,
         "logs": [_log_json(one) for one in report.logs],

@@ -1,7 +1,7 @@
-"""The command that a summary ends with: what to run for a closer look at the worst of it.
+"""Chooses the command that a summary ends with, for a closer look at its worst event.
 
-Owns which row that is, and which tool can say more of it: `why` of an entity that a record is about, else
-`timeline` from there on. Reads no more than one batch.
+Owns the choice of the row and of the tool: `why` for an entity that a record is about, otherwise `timeline`
+from there on. Does not print or run the command; reads one batch at most.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from metaquorum.metadata.inspect.timeline.event import INFO, SEVERITIES
 
 _FIRST = (NAME_OF_LOST, "unclean elections", "total outages", "leaderless")
 _OF_QUORUM = ("quorum", "voters changed")
-"""Sections whose rows are records about the quorum; others name it for want of an entity."""
+"""Sections whose rows are records about the quorum. Other sections use the quorum as
+entity if they have no other."""
 
 
 def next_words(
@@ -27,8 +28,8 @@ def next_words(
     to_offset: int | None,
     coverage: Coverage,
 ) -> tuple[str, ...]:
-    """The words after `metaquorum log`; none where there is nothing to look at. `where` is what was summed
-    up, as it was given, up to `to_offset` (None: to the log's end)."""
+    """The words after `metaquorum log`; empty if there is nothing to look at. `where`: the paths or the
+    address that was summarized, as given, up to `to_offset` (None: the log's end)."""
     name, row = _worst_row(sections)
     if row is None:
         return ()
@@ -50,7 +51,7 @@ def next_words(
 
 
 def _whole_node(nodes: NodesReport) -> tuple[str, ...]:
-    """The path of a node that has all that all nodes together have; none if there is none."""
+    """The path of a node that has everything that all nodes have together; empty if there is none."""
     begins = min(node.start_offset for node in nodes.nodes)
     for node in nodes.nodes:
         is_short = node.behind or node.departure or node.start_offset > begins
@@ -65,7 +66,7 @@ def _is_explained(name: str, row: Row) -> bool:
 
 
 def _worst_row(sections: list[Section]) -> tuple[str, Row | None]:
-    """What to look at first, and its section."""
+    """The section and the row to look at first."""
     rows = [(section.name, row) for section in sections for row in section.rows if row.severity != INFO]
 
     def rank(told: tuple[str, Row]) -> tuple[int, int, int]:

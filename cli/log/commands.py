@@ -1,7 +1,8 @@
-"""`metaquorum log`: dump records and show the state that they make. Reads only.
+"""`metaquorum log`: the group of commands, and `dump`, which prints records.
 
-Owns options, output and exit codes: 0 all was read, 1 something is damaged or unreadable, 3 everything
-was read but some records are of a type or version that this program does not know.
+Owns the list of log commands, and dump's options, output and exit codes: 0 all was read, 1 something is
+damaged or unreadable, 3 all was read but some records have a type or version that this release does not know.
+Does not write; files of topic partitions are in `input.partition`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def log() -> None:
     The log may be metaquorum's or Apache Kafka's, and its node may run. Only `repair`, `salvage` and
     `archive` write, and only new files.
     """
-    # Records come and go by the thousand and make no cycles: the collector need not look at each batch.
+    # Thousands of records come and go without cycles: the garbage collector need not run for each batch.
     gc.set_threshold(50_000, 20, 50)
 
 
@@ -153,7 +154,7 @@ def dump(
 
 
 def _tell_clusters(log: MetadataLog, clusters: dict[str, str]) -> None:
-    """A line when PATHs are of different clusters: their offsets have nothing to do with each other."""
+    """Prints a line if PATHs are of different clusters: their offsets are unrelated."""
     cluster_id = None if log.identity is None else log.identity.cluster_id
     if cluster_id is None or cluster_id in clusters:
         return
@@ -168,11 +169,11 @@ _CURE = (
     "--past-corruption (in the answer), metaquorum log repair --past-corruption --to NEW (in a new log)"
 )
 _LINES_AT_ONCE = 1000
-"""Lines that are written together, at most this many and those of one batch."""
+"""Most lines to write at once, except those of one batch."""
 
 
 class _Printer:
-    """Prints what is selected and remembers what was wrong."""
+    """Prints the selected records and remembers problems."""
 
     def __init__(self, selection: SelectedRecords, as_json: bool, secrets: bool, causes: bool) -> None:
         self._causes = causes
@@ -187,7 +188,7 @@ class _Printer:
         self._unknown = 0
 
     def dump_files(self, files: Sequence[Path], topic: str | None) -> None:
-        """Files of topic partitions and log directories."""
+        """Prints files of topic partitions and log directories."""
         how = Shown(self._asked, self._as_json, topic, self.complain)
         for path in files:
             self._shown += 1
@@ -220,11 +221,11 @@ class _Printer:
             self._flush()
 
     def _take_whole(self, found: RecordBatch | Damage) -> None:
-        """Takes all of a batch; one of many partitions without an object per record."""
+        """Prints all of a batch; most batches of partition records without an object per record."""
         try:
             made = None if isinstance(found, Damage) else batch_payloads(found, secrets=self._secrets)
         except RecordDecodeError:
-            made = None  # the general way says what is wrong
+            made = None  # the general path reports the problem
         if made is None or isinstance(found, Damage):
             for item in log_source.decode_item(found):
                 self._take(item)
@@ -247,7 +248,7 @@ class _Printer:
         return any(ends)
 
     def _take(self, item: Item) -> bool:
-        """Takes one item; True when nothing after it can be wanted."""
+        """Takes one item. True if nothing after it can match."""
         selection = self._selection
         if not isinstance(item, ReadBatch):
             if selection.from_offset is None or item.offset >= selection.from_offset:
@@ -292,7 +293,7 @@ class _Printer:
         click.echo(f"metaquorum: {line}", err=True)
 
     def tell_nothing_shown(self) -> None:
-        """A line on why there is no output, where the selection left nothing over."""
+        """Says why there is no output, if the selection matched nothing."""
         if self._shown or self._damaged or self._selection.is_everything:
             return
         names = [f"topic/{name}" for name in self._namer.topic_names()]
@@ -303,7 +304,8 @@ class _Printer:
         click.echo(f"metaquorum: no record was shown: {text}{hints if names else ''}", err=True)
 
     def tell_limits(self) -> None:
-        """Records that are not here, and times that were taken for offsets, because a log's clock jumps."""
+        """Reports records that are missing here, and times that were mapped to offsets
+        because the log's clock jumps."""
         tell_limits(self._coverage, self._places, json_lines=self._as_json)
 
     def exit_code(self) -> int:
@@ -319,7 +321,7 @@ class _Printer:
 
 
 def _json_lines(item: ReadBatch, records: Sequence[DecodedRecord], secrets: bool) -> list[str]:
-    """Each record with its place, as `json_line` writes it; what the batch has in common is made once."""
+    """Each record with its place, as `json_line` writes it. What a batch's records share is encoded once."""
     before, time, batch = _around(item.batch)
     lines: list[str] = []
     last: tuple[type, int] | None = None
@@ -332,14 +334,14 @@ def _json_lines(item: ReadBatch, records: Sequence[DecodedRecord], secrets: bool
 
 
 def _with_cause(line: str, asked: BatchCause, as_json: bool) -> str:
-    """The line of a record with the cause of its batch at its end."""
+    """The line of a record, followed by the cause of its batch."""
     if as_json:
         return f'{line[:-1]},"askedBy":{json_line(asked_json(asked))}}}'
     return f"{line}  asked: {asked_text(asked)}"
 
 
 def _around(batch: RecordBatch) -> tuple[str, str, str]:
-    """What is before the offset, between offset and time, and behind the time of a batch's records."""
+    """The text before the offset, between offset and time, and after the time of a batch's records."""
     header = batch.header
     return (
         f'{{"file":{json_line(batch.file)},"offset":',

@@ -1,7 +1,7 @@
-"""`metaquorum log repair`: a new directory without what keeps the old one from being used.
+"""`metaquorum log repair`: writes a new directory without the records or damage that make a log unusable.
 
-Owns options and output; what a repair does is in `metadata.inspect.repair.repair`. Only reads the old
-directory.
+Owns options and output. Does not decide what is removed (`metadata.inspect.repair.repair` does) and must not
+write to the old directory. A quorum that lost its majority is `salvage`'s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from metaquorum.metadata.inspect.walk.states import state_at
 
 SHOWN_REMAINING = 10
 SHOWN_DIFFERENCES = 50
-"""Entities of the state diff that are shown as text; --json has them all."""
+"""Entities of the state diff to show as text; --json has them all."""
 
 
 @click.command()
@@ -99,8 +99,8 @@ def repair(
 
 
 def with_cluster(source: NodeFiles, given: str | None, *, writes: bool) -> NodeFiles:
-    """The node with the cluster's id that was given. Raises Failure where that is another one than the
-    directory's, and, for a repair that writes, where the new directory would have no whole identity."""
+    """The node's files with the given cluster id. Raises Failure if the directory has another id or, for a
+    repair that writes, if the new directory would have no complete identity."""
     identity = source.identity
     known = None if identity is None else identity.cluster_id
     if given is not None and known not in (None, given):
@@ -115,7 +115,7 @@ def with_cluster(source: NodeFiles, given: str | None, *, writes: bool) -> NodeF
 
 
 def refuse_inside(target: str, *sources: str) -> None:
-    """Raises Failure for a new directory that is, contains, or is in one that is read."""
+    """Raises Failure if the new directory is, contains, or is in a source."""
     wanted = os.path.realpath(target)
     for source in sources:
         there = os.path.realpath(source)
@@ -125,7 +125,7 @@ def refuse_inside(target: str, *sources: str) -> None:
 
 
 def state_changes(source: NodeFiles, report: RepairReport) -> list[EntityChange]:
-    """From the state that the old log makes (what can be read of it) to that of the new one."""
+    """The changes from the state of the old log (its readable part) to that of the new one."""
     before = state_at(source.log, past_corruption=True)
     return changes_between(before.image, report.after)
 

@@ -1,7 +1,8 @@
-"""`metaquorum log salvage`: what is left of a quorum that lost its majority, and a new quorum made of it.
+"""`metaquorum log salvage`: ranks what is left of a quorum that lost its majority,
+and makes a new quorum of it.
 
-Owns options and output; the ranking is in `metadata.inspect.repair.salvage`, the writing in `new_quorum`
-beside it. The survivors' directories are only read.
+Owns options and output. Does not rank (`metadata.inspect.repair.salvage`) or write (`new_quorum` beside it)
+itself, and must not change the survivors' directories. Bad records are `repair`'s.
 """
 
 from __future__ import annotations
@@ -92,11 +93,11 @@ _KEYS = {
     "controllerQuorumVoters": "controller.quorum.voters",
     "controllerQuorumBootstrapServers": "controller.quorum.bootstrap.servers",
 }
-"""Keys of the configuration of every node, by their names in JSON."""
+"""Configuration keys of every node, by their names in JSON."""
 
 
 def _values(voters: list[NewVoter], version: int) -> dict[str, str | None]:
-    """Their values: static voters are in the configuration, dynamic ones in the log."""
+    """The values of these keys. Static voters are in the configuration, dynamic ones in the log."""
     servers = ",".join(f"{_host(one)}:{one.port}" for one in voters)
     return {
         "controllerQuorumVoters": voters_line(voters) if voters and not version else None,
@@ -105,7 +106,7 @@ def _values(voters: list[NewVoter], version: int) -> dict[str, str | None]:
 
 
 def _version(ranking: Ranking, given: int | None, new: list[NewVoter]) -> int:
-    """The kraft.version of the new quorum. Raises Failure for what the log does not allow."""
+    """The kraft.version of the new quorum. Raises Failure for one that the log does not allow."""
     old = ranking.best.quorum.kraft_version
     if given is not None and given < old:
         raise Failure(
@@ -152,7 +153,7 @@ def _cluster(ranking: Ranking, given: str | None) -> str:
 
 
 def voters_line(voters: list[NewVoter]) -> str:
-    """The value of controller.quorum.voters, directory ids pinned."""
+    """The value of controller.quorum.voters, with directory ids."""
     return ",".join(
         f"{one.node_id}@{_host(one)}:{one.port}:{uuid_to_text(one.directory_id)}" for one in voters
     )

@@ -1,6 +1,7 @@
-"""The state at a place of a log, and the story up to there, for the terminal. Reads only.
+"""Loads the state at a place of a log for commands, and chooses their exit code.
 
-Owns exit codes and where lines about problems go; finding the state is `metadata.inspect.walk.states`'s.
+Owns the exit codes and where lines about problems go. Does not replay (`metadata.inspect.walk.states` does)
+and does not print states; `time` does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["FoundState", "Point", "exit_code", "load", "tree_of"]
 
 def load(path: str | MetadataLog, point: Point = END, *, past_corruption: bool = False) -> FoundState:
     """The state at `point` of the log, segment or checkpoint at `path`. Raises what `open_log` raises, and
-    InspectError for a place that the log does not reach."""
+    InspectError for a place outside the log."""
     log = log_source.open_path(path) if isinstance(path, str) else path
     try:
         return states.state_at(log, point, past_corruption=past_corruption)
@@ -28,7 +29,7 @@ def load(path: str | MetadataLog, point: Point = END, *, past_corruption: bool =
 
 
 def exit_code(found: FoundState) -> int:
-    """1 where something was damaged or left out, 3 where only records from the future were, 0 otherwise."""
+    """1 for damage or omissions, 3 for records that this release does not know, 0 otherwise."""
     if found.problems:
         return EXIT_FAILED
     return EXIT_UNKNOWN_RECORDS if found.unknown else 0

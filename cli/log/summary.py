@@ -1,6 +1,7 @@
-"""`metaquorum log summary`: what happened, on one screen. Reads only.
+"""`metaquorum log summary`: what happened, on one screen.
 
-Owns options, the screen and exit codes; what is summed up is `metadata.inspect.summary.summary`'s.
+Owns options, the screen and exit codes. Does not choose or rate events (`metadata.inspect.summary.summary`
+does); the command at the end of the screen is `closer_look`'s.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from metaquorum.metadata.inspect.timeline.story import Seen, events
 from metaquorum.metadata.inspect.walk.states import FoundState, settle, state_at
 
 SHOWN_ROWS = 3
-"""Rows of a section, but for --all."""
+"""Rows to show per section, without --all."""
 _FEW_ROWS = {"changes": 2, "under min isr": 2, "reassignments": 2}
 _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow"}
 _EXIT_CODES = {CRITICAL: EXIT_CRITICAL, WARNING_SEVERITY: EXIT_WARNING}
@@ -119,7 +120,7 @@ def summary(
 
 
 def _where(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """What was summed up, in the words that name it: paths, or the address of a running quorum."""
+    """What was summarized, as words: paths, or the address of a running quorum."""
     live = click.get_current_context().meta.get(BOOTSTRAP)
     return live if isinstance(live, tuple) else paths
 
@@ -132,7 +133,7 @@ def _start(log: MetadataLog, start: Point | None, last_ms: int | None) -> Point 
 
 
 class _Found:
-    """One reading of a log: its sections, and what is beside them."""
+    """One pass over a log: its sections and the facts around them."""
 
     def __init__(self, log: MetadataLog, nodes: NodesReport | None, complaints: Complaints) -> None:
         self.log = log
@@ -192,13 +193,13 @@ class _Found:
         return self._time_ms(found.header.base_offset, found.header.max_timestamp_ms)
 
     def _begins(self) -> Place:
-        """Where the events begin: the range that was asked for, or the log."""
+        """Where the events begin: the start of the requested range, or of the log."""
         first = self.summary.begins
         if self.start is None or self.start.is_end:
             return self.log.start_offset, self.to_ms if self.seen.first_ms is None else self.seen.first_ms
         if self.start.time_ms is not None:
             if self.seen.first_ms is not None and self.start.time_ms <= self.seen.first_ms:
-                return self.log.start_offset, self.seen.first_ms  # the log begins later
+                return self.log.start_offset, self.seen.first_ms  # the log starts later
             place = clock_of(self.log).place(self.start.time_ms, first=True)[0]
             return self.at_end.end_offset if place.offset is None else place.offset, self.start.time_ms
         offset = max(self.start.offset or 0, self.log.start_offset)
@@ -208,7 +209,7 @@ class _Found:
         return offset, self._time_ms(found.header.base_offset, found.header.max_timestamp_ms)
 
     def _time_ms(self, offset: int, stamp_ms: int) -> int:
-        """By the log's clock, where it jumps."""
+        """The time by the log's clock, if it jumps."""
         return (
             clock_of(self.log).time_ms(offset, stamp_ms) if self.summary.counts["clock jumped"] else stamp_ms
         )
@@ -292,7 +293,7 @@ _TOLD = {
         "brokers",
     ),
 }
-"""Sections that the verdict names first, by the severity that it has."""
+"""Sections that the verdict names first, by its severity."""
 
 
 def _verdict(summary: Summary) -> str:
@@ -308,7 +309,7 @@ def _verdict(summary: Summary) -> str:
 
 
 class _Times:
-    """How times are written: without the date where all are of one day."""
+    """Formats times: without the date if all are of one day."""
 
     def __init__(self, found: _Found) -> None:
         times = [found.from_ms, found.to_ms]

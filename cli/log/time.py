@@ -1,6 +1,7 @@
-"""`metaquorum log state|diff|history`: the state at any place of a log, between two, and over time.
+"""`metaquorum log state|diff|history`: the state at a place of a log, between two places, and over time.
 
-Owns arguments, output and exit codes. Finding and comparing is `metadata.inspect`'s. Reads only.
+Owns arguments, output and exit codes. Does not find or compare states (`metadata.inspect` does); the texts of
+values and changes are `time_text`'s.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ from metaquorum.storage.uuids import uuid_from_text
 
 UUID_TEXT_LENGTH = 22
 _PIECE_CHARACTERS = 1 << 16
-"""How much of a long line is written at once."""
+"""Characters of a long line to write at once."""
 _BY_ALIAS = ("user", "client-id", "ip", "client-metrics", "group", "migration", "transaction")
-"""Kinds of paths that the tree has under other names."""
+"""Kinds of paths that have other names in the tree."""
 
 
 def _format_option(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -102,7 +103,7 @@ def state(
         clear_progress(log)
     for line in found.notes:
         click.echo(f"metaquorum: {line}", err=True)
-    if not found.problems or _holds(found, Wanted(None)):  # where nothing was read, the damage says it all
+    if not found.problems or _holds(found, Wanted(None)):  # else the damage says it all
         tell_limits(found.coverage, (found.shown,))
     _show_state(found, entity or below, "json" if as_json else form or "tree", shows_secrets())
     tell_unknown(found.unknown)
@@ -136,7 +137,7 @@ def _show_state(found: FoundState, entity: str | None, form: str, secrets: bool)
 
 
 def _echo_pieces(pieces: Iterable[str]) -> None:
-    """Writes a long line as it is made."""
+    """Writes a long line in pieces, as they are made."""
     waiting: list[str] = []
     size = 0
     for piece in pieces:
@@ -149,7 +150,7 @@ def _echo_pieces(pieces: Iterable[str]) -> None:
 
 
 def _with_limits(pieces: Iterable[str], limits: dict[str, Any]) -> Iterator[str]:
-    """The pieces of a JSON object with a few keys more at its end."""
+    """The pieces of a JSON object with more keys at its end."""
     last = ""
     for piece in pieces:
         yield last
@@ -189,7 +190,7 @@ def _absent(entity: str, found: FoundState) -> Failure:
 
 
 class _Side(msgspec.Struct, frozen=True):
-    """One end of a comparison."""
+    """One side of a comparison."""
 
     log: MetadataLog
     point: Point
@@ -250,7 +251,7 @@ def _holds(found: FoundState, wanted: Wanted) -> bool:
 
 
 def _sides(places: tuple[str, ...]) -> tuple[_Side, _Side, str | None]:
-    """A, B and the entity. Raises UsageError for what is ambiguous."""
+    """A, B and the entity. Raises UsageError for ambiguous arguments."""
     if len(places) >= 3 and os.path.exists(places[0]) and not os.path.exists(places[1]):
         point = _point(places[1])
         if point is not None:
@@ -283,7 +284,7 @@ def _point(text: str) -> Point | None:
 
 
 def _side(text: str) -> _Side:
-    """`LOG`, `LOG@OFFSET` or `LOG@TIME`."""
+    """Parses `LOG`, `LOG@OFFSET` or `LOG@TIME`."""
     at = text.find("@")
     while not os.path.exists(text) and at > 0:
         point = _point(text[at + 1 :])
@@ -352,7 +353,7 @@ def history(
 
 
 def _named(log: MetadataLog, entity: str) -> str:
-    """A topic given by its id is looked up by its name, in the log's own records."""
+    """A topic given by its id, by its name from the records of the log."""
     kind, _, rest = entity.partition("/")
     topic_id, slash, index = rest.partition("/")
     if kind != "topic" or len(topic_id) != UUID_TEXT_LENGTH:

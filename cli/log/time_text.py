@@ -1,4 +1,7 @@
-"""How states, differences and histories look: text for people, one JSON object a line for programs."""
+"""Formats states, differences and histories: text for people, one JSON object per line for programs.
+
+Owns tables of entities, lines of changes, and their JSON. Knows values only: no log and no options.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from metaquorum.metadata.text.cause_text import asked_by, asked_text, brief_text
 
 _SIGNS = {ADDED: "+", CHANGED: "~", REMOVED: "-"}
 _LISTED_BY_KEY = ("config", "quota")
-"""Kinds whose fields are named by users: a row for each, not a column."""
+"""Kinds whose fields users name: one row per field instead of a column."""
 
 
 def value_text(value: Any) -> str:
-    """A field's value on a line: `-` for none, lists in brackets, the rest as JSON has it."""
+    """A field's value on a line: `-` for None, lists in brackets, otherwise as in JSON."""
     match value:
         case None:
             return "-"
@@ -54,13 +57,13 @@ def cause_text(cause: ChangeCause | None) -> str:
 
 
 def record_text(cause: ChangeCause) -> str:
-    """Offset and type of the record, and briefly who asked for it."""
+    """Offset and type of the record, and briefly which request caused it."""
     asked = "" if cause.asked is None else f", {brief_text(cause.asked)}"
     return f"{cause.offset} {cause.type_name}{asked}"
 
 
 def cause_json(cause: ChangeCause | None) -> dict[str, Any] | None:
-    """The record's place under the names that `log dump --json` uses."""
+    """The record's place, in the keys of `log dump --json`."""
     if cause is None:
         return None
     return {
@@ -75,7 +78,7 @@ def cause_json(cause: ChangeCause | None) -> dict[str, Any] | None:
 
 
 def change_text(change: EntityChange) -> Iterator[str]:
-    """A line for the entity, and one for each field that changed."""
+    """A line for the entity, and one per field that changed."""
     sign = _SIGNS[change.kind]
     if change.kind != CHANGED:
         shown = {one.name: one.new if change.kind == ADDED else one.old for one in change.fields}
@@ -98,7 +101,7 @@ def _by(indent: str, cause: ChangeCause | None, old_cause: ChangeCause | None) -
 
 
 def change_json(change: EntityChange) -> dict[str, Any]:
-    """One object: entity, change, cause and the fields with their old and new values and causes."""
+    """One object: entity, change, cause, and the fields with their old and new values and causes."""
     return {
         "entity": change.entity,
         "change": change.kind,
@@ -118,7 +121,7 @@ def _field_json(one: FieldChange) -> dict[str, Any]:
 
 
 def span_text(span: Span) -> str:
-    """From, to, entity, fields, and the record that began it."""
+    """Start, end, entity, fields, and the record that began the span."""
     end = "now" if span.to_offset is None else str(span.to_offset)
     until = "" if span.to_ms is None else utc_text(span.to_ms)
     began = utc_text(span.from_ms) if span.from_ms >= 0 else "-"
@@ -128,7 +131,7 @@ def span_text(span: Span) -> str:
 
 
 def span_json(span: Span) -> dict[str, Any]:
-    """One object; `toOffset` and `toTime` are null while the row holds."""
+    """One object. `toOffset` and `toTime` are null for a current state."""
     return {
         "entity": span.entity,
         "fromOffset": span.from_offset,
@@ -142,9 +145,9 @@ def span_json(span: Span) -> dict[str, Any]:
 
 
 def entity_tables(rows: Iterable[tuple[str, Fields]], width: int | None = None) -> Iterator[str]:
-    """A table for each kind of entity, a blank line between two. One entity alone, whose line would be longer
-    than `width` (80 where there is none), is a line per field, and so are a few whose columns would be cut to
-    nothing: nothing of it is cut then."""
+    """One table per kind of entity, with a blank line between. A single entity whose row would be longer than
+    `width` (default 80) has one line per field instead, and so have a few entities whose columns would be cut
+    too short; then nothing is cut."""
     kinds: dict[str, list[tuple[str, Fields]]] = {}
     for path, fields in rows:
         kinds.setdefault(_kind(path), []).append((path, fields))
@@ -168,18 +171,18 @@ def entity_tables(rows: Iterable[tuple[str, Fields]], width: int | None = None) 
 
 _USUAL_WIDTH = 80
 _FEW = 20
-"""Up to this many entities are shown with one line per field."""
+"""Up to this many entities may have one line per field."""
 
 
 def _is_better_below(columns: tuple[str, ...], cells: list[list[str]], width: int | None) -> bool:
-    """Whether a table is too wide to be one."""
+    """Whether one line per field is more readable than a table."""
     if len(cells) == 1:
         return max(map(len, table_lines(columns, cells))) > (width or _USUAL_WIDTH)
     return width is not None and len(cells) <= _FEW and not fits_well(columns, cells, width)
 
 
 def _field_lines(path: str, fields: Fields, width: int) -> Iterator[str]:
-    """One entity, a line per field; a value that is longer continues below."""
+    """One entity, one line per field. A longer value continues on the next line."""
     rows = [("entity", path)]
     for name, value in fields.items():
         if isinstance(value, dict) and value:
@@ -199,7 +202,7 @@ def _nested_text(value: Any) -> str:
 
 
 def _split(text: str, room: int) -> list[str]:
-    """Pieces of a value that fit, parted behind commas and blanks where there are any."""
+    """Pieces of a value that fit, split after commas and blanks if possible."""
     pieces = []
     while len(text) > room:
         cut = max(text.rfind(",", 0, room), text.rfind(" ", 0, room)) + 1 or room
@@ -209,6 +212,6 @@ def _split(text: str, room: int) -> list[str]:
 
 
 def _kind(path: str) -> str:
-    """Partitions have other columns than their topics."""
+    """The kind of an entity. Partitions have other columns than their topics."""
     kind, _, rest = path.partition("/")
     return "partition" if kind == "topic" and "/" in rest else kind

@@ -1,7 +1,7 @@
-"""`metaquorum log timeline`: what happened, one line an event. Reads only.
+"""`metaquorum log timeline`: prints what happened, one line per event.
 
-Owns options, colours and exit codes. Events and their severities are those of
-`metadata.inspect.timeline.timeline`.
+Owns options, colors and exit codes. Does not find events or their severities (`metadata.inspect.timeline`
+does); the short version is `summary`.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def events(
 
 
 def _because(event: TimelineEvent) -> str:
-    """The rule that names the cause, and who asked."""
+    """The rule that names the cause, and which request caused it."""
     rule = f"  [{event.rule}]" if event.rule else ""
     return rule if event.asked is None else f"{rule}  ({brief_text(event.asked)})"
 
@@ -159,13 +159,13 @@ def event_text(event: TimelineEvent) -> str:
 
 
 def plain(event: TimelineEvent) -> str:
-    """The same with its severity."""
+    """The text of an event with its severity."""
     place = f"{event.offset:>7}  {utc_text(event.time_ms)}  epoch {event.epoch:<3}"
     return f"{place} {event.severity:<8}  {event.kind:<28} {event.text}{_because(event)}"
 
 
 def coloured(event: TimelineEvent) -> str:
-    """The same with its severity, in colour on a terminal."""
+    """The text of an event with its severity, colored on a terminal."""
     why = click.style(_because(event), dim=True)
     place = f"{event.offset:>7}  {utc_text(event.time_ms)}  epoch {event.epoch:<3}"
     colour = _COLOURS[event.severity]
@@ -174,7 +174,7 @@ def coloured(event: TimelineEvent) -> str:
 
 
 def event_json(event: TimelineEvent) -> dict[str, Any]:
-    """One event under the names that `log dump --json` uses."""
+    """One event, in the keys of `log dump --json`."""
     return {
         "offset": event.offset,
         "leaderEpoch": event.epoch,

@@ -1,6 +1,7 @@
-"""`metaquorum log why`: the records that made an entity so, with their causes. Reads only.
+"""`metaquorum log why`: the records that put an entity into its state, with their causes.
 
-Owns options and output; the chain is `metadata.inspect.why.why`'s.
+Owns options and output. Does not build the chain (`metadata.inspect.why` does) and knows no rules of causes
+(`metadata.inspect.causes`).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from metaquorum.metadata.secrets import Redacted
 from metaquorum.metadata.text.cause_text import asked_by, asked_json, asked_text
 
 NOBODY_NAMED = "no record says who asked for it: see the request and authorizer logs of the active controller"
-"""Of Kafka's logs, and with `metadata.log.causes.enable=false`. Said with every chain of those, since that is
-what people look for next."""
+"""For Kafka's logs, and with `metadata.log.causes.enable=false`. Shown with every chain of such a log,
+since people look for it next."""
 
 
 def _list_rules(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -139,7 +140,7 @@ def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:
 
 
 def _who_asked(found: Explanation) -> str | None:
-    """The last line: who asked for the newest change; None: a link above says it of its own."""
+    """The last line: which request caused the newest change. None: a link above says so."""
     if found.last is None:
         return None
     if found.last.asked is not None:
@@ -167,7 +168,7 @@ def headline(found: Explanation) -> str:
 
 
 def explanation_json(found: Explanation, links: list[Link]) -> dict[str, Any]:
-    """One object: the target, its value, and the chain in the order in which it is shown."""
+    """One object: the target, its value, and the chain in display order."""
     return {
         "entity": found.target.entity,
         "field": found.target.field,

@@ -1,7 +1,7 @@
 """`metaquorum users`: sets, deletes and lists SCRAM credentials.
 
-Owns the reading of passwords: from a prompt or standard input, never from an argument, never printed. Does
-not know how a password is salted (`runtime.kafka.admin.access`); it never leaves this process.
+Owns the reading of passwords: from a prompt or standard input, never from an argument, never printed.
+Does not know how a password is salted (`runtime.kafka.admin.access`); it never leaves this process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Archives of nodes' directories, unpacked for one command: .tar, .tar.gz and the like, and one gzipped file.
+"""Opens archives of nodes' directories for one command: .tar, .tar.gz and the like, and single gzip files.
 
-Owns what is taken out of an archive (metadata logs and what is beside them, never the data of
-partitions), what is refused (links, devices, names that lead elsewhere, more than the disk holds), and the
-private directory below TMPDIR, which is gone when the command ends. All of it is streamed.
+Owns what is unpacked (metadata logs and the files beside them, never the data of partitions), what is refused
+(links, devices, names outside the archive, more than the disk holds), and the private directory under TMPDIR,
+which is removed when the command ends. Streams everything. Does not know archives of `metaquorum log
+archive`: `storage.archive` opens those without unpacking.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.segment import parse_segment_name
 
 MAX_BYTES = 16 << 30
-"""What one archive may unpack to, of metadata logs alone."""
+"""Limit of what one archive may unpack to, metadata logs only."""
 SPARE_BYTES = 64 << 20
-"""The space that stays free on the disk."""
+"""Space to keep free on the disk."""
 MAX_MEMBERS = 1_000_000
 
 _PIECE_BYTES = 1 << 20
@@ -47,13 +48,13 @@ _BROKEN = (tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFEr
 
 
 def is_archive(path: str) -> bool:
-    """Whether a path names a file that `unpacked` opens."""
+    """Whether a path is a file that `open_archive` opens."""
     return _ARCHIVE.fullmatch(path) is not None and os.path.isfile(path)
 
 
 class ArchiveDisk(PosixDisk):
-    """This machine's disk, but for an archive: below its path lies what was unpacked of it. So every message
-    names the archive and the place in it."""
+    """This machine's disk, except that the unpacked files appear under the archive's path: messages name the
+    archive and the place in it."""
 
     def __init__(self, archive: str, directory: str) -> None:
         self._archive = archive
@@ -148,7 +149,7 @@ def _refuse_unsafe(archive: str, member: tarfile.TarInfo) -> None:
 
 
 def _unpack_one(archive: str, taker: _Taker) -> None:
-    """A single file in gzip, called as it was with .gz behind."""
+    """Unpacks a single gzip file, under its name without .gz."""
     name = os.path.basename(archive)[: -len(".gz")]
     if not archive.lower().endswith(".gz") or not _is_of_log(name):
         raise Failure(
@@ -160,7 +161,7 @@ def _unpack_one(archive: str, taker: _Taker) -> None:
 
 
 class _Taker:
-    """Writes what belongs to metadata logs below the private directory, while there is room."""
+    """Writes the files of metadata logs to the private directory, while there is room."""
 
     def __init__(self, archive: str, directory: str) -> None:
         self._archive = archive
@@ -175,7 +176,7 @@ class _Taker:
             return
         target = self._directory.joinpath(*parts)
         if inside and parts[-1].endswith(_INDEX_SUFFIXES):
-            self._make(target)  # its name says that there was a segment
+            self._make(target)  # its name alone shows that the segment existed
             return
         self._require_room(size_bytes)
         self._make(target)
@@ -228,7 +229,7 @@ def _is_of_log(name: str) -> bool:
 
 
 def _is_metadata(path: str) -> bool:
-    """Whether the first piece of a segment is one of a metadata log."""
+    """Whether the first bytes of a segment are those of a metadata log."""
     try:
         refuse_other_logs(MetadataLog(PosixDisk(), path))
     except NotALogError:

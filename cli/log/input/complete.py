@@ -1,6 +1,7 @@
-"""What a shell's Tab key offers for the log tools: entities of the log that is named before, checks, types.
+"""Shell completion for the log commands: entities of the log that was typed before, checks, record types.
 
-Completion never fails and never says anything: where something is wrong, it offers nothing.
+Owns what Tab offers and how much of a log it may read. Must not fail or print: after a problem it offers
+nothing. Completion inside `log shell` is `shell.session`'s.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.storage.archive.disk import disk_for
 
 MAX_REPLAYED_BYTES = 64 << 20
-"""Of a larger log the newest snapshot alone is looked at: Tab should answer at once."""
+"""Of a larger log only the newest snapshot is read: Tab should answer at once."""
 
 
 def entities(context: click.Context, beginning: str) -> list[str]:
-    """Entities of the log at the PATH that was typed before."""
+    """Entities of the log at the PATH typed before."""
     image = _image(context)
     return continuations(beginning, image or MetadataImage()) if image or "/" not in beginning else []
 
 
 def targets(context: click.Context, beginning: str) -> list[str]:
-    """The same, and fields behind a dot."""
+    """Entities, and their fields after a dot."""
     entity, dot, field = beginning.rpartition(".")
     if dot:
         found = [f"{entity}.{one}" for one in fields_of_target(entity) if one.startswith(field)]
@@ -44,7 +45,7 @@ def checks(context: click.Context, beginning: str) -> list[str]:
 
 
 def types(context: click.Context, beginning: str) -> list[str]:
-    """As people type them (`partition-change`), or as they are called."""
+    """Record types as people type them (`partition-change`) or by their full names."""
     if beginning.isupper():
         return [one for one in TYPE_NAMES if one.startswith(beginning)]
     short = (one.removesuffix("_RECORD").lower().replace("_", "-") for one in TYPE_NAMES)
@@ -52,7 +53,7 @@ def types(context: click.Context, beginning: str) -> list[str]:
 
 
 def _image(context: click.Context) -> MetadataImage | None:
-    paths = context.params.get("paths") or context.args  # args: where an option waits for its value
+    paths = context.params.get("paths") or context.args  # args: while an option waits for its value
     path = context.params.get("path") or next(iter(paths), None)
     if not isinstance(path, str):
         return None

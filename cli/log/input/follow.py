@@ -1,7 +1,7 @@
-"""Following a log that another process writes: look for growth with aiofiles, read what is new.
+"""Follows a log that another process writes: waits until it grows, then reads what is new.
 
-The reader itself is synchronous and holds no lock; looking and reading run in threads, so that Ctrl-C is
-answered at once. Nothing is written.
+Owns the polling. Does not decode batches and does not print; the caller's `emit` does. The reader is
+synchronous and holds no lock; polling and reading run in threads, so that Ctrl-C works at once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ async def follow(
     *,
     interval_s: float = INTERVAL_S,
 ) -> None:
-    """Gives every batch to `emit`, old ones first, until it answers True (enough).
+    """Gives every batch to `emit`, old ones first, until `emit` returns True (enough).
 
-    Raises LogTruncatedError when the log became shorter under the reader, and what LogReader raises.
+    Raises LogTruncatedError if the log became shorter meanwhile, and what LogReader raises.
     """
     seen: object = None
     while True:
@@ -41,7 +41,7 @@ async def follow(
 
 
 async def _state(path: str) -> object:
-    """Something that changes when the log grows: names and sizes of its segments."""
+    """A value that changes when the log grows: names and sizes of its segments."""
     if not await aiofiles.os.path.isdir(path):
         return await aiofiles.os.path.getsize(path)
     names = [name for name in await aiofiles.os.listdir(path) if name.endswith(".log")]

@@ -1,8 +1,8 @@
-"""`--bootstrap` for the commands that read logs: a running quorum's log instead of files.
+"""The option `--bootstrap` of commands that read logs: the log of a running quorum instead of files.
 
-Owns the options, the private temporary directory into which the log is copied and its removal, whatever ends
-the command. The copying is `runtime.client.live_log`'s. A command that takes this class has PATH (or PATH...)
-as its first argument; with --bootstrap nothing is given in its place.
+Owns the options, and the private temporary directory into which the log is copied and which is removed,
+however the command ends. Does not fetch (`runtime.client.live_log` does) and knows no command's options. A
+command of this class has PATH (or PATH...) as its first argument; with --bootstrap it is left out.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 10.0
 REFRESH = "metaquorum.cli.log.input.live.refresh"
-"""Key in a context's `meta`: what fetches the records that are new since, and says what there is."""
+"""Key in a context's `meta`: a function that fetches new records and says what the copy holds."""
 BOOTSTRAP = "metaquorum.cli.log.input.live.bootstrap"
 """Key in a context's `meta`: the words that were given instead of PATH, as a tuple."""
 _PLACEHOLDER = "/dev/null/live"
-"""What stands for PATH until the log is there; nothing can be at that path."""
+"""Stands in for PATH until the log is copied. No file can have that path."""
 
 
 class LiveCommand(click.Command):
-    """A command over a log that may be a running quorum's."""
+    """A command that reads a log from files or from a running quorum."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -100,9 +100,9 @@ def _options() -> list[click.Option]:
 def live_directory(
     bootstrap: str, timeout_s: float, truststore: Path | None, keystore: Path | None
 ) -> Iterator[tuple[str, Callable[[], str]]]:
-    """A directory that only this user can read, with the committed log of the quorum at `bootstrap`, and what
-    adds to it what is new. It is gone afterwards. Says on standard error which offsets it holds. Raises
-    Failure."""
+    """A directory that only this user can read, with the committed log of the quorum at `bootstrap`, and
+    a function that adds new records to it. Removed afterwards. Reports on standard error which offsets
+    it holds. Raises Failure."""
     with terminated_in_order():
         directory = tempfile.mkdtemp(prefix="metaquorum-live-")
         try:
@@ -120,7 +120,7 @@ def live_directory(
 
 
 def live_line(found: LiveLog) -> str:
-    """What was read, and from whom."""
+    """What was read, and from which node."""
     host, port = found.address
     snapshot = "" if found.snapshot is None else f", with the snapshot at offset {found.snapshot.offset}"
     return (
@@ -138,8 +138,8 @@ def _copy(
     keystore: Path | None,
     known: LiveLog | None,
 ) -> LiveLog:
-    """Copies the log, or adds to the copy that is `known`."""
-    # gRPC is imported for those who ask a quorum, not for those who read files.
+    """Copies the log, or adds to the copy `known`."""
+    # gRPC is imported only to ask a quorum, not to read files.
     import asyncio
     import random
 
@@ -167,7 +167,7 @@ def _copy(
 
 
 def _progress(offset: int, target: int) -> None:
-    """One line that is written over; the last one is wiped away."""
+    """A progress line that is overwritten and finally cleared."""
     text = f"fetched {offset} of {target} offsets" if offset < target else ""
     sys.stderr.write(f"\r\033[K{text}")
     sys.stderr.flush()

@@ -1,6 +1,7 @@
-"""Logs of several nodes at the terminal: opened as one, and how they compare in lines and as JSON.
+"""Opens the logs of several nodes as one, and prints how they compare, as lines and as JSON.
 
-Owns the texts; the comparison is `metadata.inspect.nodes.merge`'s.
+Owns the texts. Does not compare (`metadata.inspect.nodes.merge` does); finding the logs
+below a path is in `source`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from metaquorum.metadata.inspect.nodes.nodes import require_one_quorum
 
 
 def open_merged(paths: Sequence[str]) -> tuple[MetadataLog, NodesReport | None]:
-    """The log that the paths mean; where they mean those of several nodes, all as one, and how they compare.
+    """The log at the paths. If they hold the logs of several nodes, all of them as one, and how they compare.
 
     Raises InspectError for nodes of two clusters or quorums, and for a checkpoint beside another log.
     """
@@ -36,7 +37,7 @@ def open_merged(paths: Sequence[str]) -> tuple[MetadataLog, NodesReport | None]:
 
 
 def tell_nodes(report: NodesReport, complain: Callable[[str], None]) -> None:
-    """The comparison on standard error; what is wrong also goes to `complain`, which counts it."""
+    """Prints the comparison to standard error. Problems also go to `complain`, which counts them."""
     for line in nodes_lines(report, faults=False):
         click.echo(f"metaquorum: {line}", err=True)
     for line in fault_lines(report):
@@ -44,7 +45,7 @@ def tell_nodes(report: NodesReport, complain: Callable[[str], None]) -> None:
 
 
 def nodes_lines(report: NodesReport, *, faults: bool = True) -> Iterator[str]:
-    """What the nodes have in common, then a line for each."""
+    """What the nodes have in common, then one line per node."""
     whole = offsets_text(report.start_offset, report.end_offset)
     yield f"{len(report.nodes)} nodes as one log: {whole}; all of them reach offset {report.common_end - 1}"
     for node in report.nodes:
@@ -93,7 +94,7 @@ def _fault(name: str, found: Departure) -> str:
 
 
 def fault_lines(report: NodesReport) -> Iterator[str]:
-    """What is damaged, and who makes it good."""
+    """What is damaged, and which nodes replace it."""
     for node in report.nodes:
         for lost in node.lost:
             by = f"read from {lost.by}" if lost.by is not None else "no node has all of it"

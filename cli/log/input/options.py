@@ -1,4 +1,8 @@
-"""Options and arguments that the `log` commands share, and how lines about problems reach the terminal."""
+"""Options and arguments that the log commands share, and their messages about problems and limits.
+
+Owns the types of these options and the wording of the messages. Does not open logs (`source`) or filter
+records (`select`); --bootstrap is `live`'s.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +48,10 @@ Complete = Callable[[click.Context, str], list[str]]
 
 
 class Checked(click.ParamType[Any]):
-    """An option's value that a function checks; its ValueError is the message."""
+    """An option whose value a function checks. The text of its ValueError is the message."""
 
     def __init__(self, name: str, check: Callable[[str], Any], complete: Complete | None = None) -> None:
-        """`complete` gives what a shell may offer for the beginning of a value."""
+        """`complete`: gives completions of an incomplete value."""
         self.name = name
         self._check = check
         self._complete = complete
@@ -80,7 +84,7 @@ past_corruption_option = click.option(
 
 
 class Complaints:
-    """Prints lines about problems on standard error, each once, and remembers that there were any."""
+    """Prints lines about problems on standard error, each once, and remembers whether there were any."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -95,8 +99,8 @@ class Complaints:
 
 
 def suggestion_from(log: MetadataLog, entity: str) -> str:
-    """What may have been meant by an entity that a log never has: of the state at its end and, while the log
-    is small, of all topics that it ever had. Empty where nothing is close."""
+    """A suggestion for an entity that a log never has: from the state at its end and, if the log is small,
+    from all topics that it ever had. Empty if no name is close."""
     with suppress(InspectError):
         image = state_at(log, past_corruption=True).image
         names = log.namer()
@@ -110,13 +114,14 @@ def suggestion_from(log: MetadataLog, entity: str) -> str:
 
 
 def clear_progress(log: MetadataLog) -> None:
-    """Takes the progress line off the terminal, before anything else is printed."""
+    """Removes the progress line from the terminal before other output."""
     if isinstance(log.on_read, ReadProgress):
         log.on_read.clear()
 
 
 def tell_unknown(count: int, what: str = "changed nothing here") -> None:
-    """Says on standard error that records from the future were met, if any were; `what` became of them."""
+    """Reports on standard error that there were records that this release does not know.
+    `what`: what happened to them."""
     if count:
         records, they = ("record is", "it") if count == 1 else ("records are", "they")
         click.echo(
@@ -127,7 +132,7 @@ def tell_unknown(count: int, what: str = "changed nothing here") -> None:
 
 
 def refuse_swapped(start: Point | None, end: Point | None) -> None:
-    """Raises UsageError for a range that ends before it begins."""
+    """Raises UsageError for a range that ends before it starts."""
     if start is None or end is None:
         return
     swapped = None not in (start.offset, end.offset) and (start.offset or 0) > (end.offset or 0)
@@ -138,9 +143,9 @@ def refuse_swapped(start: Point | None, end: Point | None) -> None:
 def tell_limits(
     coverage: Coverage, shown: Iterable[ShownAs | None] = (), *, json_lines: bool = False
 ) -> None:
-    """Names on standard error every range that the answer does not cover, and every place that is shown as
-    another. With `json_lines`, for tools whose JSON is one object per line, the last line on standard output
-    is an object with nothing but that."""
+    """Names on standard error every range that the answer does not cover, and every place that is shown
+    as another one. `json_lines`: for commands with one JSON object per line, also prints an object with
+    these limits as the last line."""
     for text in dict.fromkeys(place.text for place in shown if place is not None):
         click.echo(f"metaquorum: {text}", err=True)
     for one in coverage:
@@ -151,7 +156,7 @@ def tell_limits(
 
 
 def limits_json(coverage: Coverage, shown: Iterable[ShownAs | None] = ()) -> dict[str, Any]:
-    """`shownAs` and `uncovered`, each where there is something to say."""
+    """`shownAs` and `uncovered`, each only if not empty."""
     places = [one.tree() for one in shown if one is not None]
     limits: dict[str, Any] = {"shownAs": places} if places else {}
     return {**limits, "uncovered": coverage.tree()} if coverage else limits

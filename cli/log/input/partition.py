@@ -1,8 +1,8 @@
-"""`log dump` of the files of topic partitions and log directories, on this machine's disk or in an archive:
-in the form of kafka-dump-log where it prints them.
+"""`log dump` of the files of topic partitions and log directories, in the form of kafka-dump-log.
 
-Owns which files those are, the reading of one batch at a time, and the JSON of a batch. The lines are
-`partition_text`'s, the rows of other files `partition_files`'.
+Reads this machine's disk or an archive. Owns which files those are, the reading of one batch at a time, and
+the JSON of a batch. Knows nothing of metadata records, which `commands` prints; lines are
+`metadata.text.partition_text`'s, rows of other files `metadata.text.partition_files`'.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _SEGMENT = re.compile(r"\d{20}\.log")
 
 
 class Shown(NamedTuple):
-    """How files are shown. `topic`: of all segments; None: as their directories are called. `complain` takes
-    a line about damage."""
+    """How files are shown. `topic`: the topic of all segments; None: by the names of their directories.
+    `complain` takes a line about damage."""
 
     selection: SelectedRecords
     as_json: bool
@@ -58,9 +58,9 @@ class Shown(NamedTuple):
 
 
 def partition_files(path: str, topic: str | None) -> list[Path]:
-    """The files that a path names: the segments of a partition's log, as a file or as their directory, or
-    another file of a partition or log directory; none: it names something else. With a `topic`, every segment
-    is one of a partition."""
+    """The files that a path names: the segments of a partition (one, or all in its directory), or another
+    file of a partition or log directory. Empty: it names something else. With a `topic`, every segment
+    counts as one of a partition."""
     found = Path(path)
     if rows_for(found.name) is not None and _is_file(path):
         return [found]
@@ -84,7 +84,7 @@ def _is_file(path: str) -> bool:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """A file on this machine's disk or in an archive. Raises OSError, StorageError."""
+    """Opens a file on this machine's disk or in an archive. Raises OSError, StorageError."""
     archive = archive_in(str(path))
     if archive is None:
         return path.open("rb")
@@ -92,7 +92,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 class _Archived(RawIOBase):
-    """A file in an archive as a stream of Python's."""
+    """A file in an archive as a Python stream."""
 
     def __init__(self, file: DiskFile) -> None:
         self._file = file
@@ -118,7 +118,7 @@ class _Archived(RawIOBase):
 
 
 def dump_file(path: Path, how: Shown) -> None:
-    """Prints a file; of a segment, the batches that are selected. Raises CorruptFileError."""
+    """Prints a file; of a segment, the selected batches. Raises CorruptFileError."""
     if not how.as_json:
         click.echo(f"Dumping {path}")
     rows = rows_for(path.name)
@@ -144,8 +144,8 @@ def _dump_rows(path: Path, rows: FileRows, how: Shown) -> None:
 
 
 def _index_problem(segment: Path, row: dict[str, Any]) -> str | None:
-    """Why a reader that begins at an entry's position would miss records; None: it does not, or the segment
-    is not there."""
+    """Why a reader that starts at an entry's position would miss records. None: it would
+    not, or there is no segment."""
     if not _is_file(str(segment)):
         return None
     with _opened(segment) as log:
@@ -188,7 +188,7 @@ def _dump_segment(segment: Path, how: Shown) -> None:
 def _dump_batch(
     segment: Path, topic: str, header: BatchHeader, head: bytes, file: BinaryIO, position: int, how: Shown
 ) -> bool:
-    """Whether the log can be read on behind the batch."""
+    """Whether the log is readable after the batch."""
     data = head + file.read(header.size_bytes - HEADER_BYTES)
     if len(data) < header.size_bytes:
         left = header.size_bytes - len(data)

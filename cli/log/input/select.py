@@ -1,7 +1,7 @@
-"""Which records a user asked for: by type, entity, offset and time. Knows no files.
+"""Selects records by type, entity, offset and time, as the user asked for.
 
-Bounds are inclusive at both ends, times are Unix ms. `Selection.past` tells when nothing more can match,
-so that a reader stops early.
+Owns what matches: bounds are inclusive, times are Unix ms. `SelectedRecords.past` says when nothing more can
+match, so that a reader stops early. Knows no files; click's options are in `options`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TYPE_NAMES = (
     UnknownRecord.type_name,
     UnknownControlRecord.type_name,
 )
-# Where Kafka's message is not called as its type is.
+# Kafka's name of a message, if it differs from the name of its type.
 _KAFKAS_MESSAGES = {"VotersRecord": "KRAFT_VOTERS"}
 
 
 class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """What to show. Empty sets and None select everything."""
+    """The selection. Empty sets and None select everything."""
 
     types: frozenset[str] = frozenset()
     entities: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
     from_ms: int | None = None
     to_ms: int | None = None
     told_below: int = 0
-    """Below this offset the log's clock has said which records are in time; stamps count from there on."""
+    """Below this offset, the log's clock decided which records match; from it on, timestamps decide."""
 
     def wants(self, decoded: DecodedRecord, entities: Iterable[str]) -> bool:
-        """Whether a record is to be shown."""
+        """Whether a record is selected."""
         return (
             (not self.types or decoded.record.type_name in self.types)
             and (self.from_offset is None or decoded.offset >= self.from_offset)
@@ -59,7 +59,7 @@ class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def wants_batch(self, header: BatchHeader) -> bool:
-        """Whether a batch may hold anything of what is in range."""
+        """Whether a batch may hold selected records."""
         return not (
             (self.from_offset is not None and header.last_offset < self.from_offset)
             or (self.to_offset is not None and header.base_offset > self.to_offset)
@@ -68,8 +68,8 @@ class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def settled(self, log: MetadataLog, *, grows: bool = False) -> tuple[SelectedRecords, list[ShownAs]]:
-        """The same by offsets, where the log's clock jumps, and what to say of that. Of a log that `grows`,
-        what comes later is in time by its stamp."""
+        """The same selection by offsets, if the log's clock jumps, and what to report of that. In a log that
+        `grows`, later records match by their timestamps."""
         if log.is_checkpoint or (self.from_ms is None and self.to_ms is None) or clock_of(log).is_steady:
             return self, []
         settled, told = replace(self, from_ms=None, to_ms=None), []
@@ -91,11 +91,11 @@ class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_everything(self) -> bool:
-        """Whether nothing was asked for, so that every record is wanted."""
+        """Whether everything is selected."""
         return self == EVERYTHING
 
     def nothing_text(self) -> str:
-        """Why a selection may have left nothing, as the first reason that the selection itself gives."""
+        """The first reason in the selection why it may have matched nothing."""
         low, high = self.from_offset, self.to_offset
         if low is not None and high is not None and low > high:
             return f"--from-offset {low} is past --to-offset {high}; swap them"
@@ -109,12 +109,12 @@ class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
         return f"{' and '.join(wanted)} never occurs{where}; remove a filter to see what does"
 
     def past(self, next_offset: int) -> bool:
-        """Whether every wanted offset is before `next_offset`. Time says nothing: clocks run backwards."""
+        """Whether every selected offset is before `next_offset`. Times do not count: clocks run backwards."""
         return self.to_offset is not None and next_offset > self.to_offset
 
     @property
     def needs_names(self) -> bool:
-        """Whether records before `from_offset` must be read, to learn what topics are called."""
+        """Whether records before `from_offset` must be read to learn the names of topics."""
         return any(wanted.startswith(("topic", "config")) for wanted in self.entities)
 
 
@@ -136,14 +136,14 @@ def record_type(text: str) -> str:
 
 
 def _letters(name: str) -> str:
-    """What all spellings of a type have in common."""
+    """The letters that all spellings of a type share."""
     plain = name.lower().replace("_", "").replace("-", "")
     return plain.removesuffix("record").removesuffix("message")
 
 
 def entity_path(text: str) -> str:
-    """A checked entity path; a slash at its end says nothing. Raises ValueError, saying what a path looks
-    like."""
+    """A checked entity path, without a slash at its end. Raises ValueError, which
+    says what a path looks like."""
     text = text.removesuffix("/") if text.count("/") > 1 else text
     problem = entity_problem(text)
     if problem is not None:

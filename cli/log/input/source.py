@@ -1,8 +1,8 @@
-"""The files behind a path on this machine, for the tools, on top of `metadata.inspect.log.log`.
+"""Opens the logs at a path of this machine, for the log commands.
 
-Owns that the disk is this machine's or an archive on it, which of several nodes stands for all, and that the
-end of reading large logs is awaited with a line of progress on a terminal.
-Reads only; takes no lock and writes nothing.
+Owns the choice of disk (this machine's, or an archive on it) and of one node's log among several, and the
+progress line for large logs. Does not write and takes no lock; a running quorum's log is `live`'s,
+several nodes as one are `nodes`'.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ __all__ = [
 ]
 
 _SHOWN_FROM_BYTES = 2 << 20
-"""A `check` of this much takes a few seconds; what is ready within _INTERVAL_S draws nothing."""
+"""`check` takes a few seconds for this size. What is done within _INTERVAL_S shows no progress."""
 _INTERVAL_S = 0.2
 
 
 def open_path(path: str, *, progress: bool = True) -> MetadataLog:
-    """The log that a path means; of several nodes' logs the most complete, which is said on standard error.
-    With `progress`, a line on a terminal says how far a large one was read.
+    """The log at a path. Of several nodes' logs the most complete one, which it reports on standard error.
+    `progress`: shows on a terminal how far a large log was read.
 
-    Raises InspectError, NotALogError for what holds no metadata log, Failure for an archive that stays shut.
+    Raises InspectError, NotALogError if there is no metadata log, Failure for an
+    archive that cannot be opened.
     """
     logs = logs_at(path)
     log = logs[0]
@@ -66,13 +67,13 @@ def open_path(path: str, *, progress: bool = True) -> MetadataLog:
 
 
 def open_paths(paths: Sequence[str]) -> list[MetadataLog]:
-    """Every log that the paths mean, each once: of directories and archives with several nodes all."""
+    """Every log at the paths, each once; of directories and archives with several nodes, all."""
     found = {log.path: log for path in paths for log in logs_at(path)}
     return [_with_progress(log) for log in found.values()]
 
 
 def logs_at(path: str) -> list[MetadataLog]:
-    """The log that a path means, or those of the nodes below it. Raises as `open_path` does."""
+    """The log at a path, or those of the nodes below it. Raises as `open_path` does."""
     if is_archive(path):
         return _found(open_archive(path), path)
     disk = disk_for(path)
@@ -94,7 +95,7 @@ def logs_at(path: str) -> list[MetadataLog]:
 
 
 def is_packed(path: str) -> bool:
-    """Whether a path is that of an archive, ours or any other."""
+    """Whether a path is an archive, ours or another."""
     return is_archive(path) or archive_in(path) is not None
 
 
@@ -114,7 +115,7 @@ def _with_progress(log: MetadataLog) -> MetadataLog:
 
 
 class ReadProgress:
-    """Called with the bytes of each batch that was read; redraws one line at most five times per second."""
+    """Called with the bytes of each batch that was read. Redraws its line at most five times per second."""
 
     def __init__(self, name: str, size_bytes: int) -> None:
         self._name = name
@@ -135,7 +136,7 @@ class ReadProgress:
         sys.stderr.flush()
 
     def clear(self) -> None:
-        """Takes the line away, before anything else is written."""
+        """Removes the line before other output."""
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -143,10 +144,10 @@ class ReadProgress:
 
 
 def items(path: str, start_offset: int | None = None) -> Iterator[Item]:
-    """Everything that the log at `path` holds now, damage between what could be read."""
+    """Everything that the log at `path` holds now, with damage between the readable parts."""
     return open_path(path, progress=False).items(start_offset)
 
 
 def open_reader(path: str, start_offset: int | None = None) -> LogReader:
-    """A tolerant reader that can follow the log; the caller closes it."""
+    """A tolerant reader that can follow the log. The caller closes it."""
     return LogReader(disk_for(path), path, tolerant=True, start_offset=start_offset)

@@ -1,4 +1,8 @@
-"""`metaquorum log shell`: the command line of the shell."""
+"""`metaquorum log shell`: opens a log and starts the shell on it.
+
+Owns the options and the list of the shell's commands. Does not read lines (`terminal`)
+or interpret them (`session`).
+"""
 
 from __future__ import annotations
 

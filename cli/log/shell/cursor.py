@@ -1,7 +1,7 @@
-"""Where the shell is in a log, and the moves from there: to a place, one batch on, one batch back.
+"""The place in a log where the shell is, and its moves: to a place, one batch forward, one batch back.
 
-Going back costs as little as going on, for a while: the newest steps are kept (images share what did not
-change). Beyond them the log is replayed from the nearest snapshot. Knows no commands.
+Owns the steps kept for moving back, which makes that as cheap as moving forward (images share what did not
+change); before them, it replays from the nearest snapshot. Knows no commands and no paths.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from metaquorum.metadata.inspect.walk.states import (
 
 KEPT_STEPS = 1000
 KEPT_BYTES = 32 * 1024 * 1024
-"""The number of steps, and of the bytes of batches in them, that are kept for going back."""
+"""Steps kept for moving back, and the bytes of batches in them."""
 BACK_OFFSETS = 2000
-"""How far before the place to begin when they must be made again."""
+"""How many offsets before the place to start when steps must be made again."""
 
 
 class Cursor:
     """A place in a log and the state there."""
 
     def __init__(self, log: MetadataLog, on_problem: OnProblem, *, past_corruption: bool = False) -> None:
-        """Stands nowhere before the first `seek`."""
+        """Is at no place before the first `seek`."""
         self.log = log
         self.last: WalkStep | None = None
         self._on_problem = on_problem
@@ -54,26 +54,26 @@ class Cursor:
 
     @property
     def offset(self) -> int:
-        """Offset of the next record."""
+        """The offset of the next record."""
         return self.found.end_offset
 
     @property
     def image(self) -> MetadataImage:
-        """What is visible here."""
+        """The image here."""
         return self.found.image
 
     @property
     def quorum(self) -> QuorumView:
-        """Who led the quorum here."""
+        """The quorum here."""
         return self.found.quorum
 
     @property
     def time_ms(self) -> int:
-        """The time of the newest record here, Unix ms; -1 before the first."""
+        """The time of the newest record here, in Unix ms; -1 before the first."""
         return self.found.state.newest.provenance.timestamp_ms
 
     def seek(self, point: Point) -> FoundState:
-        """Goes there. Raises InspectError where the log does not reach; then nothing has moved."""
+        """Moves to `point`. Raises InspectError, without a move, if it is outside the log."""
         found = state_at(self.log, point, self._on_problem, past_corruption=self._past_corruption)
         self._know_quorum(found)
         self._found, self._ahead, self.last = found, None, None
@@ -82,11 +82,11 @@ class Cursor:
         return found
 
     def start(self) -> Point:
-        """The first place that can be known."""
+        """The first place whose state can be known."""
         return END if self.log.is_checkpoint else earliest(self.log)
 
     def next(self) -> WalkStep | None:
-        """One batch on; None at the end, which a growing log moves."""
+        """Moves one batch forward. None: at the end, which a growing log moves."""
         if self.log.is_checkpoint:
             raise InspectError(
                 f"{self.log.path} is a single state, not a history; open the directory of its log"
@@ -105,7 +105,7 @@ class Cursor:
         return step
 
     def previous(self) -> WalkStep | None:
-        """One batch back; the batch that was taken back, None at the beginning."""
+        """Moves one batch back. Returns the batch that was undone, None at the start."""
         if self.log.is_checkpoint:
             raise InspectError(
                 f"{self.log.path} is a single state, not a history; open the directory of its log"
@@ -121,21 +121,21 @@ class Cursor:
         return step
 
     def search(self, wanted: Callable[[WalkStep], bool]) -> WalkStep | None:
-        """On to behind the first batch for which `wanted` is true; None, and no move, if there is none."""
+        """Moves behind the first batch for which `wanted` is true. None, without a move, if there is none."""
         origin = (self._found, self.last, tuple(self._behind), self._behind_bytes)
         found: WalkStep | None = None
         try:
             while found is None and (step := self.next()) is not None:
                 found = step if wanted(step) else None
         finally:
-            if found is None:  # also when it was interrupted, or `wanted` has a mistake
+            if found is None:  # also after an interrupt or an error in `wanted`
                 self._found, self.last, behind, self._behind_bytes = origin
                 self._behind = deque(behind)
                 self._ahead = None
         return found
 
     def _know_quorum(self, found: FoundState) -> None:
-        """Snapshots do not name the leader: the election may be before the one that was loaded."""
+        """Finds the leader. Snapshots do not name it: its election may be before the loaded one."""
         if not self.log.is_checkpoint:
             with_quorum(self.log, found)
 
@@ -146,7 +146,7 @@ class Cursor:
             self._behind_bytes -= len(self._behind.popleft().batch.data)
 
     def _refill(self) -> None:
-        """The newest steps up to here, made again."""
+        """Makes the newest steps up to here again."""
         first = self.start().offset or 0
         if self.offset <= first:
             return

@@ -1,4 +1,8 @@
-"""The shell's commands that look at the state here: ls, cd, pwd, cat, tree, find. Text in, lines out."""
+"""The shell's commands that show the state here: ls, cd, pwd, cat, tree, find.
+
+Owns their output, from an argument list to lines. Does not move in the log (`moving`) and
+knows no history (`telling`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wante
 
 
 def ls(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """Names below a path, those that have something below them with a slash."""
+    """Lists names below a path, with a slash for those that have something below them."""
     path = session.path(_one(arguments, "ls [PATH]"))
     places = session.places
     for name in places.children(path):
@@ -20,7 +24,7 @@ def ls(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
 
 def cd(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """Goes to a path; to the root without one."""
+    """Changes to a path; without one, to the root."""
     text = _one(arguments, "cd [PATH]")
     path = "" if text is None else session.path(text)
     if path and not session.places.children(path):
@@ -30,12 +34,12 @@ def cd(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
 
 def pwd(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """The current path."""
+    """Prints the current path."""
     yield f"/{session.here}"
 
 
 def cat(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """One entity field by field, or one field's value."""
+    """Prints one entity field by field, or the value of one field."""
     text = _one(arguments, "cat PATH")
     places = session.places
     try:
@@ -60,14 +64,14 @@ def cat(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
 
 def tree(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """Every entity at and below a path, one per line."""
+    """Prints every entity at and below a path, one per line."""
     path = session.path(_one(arguments, "tree [PATH]"))
     for entity, fields in _below(session, path):
         yield f"{entity}: {fields_text(fields)}"
 
 
 def find(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """Entities by name, and by the values of their fields."""
+    """Finds entities by name and by the values of their fields."""
     if not arguments:
         raise ShellError("find needs a pattern, such as: find orders, find 'topic/*/0', find topic leader=-1")
     conditions = [one for one in arguments if "=" in one and "/" not in one.partition("=")[0]]
@@ -87,7 +91,7 @@ def _condition(text: str) -> tuple[str, str]:
 
 
 def _matches(entity: str, pattern: str) -> bool:
-    """A pattern with wildcards is the whole path; a plain text may be anywhere in it."""
+    """A pattern with wildcards matches the whole path, a plain text any part of it."""
     if any(sign in pattern for sign in "*?["):
         return fnmatch.fnmatchcase(entity, pattern)
     return pattern in entity

@@ -1,4 +1,8 @@
-"""The shell's commands that move through the log: at, next, step, prev, until. Text in, lines out."""
+"""The shell's commands that move through the log: at, next, step, prev, until.
+
+Owns which batches a move skips, and the lines about the batch where it stops. Does not replay (`cursor`
+does); questions about the past are `telling`'s.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ Wanted = Callable[[WalkStep], bool]
 
 
 def at(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """Says where the session is, or goes elsewhere."""
+    """Prints where the session is, or moves to a place."""
     if len(arguments) > 1:
         raise ShellError("at needs one place; write at 4321, at 2026-11-21T03:07:57Z, at start, or at end")
     if arguments:
@@ -31,7 +35,7 @@ def at(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
 
 def refresh(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """Fetches what a running quorum committed since; the session stands where it stood."""
+    """Fetches what a running quorum committed since. The session keeps its place."""
     if arguments:
         raise ShellError("refresh takes no arguments")
     if session.refresh is None:
@@ -42,7 +46,7 @@ def refresh(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
 
 def where(session: ShellSession) -> str:
-    """The place and the state there in one line."""
+    """The place and the state there, in one line."""
     cursor = session.cursor
     image, quorum = cursor.image, cursor.quorum
     leader = (
@@ -59,7 +63,7 @@ def where(session: ShellSession) -> str:
 
 
 def forward(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """On to behind the next batch that says something, or that is about an entity."""
+    """Moves behind the next batch that has content, or that is about an entity."""
     count, wanted, what = _asked(session, arguments)
     for _ in range(count):
         idle = 0
@@ -74,7 +78,7 @@ def forward(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
 
 def single(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """One batch on, whatever it says."""
+    """Moves one batch forward, whatever its content."""
     for _ in range(_count(arguments)):
         step = session.cursor.next()
         if step is None:
@@ -84,7 +88,7 @@ def single(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
 
 def backward(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """Back to before the last batch that says something, or that is about an entity."""
+    """Moves before the last batch that has content, or that is about an entity."""
     count, wanted, what = _asked(session, arguments)
     for _ in range(count):
         idle = 0
@@ -100,7 +104,7 @@ def backward(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
 
 def until(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """On to behind the first batch after which an expression is true."""
+    """Moves behind the first batch after which an expression is true."""
     if not arguments:
         raise ShellError("until needs an expression, such as: until leaderless() > 0")
     try:
@@ -122,7 +126,7 @@ def until(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
 
 def step_lines(step: WalkStep) -> Iterator[str]:
-    """A batch: its head, its records, what they changed, what was wrong with them."""
+    """A batch: its head, its records, what they changed, and their problems."""
     yield step_head(step)
     yield from bounded((record_line(one) for one in step.records), "records (records shows them)")
     changes = changes_between(step.before, step.after, quorums=(step.quorum_before, step.quorum_after))
@@ -131,12 +135,12 @@ def step_lines(step: WalkStep) -> Iterator[str]:
 
 
 def says_something(step: WalkStep) -> bool:
-    """False for a batch of NoOpRecords, of which an idle controller writes two a second."""
+    """False for a batch of NoOpRecords, of which an idle controller writes two per second."""
     return not all(isinstance(one.record, NoOpRecord) for one in step.records)
 
 
 def about(entity: str) -> Wanted:
-    """Whether a batch has a record about an entity or a part of it."""
+    """A predicate: whether a batch has a record about an entity or a part of it."""
 
     def wanted(step: WalkStep) -> bool:
         return any(is_below(name, entity) for path, _ in all_touched(step) for name in aliases(path))
@@ -145,7 +149,7 @@ def about(entity: str) -> Wanted:
 
 
 def _asked(session: ShellSession, arguments: list[str]) -> tuple[int, Wanted, str]:
-    """How often, to which batches, and what the others are called."""
+    """The number of moves, the batches to stop at, and a name for the others."""
     entities = [one for one in arguments if not _is_count(one)]
     if len(entities) > 1:
         raise ShellError("give one entity, such as: next topic/orders/7")

@@ -1,5 +1,8 @@
-"""An image as a tree of directories: what `ls` lists and where `cd` can go. Paths are those of
-`metadata.inspect.entities.views`, with the root above them. Knows images; no log and no terminal."""
+"""An image as a tree of directories: what `ls` lists and where `cd` can go.
+
+Owns the tree and the resolution of relative paths. Paths are those of `metadata.inspect.entities.views`,
+below a root. Knows images; no log and no terminal.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,11 @@ class Places(msgspec.Struct, frozen=True):
     quorum: QuorumView
 
     def fields(self, path: str) -> Fields | None:
-        """The fields of the entity at `path`; None where there is no entity (a directory may be there)."""
+        """The fields of the entity at `path`. None: not an entity, but maybe a directory."""
         return fields_of(self.image, path, self.quorum) if path else None
 
     def children(self, path: str) -> list[str]:
-        """The names below `path`, in order; empty for what has none, or is not there."""
+        """The sorted names below `path`; empty if there are none or no such path."""
         kind, _, rest = path.partition("/")
         if not kind:
             return [one for one in KINDS if self.children(one) or self.fields(one) is not None]
@@ -93,7 +96,8 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 
 def resolve(here: str, text: str) -> str:
-    """The path that `text` means from `here`: absolute from a slash on, `..` goes up, as in any shell."""
+    """The path that `text` means from `here`: absolute if it starts with a slash; `..` is
+    the parent, as in any shell."""
     parts = [] if text.startswith("/") else [part for part in here.split("/") if part]
     for part in text.split("/"):
         if part == "..":

@@ -1,8 +1,8 @@
-"""The shell without a terminal: a command's text goes in, its lines come out.
+"""The shell without a terminal: takes the text of a command and gives lines.
 
-Owns the commands' names and help, what a line means, where the user is (`here`, a path of the image) and
-completion. Knows no terminal: who reads and prints is `terminal`. A mistake is one `ShellError`, after which
-the session stands where it stood.
+Owns the names and help of commands, their parsing, the current path of the image (`here`), and completion.
+After an error, one `ShellError`, the session is where it was. Knows no terminal: `terminal` reads and prints;
+the place in the log is `cursor`'s.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from metaquorum.metadata.inspect.log.points import END, Point, parse_point
 from metaquorum.metadata.inspect.walk.states import OnProblem
 
 COMPLETIONS_MAX = 2000
-"""Names that a completion offers at most: no one reads more, and a cluster may have a million partitions."""
+"""Limit of the names that completion offers: a cluster may have a million partitions."""
 
 
 class ShellError(Exception):
-    """A command that cannot be done; the text is one line that says why and what to type instead."""
+    """A command that cannot be done. The text is one line: the reason, and what to type instead."""
 
 
 Handler = Callable[["ShellSession", list[str]], Iterable[str]]
 
 
 class ShellCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """One command: `usage` is how it is typed, `help` one line on what it does; `raw` gets its arguments as
-    one text; `paths`: its arguments are paths, which completion knows."""
+    """One command. `usage`: its syntax. `help`: one line. `raw`: it gets its arguments as one text. `paths`:
+    its arguments are paths, for completion."""
 
     name: str
     usage: str
@@ -56,8 +56,8 @@ class ShellSession:
         past_corruption: bool = False,
         refresh: Callable[[], str] | None = None,
     ) -> None:
-        """Goes to `at`. `refresh` brings a running quorum's log up to date and says what it holds. Raises
-        InspectError where the log does not reach."""
+        """Starts at `at`. `refresh` brings the copy of a running quorum's log up to date and says what it
+        holds. Raises InspectError if the place is outside the log."""
         self.log = log
         self.cursor = Cursor(log, on_problem, past_corruption=past_corruption)
         self.cursor.seek(at)
@@ -79,8 +79,8 @@ class ShellSession:
         return f"{self.cursor.offset} /{self.here}> "
 
     def execute(self, line: str) -> Iterator[str]:
-        """The lines that a command answers with, as they come. Raises ShellError for a mistake, and what
-        reading a log raises."""
+        """The output lines of a command, as they are made. Raises ShellError, and
+        what reading a log raises."""
         words = line.strip()
         if not words or words.startswith("#"):
             return
@@ -109,20 +109,20 @@ class ShellSession:
     # --- what arguments mean
 
     def path(self, text: str | None) -> str:
-        """The path that an argument means; the current one for none. From `here`, or, where there is nothing
-        of that name, from the root: `cat broker/3` works everywhere. Raises ShellError."""
+        """The path of an argument; without one, the current path. Relative to `here` or, if there is nothing
+        of that name, to the root: `cat broker/3` works everywhere. Raises ShellError."""
         if text is None:
             return self.here
         places = self.places
         found = resolve(self.here, text)
-        # As it is, too: a user's or a feature's name may have slashes in it.
+        # Also unchanged: the name of a user or feature may contain slashes.
         for path in (found, resolve("", text), text):
             if places.exists(path):
                 return path
         raise ShellError(f"no {found} at offset {self.cursor.offset}; ls shows what there is")
 
     def named(self, text: str) -> str:
-        """The path of something that need not exist here (it may be gone, or not there yet)."""
+        """The path of an entity that need not exist here (it may be gone, or not created yet)."""
         try:
             return self.path(text)
         except ShellError:
@@ -131,7 +131,7 @@ class ShellSession:
 
     def point(self, text: str) -> Point:
         """A place in the log: an offset, N+ (after record N), a time, `start`, `end`, `here`, or +N and -N
-        from here. Raises ShellError."""
+        relative to here. Raises ShellError."""
         if text in ("start", "end", "here"):
             known = {"start": self.cursor.start(), "end": END, "here": Point(offset=self.cursor.offset)}
             return known[text]
@@ -143,7 +143,7 @@ class ShellSession:
             raise ShellError(f"{error}; or start, end, here, +N, -N") from None
 
     def is_point(self, text: str) -> bool:
-        """Whether an argument names a place in the log rather than an entity."""
+        """Whether an argument is a place in the log rather than an entity."""
         try:
             self.point(text)
         except ShellError:
@@ -153,7 +153,7 @@ class ShellSession:
     # --- completion
 
     def complete(self, line: str, word: str) -> list[str]:
-        """What `word`, the last of `line`, can become: commands first, then paths."""
+        """The completions of `word`, the last word of `line`: commands first, then paths."""
         before = line[: len(line) - len(word)].strip()
         if not before:
             return sorted(f"{name} " for name in self.commands if name.startswith(word))

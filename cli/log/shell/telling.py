@@ -1,6 +1,7 @@
-"""The shell's commands that tell how it came to be: diff, why, history, records, timeline; help and exit.
+"""The shell's commands about the past: diff, why, history, records, timeline; and help and exit.
 
-Text in, lines out. What they say is worked out in `metadata.inspect`.
+Owns their arguments and output lines. Does not compute answers (`metadata.inspect` does);
+the state here is `looking`'s.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from metaquorum.metadata.text.cause_text import brief_text
 
 
 def diff(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """What differs between two places: those given, one and here, or before and after the last batch."""
+    """Prints the differences between two places: the given ones, one and here, or before
+    and after the last batch."""
     points, entity = _points_and_entity(session, arguments, "diff [A [B]] [ENTITY]")
     cursor = session.cursor
     here = cursor.found
@@ -51,12 +53,13 @@ def _state(session: ShellSession, point: Point) -> FoundState:
 
 
 def _shown_as(session: ShellSession, points: list[Point]) -> Iterator[str]:
-    """Places that are shown as others."""
+    """Lines about places that are shown as others."""
     yield from (shown.text for point in points if (shown := settle(session.log, point)[1]) is not None)
 
 
 def show_history(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """What an entity, or one field of it, was, and from where to where in the log, up to here."""
+    """Prints the states of an entity, or the values of one field, with their
+    ranges in the log, up to here."""
     if len(arguments) != 1:
         raise ShellError("history needs one entity or field, such as: history topic/orders/7.leader")
     target = _target(session, arguments[0])
@@ -82,7 +85,7 @@ def _caused(cause: ChangeCause) -> str:
 
 
 def why(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """The records that made an entity, or one field of it, what it is here, with their causes."""
+    """Prints the records that put an entity, or one field of it, into its state here, with their causes."""
     if len(arguments) != 1:
         raise ShellError("why needs one entity or field, such as: why topic/orders/7.leader")
     target = _target(session, arguments[0])
@@ -92,7 +95,7 @@ def why(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
 
 def _target(session: ShellSession, text: str) -> EntityTarget:
-    """An entity that is named from here, and its field. Raises ShellError."""
+    """An entity named from here, and its field. Raises ShellError."""
     path = session.named(text)
     entity, dot, name = text.rpartition(".")
     if dot and "/" not in name and not session.places.fields(path):
@@ -106,7 +109,7 @@ def _target(session: ShellSession, text: str) -> EntityTarget:
 
 
 def records(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """The records of the last batch, or those from one place up to another."""
+    """Prints the records of the last batch, or those between two places."""
     points, entity = _points_and_entity(session, arguments, "records [A [B]] [ENTITY]")
     if not points and entity is None:
         if session.cursor.last is None:
@@ -128,7 +131,7 @@ def _step_records(step: WalkStep, entity: str | None) -> Iterator[str]:
 
 
 def timeline(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """What happened from one place (the beginning) up to another (here), as events."""
+    """Prints the events from one place (default: the start) to another (default: here)."""
     severity = next((one for one in arguments if one in SEVERITIES), "info")
     rest = [one for one in arguments if one not in SEVERITIES]
     points, entity = _points_and_entity(session, rest, "timeline [A [B]] [ENTITY] [SEVERITY]")
@@ -146,7 +149,7 @@ def timeline(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
 
 def show_help(session: ShellSession, arguments: list[str]) -> Iterator[str]:
-    """All commands, or one."""
+    """Prints help on all commands or on one."""
     for name in arguments:
         if name not in session.commands:
             raise ShellError(f"there is no command {name}; try help")

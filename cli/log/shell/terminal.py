@@ -1,7 +1,7 @@
-"""Reads the shell's commands from a person, a pipe or the command line, and prints what they answer.
+"""Reads the shell's commands from a person, a pipe or the command line, and prints their output.
 
-Owns the line editor (the standard readline module), the prompt, Ctrl-C and the exit code. What a command
-means is `session`'s business.
+Owns the line editor (the standard readline module), the prompt, Ctrl-C and the exit code. Does not
+interpret commands; `session` does.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from metaquorum.cli.errors import EXIT_FAILED, as_failure
 from metaquorum.cli.log.shell.session import ShellError, ShellSession
 
 HISTORY_MAX = 1000
-"""Lines that the editor remembers, in memory: nothing is written anywhere."""
+"""Lines that the editor remembers, in memory only."""
 
 
 def run_lines(session: ShellSession, lines: Iterable[str]) -> int:
-    """Commands one after the other, without a prompt; 1 if any of them failed."""
+    """Runs commands one after another, without a prompt. Returns 1 if any failed."""
     code = 0
     for line in lines:
         if not _run(session, line):
@@ -30,7 +30,7 @@ def run_lines(session: ShellSession, lines: Iterable[str]) -> int:
 
 
 def run_interactive(session: ShellSession) -> int:
-    """A prompt until exit or Ctrl-D. Ctrl-C ends a command, not the shell."""
+    """Prompts for commands until exit or Ctrl-D. Ctrl-C ends a command, not the shell."""
     _Editor(session).install()
     while not session.ended:
         try:
@@ -49,7 +49,7 @@ def run_interactive(session: ShellSession) -> int:
 
 
 def _run(session: ShellSession, line: str) -> bool:
-    """One command; False when it failed, after one line that says why."""
+    """Runs one command. False: it failed, after one line with the reason."""
     try:
         for answer in session.execute(line):
             click.echo(printable(answer))
@@ -68,14 +68,14 @@ def _run(session: ShellSession, line: str) -> bool:
 
 
 def printable(line: str) -> str:
-    """A line in which nothing moves the cursor: names in a log may hold any character."""
+    """A line without control characters: names in a log may contain any character."""
     if line.isprintable():
         return line
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
 
 
 class _Editor:
-    """Completion in the standard line editor, where there is one."""
+    """Completion in the standard line editor, if there is one."""
 
     def __init__(self, session: ShellSession) -> None:
         self._session = session
@@ -84,7 +84,7 @@ class _Editor:
     def install(self) -> None:
         try:
             import readline
-        except ImportError:  # a Python that was built without it: lines can still be typed
+        except ImportError:  # Python was built without it; lines can still be typed
             return
         self._readline = readline
         readline.set_completer(self._complete)
@@ -98,11 +98,11 @@ class _Editor:
             line = self._readline.get_line_buffer()[: self._readline.get_endidx()]
             try:
                 self._found = self._session.complete(line, word)
-            except Exception:  # a completion that fails must not end the line that is being typed
+            except Exception:  # an error in completion must not end the line being typed
                 self._found = []
         return self._found[state] if state < len(self._found) else None
 
 
 def is_interactive() -> bool:
-    """Whether a person is at both ends."""
+    """Whether standard input and output are terminals."""
     return sys.stdin.isatty() and sys.stdout.isatty()

@@ -1,4 +1,8 @@
-"""How the shell words records, fields and changes. Values in, lines out; knows no log and no terminal."""
+"""Formats records, fields and changes for the shell.
+
+Owns one-line forms and the limit of lines per step. Knows values only: no log and no terminal; tables and
+JSON are `cli.log.time_text`'s.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from metaquorum.metadata.text.cause_text import asked_text
 from metaquorum.metadata.text.dump import payload_json
 
 SHOWN_OF_STEP = 20
-"""Records and changes of one step that are shown; those after them are counted."""
+"""Records and changes of one step to show; the rest are counted."""
 _SIGNS = {ADDED: "+", REMOVED: "-"}
 
 
@@ -27,7 +31,7 @@ def record_line(decoded: DecodedRecord) -> str:
 
 
 def change_line(change: EntityChange) -> str:
-    """One entity that changed: `+` is new, `-` is gone, `~` is another; then its fields, and the record."""
+    """One changed entity: `+` added, `-` removed, `~` changed; then its fields, and the record."""
     cause = cause_text(change.cause)
     if change.kind == ADDED:
         shown = " ".join(f"{one.name}={value_text(one.new)}" for one in change.fields)
@@ -41,12 +45,12 @@ def change_line(change: EntityChange) -> str:
 
 
 def cause_text(cause: ChangeCause | None) -> str:
-    """`  (4320 FENCE_BROKER_RECORD)`; nothing where no record is known."""
+    """`  (4320 FENCE_BROKER_RECORD)`; empty if no record is known."""
     return "" if cause is None else f"  ({record_text(cause)})"
 
 
 def step_head(step: WalkStep) -> str:
-    """The batch on one line: offsets, time, leader epoch, and who or what caused it."""
+    """The batch on one line: offsets, time, leader epoch, and its cause."""
     last = step.next_offset - 1
     offsets = f"{step.offset}" if last == step.offset else f"{step.offset}-{last}"
     head = f"{offsets}  {utc_text(step.time_ms)}  epoch {step.epoch}  {count(len(step.records), 'record')}"
@@ -63,7 +67,7 @@ def limit_lines(*states: FoundState) -> Iterator[str]:
 
 
 def bounded(lines: Iterable[str], more: str) -> Iterator[str]:
-    """The first SHOWN_OF_STEP lines, and how many there are besides."""
+    """The first SHOWN_OF_STEP lines, and the number of those left out."""
     hidden = 0
     for number, line in enumerate(lines):
         if number < SHOWN_OF_STEP:

@@ -30,7 +30,7 @@ REFRESH = "metaquorum.cli.log.input.live.refresh"
 BOOTSTRAP = "metaquorum.cli.log.input.live.bootstrap"
 """Key in a context's `meta`: the words that were given instead of PATH, as a tuple."""
 _PLACEHOLDER = "/dev/null/live"
-"""Stands in for PATH until the log is copied. No file can have that path."""
+"""A placeholder for PATH until the log is copied. No file can have that path."""
 
 
 class LiveCommand(click.Command):

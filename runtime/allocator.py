@@ -1,8 +1,11 @@
-"""How memory that was freed is kept, and how what may be garbage is looked for. Owns both settings.
+"""How the process keeps freed memory and when Python's garbage collector runs.
 
-By default glibc gives large buffers back to the kernel when they are freed, and takes new ones page by page:
-with record batches of 256 KiB that is a fifteenth of a broker's time. Python's garbage collector stops the
-process for as long as it looks.
+Owns both settings. Does not know what the memory holds: bounds on requests and responses are in
+`kafka.bounds`.
+
+By default glibc returns large buffers to the kernel when they are freed, and gets new ones page by page: with
+record batches of 256 KiB that takes a fifteenth of a broker's time. Python's garbage collector stops the
+process while it searches for cycles.
 """
 
 from __future__ import annotations
@@ -14,26 +17,28 @@ import logging
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _MIB = 1024 * 1024
 KEPT_BYTES = 128 * _MIB
-"""Freed memory at the end of the heap that is kept for the next buffers."""
+"""The most freed memory at the end of the heap that the process keeps for new buffers."""
 
 YOUNG_OBJECTS = 5_000
-"""New objects after which a collection looks at them: about a millisecond. More of them no longer fit the
-processor's caches, and each costs three times as much."""
+"""A collection of the youngest generation runs after this many new objects and takes about a millisecond.
+More of them no longer fit into the processor's caches, and each then costs three times as much."""
 _MIDDLE_EVERY, _ALL_EVERY = 20, 1_000
-"""What has survived is looked at again every 100,000 new objects, everything every 100 million at most."""
+"""Thresholds of the older generations: the middle one every 100,000 new objects, all objects every 100
+million at most."""
 
 _log = logging.getLogger(__name__)
 
 
 def keep_collections_short() -> None:
-    """Call once, when everything is imported: what exists then, most of what is ever part of a cycle, is
-    never looked at again."""
+    """Makes garbage collections short. Call it once, after all imports: collections then skip the objects
+    that exist now, which are most of those that are ever part of a cycle."""
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, _MIDDLE_EVERY, _ALL_EVERY)
 
 
 def keep_freed_buffers() -> bool:
-    """Call once, early. False, and nothing is changed, where the C library is another one."""
+    """Sets glibc's malloc to keep freed buffers. Call it once, early. Returns False if the C library has no
+    mallopt or refuses a setting."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

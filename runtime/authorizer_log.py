@@ -1,7 +1,8 @@
-"""What the authorizer decided, a line each (Kafka: kafka.authorizer.logger): denials, permissions on demand.
+"""The authorizer's decisions, one line each (Kafka: kafka.authorizer.logger): denials, and on request
+permissions.
 
-Owns the words, the fields, and the file with its rotation. What clients choose is escaped; no secret is among
-the fields.
+Owns the words, the fields, and the file with its rotation. Does not decide anything: `metadata.access` does.
+Values that clients choose are escaped; no field holds a secret.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from metaquorum.runtime.errors import ConfigError
 from metaquorum.runtime.logging import JsonFormatter
 
 FILES_KEPT = 5
-"""Full files that are kept beside the one that is written."""
+"""Rotated files that are kept in addition to the current one."""
 
 _log = logging.getLogger("metaquorum.authorizer")
 _own = logging.getLogger(__name__)
 
 
 def set_up_authorizer_log(config: NodeConfig) -> None:
-    """By the node's configuration. Raises ConfigError for a file that cannot be written."""
+    """Sets the log up from the node's configuration. Raises ConfigError for a file that cannot be written."""
     for old in list(_log.handlers):
         _log.removeHandler(old)
         old.close()
@@ -50,7 +51,7 @@ def set_up_authorizer_log(config: NodeConfig) -> None:
 def note_decision(
     allowed: bool, caller: Caller, operation: Operation, resource: ResourceType, name: str, api: str
 ) -> None:
-    """A client asked for this resource by `api`, and may do it, or may not."""
+    """Logs that a client may, or may not, do this operation on a resource; `api` is the API that needs it."""
     level = logging.DEBUG if allowed else logging.INFO
     if not _log.isEnabledFor(level):
         return
@@ -80,7 +81,8 @@ def note_decision(
 
 
 class _PrivateFile(RotatingFileHandler):
-    """For its owner alone. A line that cannot be written is lost; that it was, the node's log says once."""
+    """A file that only its owner can read. Lines that cannot be written are lost; the node's log says so
+    once."""
 
     def __init__(self, path: str, max_bytes: int) -> None:
         self._is_failing = False

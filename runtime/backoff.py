@@ -1,6 +1,7 @@
-"""How long to wait before trying again: exponential, with jitter, bounded.
+"""How long to wait before a retry: exponential, with jitter, bounded.
 
-Knows nothing of what is tried. Randomness is injected, so that tests and the simulator can fix it.
+Owns the wait. Knows nothing of what is retried, and does not sleep. Randomness is injected, so that tests and
+the simulator can fix it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import msgspec
 
 
 class BackoffPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The first wait, the growth from try to try, and the longest wait; jitter is a share of the wait."""
+    """The first wait, its growth from one failure to the next, and the longest wait; `jitter` is a fraction
+    of the wait."""
 
     initial_ms: int = 20
     multiplier: float = 2.0
@@ -19,7 +21,8 @@ class BackoffPolicy(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.2
 
     def delay_ms(self, failures: int, rng: random.Random) -> int:
-        """The wait after `failures` failures in a row (at least 1), within `jitter` of the nominal one."""
+        """The wait in ms after `failures` consecutive failures, within `jitter` of the nominal one; at least
+        1."""
         exponent = min(max(failures, 1) - 1, 32)
         nominal = min(self.initial_ms * self.multiplier**exponent, float(self.max_ms))
         spread = nominal * self.jitter
@@ -27,7 +30,7 @@ class BackoffPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backoff:
-    """Counts failures of one target and says when it may be tried again, on the caller's clock."""
+    """Counts failures of one target and computes when to retry, on the caller's clock."""
 
     __slots__ = ("_failures", "_not_before_ms", "_policy", "_rng")
 
@@ -38,17 +41,17 @@ class Backoff:
         self._not_before_ms = 0
 
     def failed(self, now_ms: int) -> int:
-        """Notes one more failure; returns the wait in ms that it costs."""
+        """Notes one more failure; returns the wait in ms until the next attempt."""
         self._failures += 1
         delay = self._policy.delay_ms(self._failures, self._rng)
         self._not_before_ms = now_ms + delay
         return delay
 
     def succeeded(self) -> None:
-        """Starts over: the next failure costs the first wait again."""
+        """Starts over: after the next failure the wait is the first one again."""
         self._failures = 0
         self._not_before_ms = 0
 
     def remaining_ms(self, now_ms: int) -> int:
-        """How long to wait still; 0: try now."""
+        """The remaining wait in ms; 0: retry now."""
         return max(0, self._not_before_ms - now_ms)

@@ -1,7 +1,8 @@
-"""The process's clocks. The only place that reads the time; everything pure gets it.
+"""The process's clocks.
 
-`monotonic_ms` counts from an arbitrary start, goes on while the process is stopped (SIGSTOP) and never
-runs backwards: every deadline uses it. `wall_ms` is Unix time, used for timestamps in records only.
+Owns reading the time for the cores, which must not read it themselves: they get it as an argument.
+`monotonic_ms` counts from an arbitrary start, continues while the process is stopped (SIGSTOP) and never runs
+backwards: every deadline uses it. `wall_ms` is Unix time, used for timestamps in records only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a driver asks: both times in ms."""
+    """The clocks of a driver, both in ms."""
 
     def monotonic_ms(self) -> int: ...
 

@@ -1,4 +1,7 @@
-"""Topics and the quorum's state between values and protobuf, as operators ask for them."""
+"""Requests about topics, voters and the quorum's state, and their responses, between values and protobuf.
+
+Owns these codecs. Does not know the calls: `runtime.client.admin` makes them, `controller.server` answers.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ TOPICS = MessageCodec(api.TopicsResponse, pb.TopicsResponse, throttle_ms=FieldRu
 _LOCAL = FieldRule(local=True)
 _DIRECTORY = FieldRule(check=uuid_check("a directory id"))
 ENDPOINTS = FieldRule(nested={"unknown_tags": _LOCAL})
-"""Where a voter listens, without what only a record can carry."""
+"""Where a voter listens, without the unknown tags that only a record can carry."""
 
 _REPLICA = FieldRule(nested={"endpoints": ENDPOINTS})
 QUORUM = MessageCodec(

@@ -1,4 +1,7 @@
-"""Requests about broker ids and their answers, between values and protobuf; and what a listing shows."""
+"""Requests about broker ids and their responses, between values and protobuf, and what a listing contains.
+
+Owns these codecs. Does not decide which id a key gets: the active controller does.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from metaquorum.runtime.api.shapes import FieldRule
 
 
 class BindingView(msgspec.Struct, frozen=True, kw_only=True):
-    """A binding and what is true of its id: `state` is `running`, `fenced` or `absent`."""
+    """A binding and the state of its id: `state` is `running`, `fenced` or `absent`."""
 
     key: str
     broker_id: int | None
@@ -25,7 +28,7 @@ class BindingView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerIdListing(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the cluster remembers of ids, as of `offset`."""
+    """Everything that the cluster records about broker ids, as of `offset`."""
 
     offset: int
     bindings: tuple[BindingView, ...]
@@ -35,7 +38,8 @@ class BrokerIdListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _source(response: pb.AllocateBrokerIdResponse) -> IdSource | None:
-    """Raises ApiError for a source from the future: then the ids may mean something else too."""
+    """Raises ApiError for a source that this release does not know: the ids may then have another meaning
+    too."""
     try:
         return IdSource(response.source) if response.source else None
     except ValueError:

@@ -1,4 +1,8 @@
-"""The lifecycle of brokers between values and protobuf (KIP-631), and what a broker says of itself."""
+"""The lifecycle of brokers (KIP-631) and their own status, between values and protobuf.
+
+Owns these codecs and the checks of a registration's fields. Does not know when a broker registers or sends a
+heartbeat.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from metaquorum.runtime.api.errors import uuid_check
 from metaquorum.runtime.api.shapes import FieldRule
 
 NO_TAGS = {"unknown_tags": FieldRule(local=True)}
-"""Endpoints and features have tags in records only."""
+"""Only records have unknown tags in endpoints and features."""
 
 _DIRECTORY = uuid_check("a directory id")
 
@@ -60,7 +64,7 @@ HEARTBEAT_ANSWER = MessageCodec(api.BrokerHeartbeatResponse, pb.BrokerHeartbeatR
 ALLOCATE_PRODUCER_IDS = MessageCodec(AllocateProducerIdsRequest, pb.AllocateProducerIdsRequest)
 ALLOCATED_PRODUCER_IDS = MessageCodec(AllocateProducerIdsResponse, pb.AllocateProducerIdsResponse)
 BROKER_STATUS = MessageCodec(BrokerStatus, pb.DescribeBrokerResponse)
-"""`from_pb` raises ValueError for a state that this program does not know."""
+"""`from_pb` raises ValueError for a state that this release does not know."""
 MARK_LOG_DIR_OFFLINE = MessageCodec(
     data.MarkLogDirOfflineRequest,
     pb.MarkLogDirOfflineRequest,

@@ -1,6 +1,7 @@
 """A codec between a class of values and a class of protobuf messages, derived from their fields.
 
-Owns when it is compiled: at the first use, so that a command pays for the messages that it sends.
+Owns when it is compiled: at the first use, so that a command only compiles codecs of messages that it sends.
+Does not know any message: `shapes` has the rules, the neighbors have the tables.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Pb = TypeVar("Pb", bound=Message)
 
 
 class MessageCodec(Generic[Value, Pb]):
-    """`fields`: what deviates from the rules in `shapes`, by the value's field."""
+    """`fields`: deviations from the rules in `shapes`, by the name of the value's field."""
 
     def __init__(self, value: type[Value], message: type[Pb], **fields: FieldRule | str) -> None:
         self.value = value
@@ -38,18 +39,19 @@ class MessageCodec(Generic[Value, Pb]):
 
     @cached_property
     def from_pb(self) -> Callable[Concatenate[Pb, ...], Value]:
-        """Raises what a rule's `check` or `decode` raises, and ValueError for a member that an enum does not
-        have; ErrorCode has one for every code. Given fields follow the message."""
+        """The function from a message, followed by the fields marked `given`, to a value. It raises the
+        errors of a rule's `check` or `decode`, and ValueError for a value that an enum does not have
+        (ErrorCode has a member for every code)."""
         return compile_decoder(self.shape)
 
     def answer_to_pb(self, answer: Value | ApiError, hints: Hints = NO_HINTS) -> Pb:
-        """An answer, or the refusal of the whole request in its `error`."""
+        """A response message, with the refusal of the whole request in its `error` if there is one."""
         if isinstance(answer, ApiError):
             return self.message(error=error_to_pb(answer, hints))
         return self.to_pb(answer)
 
     def answer_from_pb(self, message: Any) -> Value | ApiError:
-        """Raises as `from_pb` does."""
+        """The response, or the refusal of the whole request. Raises the errors of `from_pb`."""
         if message.HasField("error"):
             return error_from_pb(message.error)
         return self.from_pb(message)

@@ -1,8 +1,10 @@
 """Turns a shape into two functions: value to protobuf, and back.
 
-Owns the generated source. A broker converts every fetch and heartbeat, so the rules are interpreted once, and
-what remains is what one would write by hand. Repeated messages are made in their place: a message that is put
-into another one is copied, with all its records.
+Owns the generated source. Does not know names of fields or deviations: `shapes` has resolved them.
+
+A broker converts every fetch and heartbeat, so the rules are interpreted once, and the remaining code is what
+one would write by hand. Repeated messages are created in place, because protobuf copies a message that is
+assigned into another one, with all its records.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from metaquorum.runtime.api.errors import error_field, refusal_of
 from metaquorum.runtime.api.shapes import UNSET, Part, PartKind, Shape
 
 _Tree = dict[str, Any]
-"""Arguments of a message by field; those of a nested message as a tree."""
+"""Constructor arguments of a message by field; those of a nested message are a tree themselves."""
 
 
 class _Source:
-    """Lines of a function under construction, the objects that they name, and fresh names."""
+    """Lines of a function under construction, the objects that they refer to, and unused names."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -46,20 +48,20 @@ class _Source:
         return f"{prefix}{self._count}"
 
     def assign(self, prefix: str, expression: str) -> str:
-        """A new variable that holds what the expression says."""
+        """Assigns an expression to a new variable; returns its name."""
         name = self.fresh(prefix)
         self.line(f"{name} = {expression}")
         return name
 
     def bind(self, value: Any) -> str:
-        """A name under which the generated code finds `value`."""
+        """The name by which the generated code refers to `value`."""
         name = self.fresh("the")
         self._names[name] = value
         return name
 
     def function(self, title: str, arguments: list[str], result: str) -> Callable[..., Any]:
         lines = [f"def convert({', '.join(arguments)}):", *self._lines, f"    return {result}"]
-        # The source is made of the tables and the descriptors only.
+        # The source contains only text from the tables and the descriptors.
         exec(compile("\n".join(lines), f"<{title}>", "exec"), self._names)
         function: Callable[..., Any] = self._names["convert"]
         return function
@@ -73,7 +75,7 @@ def compile_encoder(shape: Shape) -> Callable[[Any], Any]:
 
 
 def compile_decoder(shape: Shape) -> Callable[..., Any]:
-    """The function from a message to its value; what the table calls given follows the message."""
+    """The function from a message to its value; fields marked `given` are further arguments."""
     out = _Decoder()
     result = out.value(shape, "message")
     given = [part.name for part in shape.parts if part.rule.given]
@@ -82,7 +84,8 @@ def compile_decoder(shape: Shape) -> Callable[..., Any]:
 
 class _Encoder(_Source):
     def message(self, shape: Shape, value: str, make: str) -> str:
-        """Calls `make` with everything but repeated messages, then adds those; the message's variable."""
+        """Calls `make` with everything except repeated messages, then adds those. Returns the message's
+        variable."""
         tree: _Tree = {}
         repeated: list[tuple[Part, str]] = []
         self._parts(shape, value, tree, repeated)
@@ -164,7 +167,7 @@ def _put_at(tree: _Tree, path: tuple[str, ...], expression: str) -> None:
 
 class _Decoder(_Source):
     def value(self, shape: Shape, message: str) -> str:
-        """The expression that makes the value of a message, after the statements that it needs."""
+        """Writes the statements that a message's value needs; returns the expression that creates it."""
         arguments: list[str] = []
         around: dict[tuple[str, ...], str] = {(): message}
         for part in shape.parts:

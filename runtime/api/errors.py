@@ -1,6 +1,6 @@
-"""Refusals, and the leader that they hint at, between values and protobuf; checks of ids in requests.
+"""Refusals, and the leader that they name, between values and protobuf, and checks of ids in requests.
 
-Owns the mapping only. What a value means and who may ask is decided elsewhere.
+Owns this mapping only. Does not decide what is refused, nor where a client retries (`runtime.client.admin`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from metaquorum.storage.uuids import UUID_BYTES
 
 
 class LeaderAddress(msgspec.Struct, frozen=True):
-    """Whom to ask instead."""
+    """The controller to which a client must send the request instead."""
 
     node_id: int
     host: str
@@ -34,7 +34,7 @@ class Address(Protocol):
 
 
 class AddressBook(Protocol):
-    """Ids of controllers, rising, and where each listens; a dict is one."""
+    """Ids of controllers in ascending order, and where each listens; a dict is one."""
 
     def get(self, node_id: int, /) -> Address | None: ...
 
@@ -42,7 +42,7 @@ class AddressBook(Protocol):
 
 
 class Hints:
-    """Turns the id in an error into an address, as it is known at that time."""
+    """Turns the leader's id in an error into its current address."""
 
     def __init__(self, controllers: AddressBook) -> None:
         self._controllers = controllers
@@ -58,7 +58,7 @@ class Hints:
 
 
 NO_HINTS = Hints({})
-"""Of those who answer for themselves alone, and of one part of a request."""
+"""For services that answer about this node only, and for one part of a request."""
 
 
 def error_to_pb(error: ApiError, hints: Hints = NO_HINTS) -> common.Error:
@@ -72,7 +72,7 @@ def error_to_pb(error: ApiError, hints: Hints = NO_HINTS) -> common.Error:
 
 
 def error_from_pb(error: common.Error) -> ApiError:
-    """The same error; a code from the future becomes UNKNOWN_SERVER_ERROR with its name in the text."""
+    """The same error; an unknown code becomes UNKNOWN_SERVER_ERROR, with its name in the text."""
     hint = error.leader.id if error.HasField("leader") else None
     try:
         return ApiError(ErrorCode(error.code), error.message, hint)
@@ -81,25 +81,25 @@ def error_from_pb(error: common.Error) -> ApiError:
 
 
 def leader_from_pb(error: common.Error) -> LeaderAddress | None:
-    """Where the hint in an error points."""
+    """The leader that an error names; None if it names none."""
     if not error.HasField("leader"):
         return None
     return LeaderAddress(error.leader.id, error.leader.host, error.leader.port)
 
 
 def error_field(code: ErrorCode, message: str | None) -> common.Error | None:
-    """What is in the `error` of one part's result; nothing for a success."""
+    """The `error` field of the result of one part; None for a success."""
     return None if code is ErrorCode.NONE else error_to_pb(ApiError(code, message or code.name))
 
 
 def refusal_of(error: common.Error) -> tuple[ErrorCode, str]:
-    """The code and the text of one part's `error`."""
+    """The code and the text in the `error` of one part."""
     refusal = error_from_pb(error)
     return refusal.code, refusal.message
 
 
 def uuid_check(what: str) -> Callable[[bytes], bytes]:
-    """A check that `what`, such as "a topic id", has the bytes of a uuid. Raises ApiError INVALID_REQUEST."""
+    """A check that `what`, such as "a topic id", is 16 bytes long. It raises ApiError INVALID_REQUEST."""
 
     def check(value: bytes) -> bytes:
         if len(value) != UUID_BYTES:

@@ -1,4 +1,7 @@
-"""Brokers, topics and partitions of an image, and where it was read, between values and protobuf."""
+"""Brokers, topics and partitions of an image, and the offset they were read at, between values and protobuf.
+
+Owns these codecs. Does not cut an image into bounded responses: `runtime.rpc.image_service` does.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from metaquorum.runtime.api.shapes import FieldRule
 
 
 class ReadInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an answer comes from: everything below `offset` is in it."""
+    """Where a response comes from: it includes everything below `offset`."""
 
     offset: int
     node_id: int
@@ -30,4 +33,4 @@ BROKER = MessageCodec(
 PARTITION = MessageCodec(
     PartitionInfo, pb.Partition, topic_id=FieldRule(given=True), leader=FieldRule(absent=NO_LEADER)
 )
-"""A partition's topic is around it: `from_pb(message, topic_id)`."""
+"""The enclosing message has the topic: `from_pb(message, topic_id)`."""

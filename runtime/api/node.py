@@ -1,4 +1,7 @@
-"""What a controller says of itself, between values and protobuf."""
+"""A controller's report about itself, between values and protobuf.
+
+Owns this codec. Does not have a broker's status: `brokers` does.
+"""
 
 from __future__ import annotations
 
@@ -24,4 +27,4 @@ NODE = MessageCodec(
     pb.DescribeNodeResponse,
     status=FieldRule(spread=(), nested={"endpoints": ENDPOINTS}),
 )
-"""`from_pb` raises ValueError for a broker in a state that this program does not know."""
+"""`from_pb` raises ValueError for a broker in a state that this release does not know."""

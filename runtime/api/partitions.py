@@ -1,4 +1,7 @@
-"""Requests about partitions and their answers, between values and protobuf."""
+"""Requests of brokers about partitions and their responses, between values and protobuf.
+
+Owns these codecs. Does not have the partitions of an image (`image`), nor changes that operators request.
+"""
 
 from __future__ import annotations
 

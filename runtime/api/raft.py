@@ -1,7 +1,8 @@
-"""Raft messages between dataclasses and protobuf. Sentinels and absent fields exist here only.
+"""Raft messages between dataclasses and protobuf.
 
-Owns the shape of an envelope; knows no stream and no clock. Malformed envelopes (no body, an error code
-from the future, a directory id that is not 16 bytes, or absent where it must be) raise `EnvelopeError`.
+Owns the shape of an envelope; only this module has its sentinels and absent fields. Knows no stream and no
+clock. Malformed envelopes (no body, an unknown error code, a directory id that is not 16 bytes, or a missing
+one where it is required) raise `EnvelopeError`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from metaquorum.runtime.api.shapes import FieldRule
 from metaquorum.storage.uuids import UUID_BYTES
 
 LARGE_BYTES = 4096
-"""Records from this size on are put into their envelope by hand."""
+"""Records of at least this many bytes are written into their envelope without protobuf, to copy them once."""
 
 
 class EnvelopeError(ValueError):
-    """A peer sent what is no Raft message of ours."""
+    """A peer sent bytes that are not a Raft message of this release."""
 
 
 def _directory(value: bytes) -> bytes:
@@ -33,7 +34,7 @@ def _directory(value: bytes) -> bytes:
 
 
 def _named_directory(value: bytes) -> bytes:
-    """The directory of a voter; nothing: the sender knows none."""
+    """A voter's directory id; empty if the sender does not know it."""
     return _directory(value) if value else b""
 
 
@@ -73,7 +74,7 @@ RESPONSES: dict[str, MessageCodec[Any, Any]] = {
     "snapshot_response": MessageCodec(raft.FetchSnapshotResponse, pb.FetchSnapshotResponse),
     "voter_change_response": MessageCodec(raft.VoterChangeResponse, pb.VoterChangeResponse),
 }
-"""The body of an envelope by its field, and how it is converted."""
+"""The codec of an envelope's body, by the envelope's field."""
 
 _BODIES = {codec.value: (field, codec) for field, codec in (REQUESTS | RESPONSES).items()}
 
@@ -88,7 +89,7 @@ def _uvarint(value: int) -> bytes:
 
 
 def _tag(message: Any, field: str) -> bytes:
-    """What is before a length-delimited field."""
+    """The tag that precedes a length-delimited field."""
     return _uvarint(message.DESCRIPTOR.fields_by_name[field].number << 3 | 2)
 
 
@@ -104,8 +105,8 @@ def encode(correlation_id: int, message: RaftRequest | RaftResponse) -> pb.RaftE
 
 
 def encode_response(correlation_id: int, response: RaftResponse) -> bytes:
-    """The bytes of a response's envelope. Records are copied once instead of three times: a broker's death
-    sends the same half megabyte to hundreds."""
+    """The bytes of a response's envelope. Copies records once instead of three times: when a broker dies, a
+    leader sends the same half megabyte to hundreds of nodes."""
     if type(response) is not raft.FetchResponse or len(response.records) < LARGE_BYTES:
         return encode(correlation_id, response).SerializeToString()
     records = response.records
@@ -117,7 +118,7 @@ def encode_response(correlation_id: int, response: RaftResponse) -> bytes:
 
 
 def parse(data: bytes) -> pb.RaftEnvelope:
-    """The envelope of these bytes; raises EnvelopeError if they hold none."""
+    """The envelope in these bytes. Raises EnvelopeError."""
     try:
         return pb.RaftEnvelope.FromString(data)
     except DecodeError as error:
@@ -125,7 +126,7 @@ def parse(data: bytes) -> pb.RaftEnvelope:
 
 
 def decode_request(envelope: pb.RaftEnvelope) -> RaftRequest:
-    """The request inside; raises EnvelopeError if there is none."""
+    """The request in an envelope. Raises EnvelopeError."""
     kind: Any = envelope.WhichOneof("body")
     codec = REQUESTS.get(kind)
     if codec is None:
@@ -135,7 +136,7 @@ def decode_request(envelope: pb.RaftEnvelope) -> RaftRequest:
 
 
 def decode_response(envelope: pb.RaftEnvelope) -> RaftResponse:
-    """The response inside; raises EnvelopeError if there is none."""
+    """The response in an envelope. Raises EnvelopeError."""
     kind: Any = envelope.WhichOneof("body")
     codec = RESPONSES.get(kind)
     if codec is None:

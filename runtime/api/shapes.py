@@ -1,7 +1,8 @@
 """Which field of a value belongs to which field of a protobuf message, by name and annotation.
 
-Owns the rules, and `FieldRule` for what deviates from them; `codegen` turns a shape into functions. What fits
-neither a rule nor the table raises `TypeError`, which is a mistake in the program and never in a message.
+Owns the rules, and `FieldRule` for deviations from them. Does not convert: `codegen` turns a shape into
+functions. A field that fits no rule and has no deviation raises `TypeError`: a bug in the program, never an
+error in a message.
 
 | Field of the value | Field of the message |
 | --- | --- |
@@ -27,11 +28,11 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.proto import metadata_pb2 as common
 
 Fields = Mapping[str, "FieldRule | str"]
-"""What deviates, by the value's field; a text is the path in the message."""
+"""Deviations by the value's field; a string is the path in the message."""
 
 _ERROR = common.Error.DESCRIPTOR
 UNSET: Any = object()
-"""No value at all, where None is one."""
+"""Marks an absent value where None is a valid one."""
 
 
 class FieldRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ class FieldRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartKind(Enum):
-    """What a part is to the generated code."""
+    """How the generated code converts a part."""
 
     SCALAR = auto()
     SCALARS = auto()
@@ -100,7 +101,7 @@ class Part(msgspec.Struct, kw_only=True):
 
     @property
     def is_plain_enum(self) -> bool:
-        """An enum whose members are no numbers themselves."""
+        """True for an enum whose members are not numbers themselves."""
         return self.is_enum and not issubclass(self.type, int)
 
     @property
@@ -109,7 +110,7 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class Shape(msgspec.Struct, kw_only=True):
-    """A value (`make` is its class; None: its only part is itself) and its message."""
+    """A value and its message. `make` is the value's class; None if the value is its only part."""
 
     make: Any
     descriptor: Any
@@ -117,7 +118,7 @@ class Shape(msgspec.Struct, kw_only=True):
 
 
 def shape_of(annotation: Any, descriptor: Any, fields: Fields) -> Shape:
-    """The shape of a class, or of a tuple inside of one, in a message. Raises TypeError."""
+    """The shape of a class, or of a tuple in one, in a message. Raises TypeError."""
     if typing.get_origin(annotation) is tuple:
         (only,) = descriptor.fields
         part = Part(name=only.name, get="", put="", type=annotation, default=UNSET, rule=FieldRule())
@@ -136,7 +137,7 @@ def shape_of(annotation: Any, descriptor: Any, fields: Fields) -> Shape:
 
 
 def _class_fields(cls: Any, descriptor: Any) -> list[tuple[str, Any, Any]]:
-    """Name, annotation and default of each field of a Struct; without the text of an error."""
+    """Name, annotation and default of each field of a Struct, except the text of an error."""
     hints = typing.get_type_hints(cls)
     defaults = {each.name: each.default for each in msgspec.structs.fields(cls)}
     refusal = descriptor.fields_by_name.get("error")
@@ -146,7 +147,7 @@ def _class_fields(cls: Any, descriptor: Any) -> list[tuple[str, Any, Any]]:
 
 
 def _placed(part: Part, descriptor: Any) -> Part:
-    """The part with its place in the message, and everything that the rules say about it."""
+    """The part with its place in the message and all that the rules determine."""
     rule = part.rule
     part.type, part.optional = _without_none(part.type)
     if rule.given or rule.local:
@@ -178,7 +179,7 @@ def _placed(part: Part, descriptor: Any) -> Part:
 
 
 def _settle_none(part: Part, descriptor: Any) -> None:
-    """What an absent field is, and how None is sent."""
+    """Determines the value of an absent field, and how None is sent."""
     if part.kind is PartKind.SCALARS:
         return
     if part.has_presence and not part.optional and part.absent is UNSET:
@@ -190,7 +191,7 @@ def _settle_none(part: Part, descriptor: Any) -> None:
 
 
 def _spread(annotation: Any, rule: FieldRule, descriptor: Any) -> Shape:
-    """The parts of a value that are in fields of the message around it."""
+    """The parts of a value whose fields are in the enclosing message."""
     paths = rule.spread or ()
     names = [name for name, _, _ in _class_fields(annotation, descriptor)] if paths else []
     return shape_of(annotation, descriptor, {**dict(zip(names, paths, strict=True)), **rule.nested})
@@ -208,7 +209,7 @@ def _field_at(part: Part, descriptor: Any) -> Any:
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """An annotation without `None`, and whether it had one."""
+    """An annotation without `None`, and whether it had `None`."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint, False
     kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]

@@ -1,8 +1,9 @@
-"""The admin client: finds the active controller, retries what may be retried, reports one clear error.
+"""The admin client: finds the active controller, retries retriable errors, reports one clear error.
 
-Owns where to ask and how often. Answers are values of `metadata.requests` and of the image, never protobuf.
-`AdminClient` is asyncio; `BlockingClient` is the same for a command line. A broker's address will do for
-reads (it answers from its own image while it is unfenced); changes need a controller's.
+Owns to which address a call goes and how often. Does not know Kafka's protocol (`runtime.kafka.client`), nor
+how results are shown. Responses are values of `metadata.requests` and of the image, never protobuf.
+`AdminClient` is asyncio; `BlockingClient` is the same for a command line. For reads, a broker's address
+suffices (it answers from its own image while it is unfenced); changes need a controller's.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from metaquorum.runtime.tls.material import TlsMaterial
 
 RETRY = BackoffPolicy(initial_ms=20, max_ms=500)
 ATTEMPT_MAX_MS = 5_000
-"""The longest that one address may keep a request waiting before another is asked."""
+"""The longest wait for one address before the request goes to another."""
 
 ASK_AGAIN = frozenset(
     {
@@ -49,7 +50,7 @@ Address = tuple[str, int]
 
 
 class ClientError(Exception):
-    """No one gave an answer in time. Whether a change was made is unknown then."""
+    """No node responded in time. Whether a change was made is unknown."""
 
 
 class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +98,7 @@ class TopicDescriptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_bootstrap(text: str) -> tuple[Address, ...]:
-    """`host:port,host:port` as addresses. Raises ClientError."""
+    """Parses `host:port,host:port`. Raises ClientError."""
     addresses: list[Address] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         host, _, port = part.rpartition(":")
@@ -110,12 +111,12 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
 
 
 class AdminClient:
-    """`bootstrap`: addresses of controllers (and brokers, for reads), or what says those of now.
-    `timeout_ms` bounds one call with all its retries; `attempts_max` 1 makes every call a single shot, for
-    callers that must know what happened.
+    """`bootstrap`: addresses of controllers (and brokers, for reads), or a function that returns the current
+    ones. `timeout_ms` bounds one call with all its retries; `attempts_max` 1 disables retries, for callers
+    that must know what happened.
 
-    Every call raises ApiError when it is refused, ClientError when no one answers. After a ClientError, or a
-    retry, a change may have been made already: creating a topic again then says that it exists.
+    Every call raises ApiError if it is refused, ClientError if no node responds. After a ClientError, or a
+    retry, a change may have been made already: creating a topic again then fails because it exists.
     """
 
     def __init__(
@@ -157,19 +158,19 @@ class AdminClient:
     async def create_topics(
         self, topics: Sequence[api.NewTopic], *, validate_only: bool = False
     ) -> api.TopicsResponse:
-        """Creates topics; each result says for itself whether it was refused."""
+        """Creates topics; each result has its own error."""
         request = codec.CREATE_TOPICS.to_pb(
             api.CreateTopicsRequest(topics=tuple(topics), validate_only=validate_only)
         )
         return codec.TOPICS.from_pb(await self._admin(lambda stub: stub.CreateTopics, request))
 
     async def delete_topics(self, topics: Sequence[str | bytes]) -> api.TopicsResponse:
-        """Deletes topics by name or by id."""
+        """Deletes topics by name or by id; each result has its own error."""
         request = codec.DELETE_TOPICS.to_pb(api.DeleteTopicsRequest(topics=tuple(topics)))
         return codec.TOPICS.from_pb(await self._admin(lambda stub: stub.DeleteTopics, request))
 
     async def transfer_leadership(self, target_id: int | None = None) -> None:
-        """Returns when the leader has begun to hand over, not when the successor leads."""
+        """Starts a transfer to a voter (None: the most caught-up one). Does not wait for the new leader."""
         request = codec.TRANSFER_LEADERSHIP.to_pb(api.TransferLeadershipRequest(target_id=target_id))
         await self._admin(lambda stub: stub.TransferLeadership, request)
 
@@ -194,7 +195,7 @@ class AdminClient:
         )
 
     async def list_brokers(self, broker_ids: Sequence[int] = (), *, stale: bool = False) -> BrokerListing:
-        """All brokers, or the ones named."""
+        """The brokers with these ids; all if none is given."""
         request = pb.ListBrokersRequest(consistency=_consistency(stale), broker_ids=broker_ids)
         answer = await self._metadata(lambda stub: stub.ListBrokers, request)
         return BrokerListing(
@@ -220,7 +221,7 @@ class AdminClient:
     async def describe_topics(
         self, names: Sequence[str] = (), topic_ids: Sequence[bytes] = (), *, stale: bool = False
     ) -> TopicDescriptions:
-        """The topics named, with all partitions; all topics if none is named."""
+        """These topics with all their partitions; every topic if none is given."""
         request = pb.DescribeTopicsRequest(consistency=_consistency(stale), names=names, topic_ids=topic_ids)
         found: dict[str, TopicDescription] = {}
         while True:
@@ -259,8 +260,8 @@ class AdminClient:
         ask_again: Collection[ErrorCode] = ASK_AGAIN,
         timeout_ms: int | None = None,
     ) -> Any:
-        """One call with its retries after these refusals, or none at all: hints are followed at once,
-        everything else waits a little. `timeout_ms` instead of the client's."""
+        """One call with its retries: after the refusals in `ask_again`, and after no response. The leader
+        named in a refusal is tried at once, other retries wait. `timeout_ms` replaces the client's."""
         loop = asyncio.get_running_loop()
         limit_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         deadline = loop.time() + limit_ms / 1000
@@ -281,7 +282,7 @@ class AdminClient:
                 refusal = None
                 self._current = self._after(address)
             else:
-                if answer is None:  # so gRPC hands on what it cannot decode
+                if answer is None:  # gRPC returns None for what it cannot decode
                     raise ClientError(f"{address[0]}:{address[1]}: {UNREADABLE}")
                 if not answer.HasField("error"):
                     return answer
@@ -314,7 +315,7 @@ class AdminClient:
         return channel
 
     def _renew(self, version: int) -> None:
-        """Channels keep the certificates that they began with: after a change new ones are opened."""
+        """Reopens channels after the TLS files have changed, since a channel keeps its first certificates."""
         if version != self._tls_version:
             self._tls_version = version
             for channel in self._channels.values():
@@ -324,7 +325,7 @@ class AdminClient:
             self._channels = {}
 
     def _after(self, address: Address) -> Address:
-        """The next address of the bootstrap list; from a hinted one, the first."""
+        """The next address of the bootstrap list; after an address that is not in it, the first."""
         if address not in self._bootstrap:
             return self._bootstrap[0]
         index = self._bootstrap.index(address)
@@ -360,7 +361,7 @@ class BlockingClient:
         self.close()
 
     def call(self, method: Callable[[AdminClient], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Runs one call of the client to its end."""
+        """Runs one call of the client; returns its result."""
         return self._runner.run(self._run(method))
 
     async def _run(self, method: Callable[[AdminClient], Awaitable[Answer]]) -> Answer:

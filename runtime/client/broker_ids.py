@@ -1,4 +1,8 @@
-"""What `AdminClient` asks about broker ids. Answers are values, never protobuf."""
+"""Calls of `AdminClient` about broker ids.
+
+Owns one function per call. Knows no addresses and no retries: `admin` does. Responses are values, never
+protobuf.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ from metaquorum.runtime.client.admin import AdminClient
 
 
 async def list_broker_ids(client: AdminClient) -> BrokerIdListing:
-    """Bindings, missing ids and ids that are allocated, read linearizably."""
+    """Bindings, missing ids and allocated ids, from a linearizable read."""
     answer = await client.ask(lambda channel: BrokerIdsStub(channel).List, pb.ListBrokerIdsRequest())
     return codec.LISTING.from_pb(answer)
 
 
 async def bind_broker_id(client: AdminClient, key: str, broker_id: int) -> None:
-    """Binds a key; other keys of the same id are unbound."""
+    """Binds a key to an id, and unbinds other keys of that id."""
     request = BindBrokerIdRequest(key=key, broker_id=broker_id)
     await client.ask(lambda channel: BrokerIdsStub(channel).Bind, codec.BIND.to_pb(request))
 
@@ -35,6 +39,7 @@ async def unbind_broker_id(client: AdminClient, key: str) -> None:
 async def allocate_broker_id(
     client: AdminClient, request: AllocateBrokerIdRequest
 ) -> AllocateBrokerIdResponse:
-    """One answer, which may be to ask again later. Repeating it is safe: the request names itself."""
+    """One response, which may request a retry later. Repeating the call is safe: the request carries an
+    id."""
     answer = await client.ask(lambda channel: BrokerIdsStub(channel).Allocate, codec.ALLOCATE.to_pb(request))
     return codec.ALLOCATED.from_pb(answer)

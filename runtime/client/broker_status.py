@@ -1,6 +1,8 @@
-"""Asks brokers about themselves, each address for itself, and one to give up a log directory.
+"""Queries brokers about themselves, each at its own address, and requests that one takes a log directory
+offline.
 
-Owns that one silent broker hides no other. Follows no hints and asks once, like `runtime.client.nodes`.
+Owns that an unresponsive broker does not hide the others. Does not follow leader hints and does not retry,
+like `nodes`, which does the same for controllers.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from metaquorum.runtime.tls.material import TlsMaterial
 
 
 class BrokerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one address said: `status` and its cluster, or None and the reason in `problem`."""
+    """The result for one address: `status` and its cluster, or None and the reason in `problem`."""
 
     address: Address
     status: BrokerStatus | None = None
@@ -35,7 +37,7 @@ class BrokerAnswer(msgspec.Struct, frozen=True, kw_only=True):
 async def describe_broker_nodes(
     addresses: Sequence[Address], *, timeout_ms: int, tls: TlsMaterial | None = None
 ) -> tuple[BrokerAnswer, ...]:
-    """One answer for each address, in their order, after `timeout_ms` at the latest."""
+    """One result per address, in their order, after at most `timeout_ms`."""
     return tuple(await asyncio.gather(*(_describe(each, timeout_ms, tls) for each in addresses)))
 
 
@@ -44,7 +46,7 @@ async def _describe(address: Address, timeout_ms: int, tls: TlsMaterial | None) 
     try:
         stub = BrokerSelfStub(channel)
         answer = await stub.DescribeBroker(pb.DescribeBrokerRequest(), timeout=timeout_ms / 1000)
-        if answer is None:  # so gRPC hands on what it cannot decode
+        if answer is None:  # gRPC returns None for what it cannot decode
             return BrokerAnswer(address=address, problem=UNREADABLE)
         return BrokerAnswer(
             address=address, status=BROKER_STATUS.from_pb(answer), cluster_id=answer.cluster_id
@@ -64,7 +66,8 @@ async def _describe(address: Address, timeout_ms: int, tls: TlsMaterial | None) 
 async def mark_log_dir_offline(
     address: Address, request: MarkLogDirOfflineRequest, *, timeout_ms: int, tls: TlsMaterial | None = None
 ) -> MarkLogDirOfflineResponse:
-    """Raises ApiError when the broker refuses; ClientError when it does not answer, whatever it did."""
+    """Marks a log directory offline. Raises ApiError if the broker refuses, and ClientError if it does not
+    respond: whether it did it is unknown."""
     channel = open_channel(*address, tls)
     try:
         method = BrokerSelfStub(channel).MarkLogDirOffline

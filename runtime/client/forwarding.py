@@ -1,6 +1,6 @@
-"""Frames of Kafka's protocol on their way to the active controller, through an `AdminClient`.
+"""Forwards frames of Kafka's protocol to the active controller, through an `AdminClient`.
 
-Owns the call. Who is asked, and how often, is the client's; what a frame says is `runtime.kafka`'s.
+Owns the call. Does not know what a frame holds (`runtime.kafka` does), nor addresses and retries (`admin`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from metaquorum.proto.forwarding_pb2_grpc import ForwardingStub
 from metaquorum.runtime.client.admin import AdminClient
 
 NO_BROKER = -1
-"""Instead of the broker that the client asked: the caller is the client."""
+"""Broker id of a request that a client sent to the controller directly."""
 
 NOT_LOOKED_AT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
-"""Refusals after which nothing was done: another controller is asked, or the same one again."""
+"""Refusals that mean that nothing was done: the request goes to another controller, or to the same one
+again."""
 
 
 class ForwardedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The response's frame; everything below `offset` was committed when it was made."""
+    """The response's frame; everything below `offset` was committed when the controller encoded it."""
 
     frame: bytes
     offset: int
@@ -36,8 +37,8 @@ async def forward(
     by_token: bool,
     timeout_ms: int,
 ) -> ForwardedAnswer:
-    """Raises ApiError when the controllers refuse to look at it within the time, ClientError when no one
-    answers: whether it was carried out is unknown then."""
+    """Forwards a frame. Raises ApiError if the controllers refuse it until the time is over, and ClientError
+    if none responds: whether the request was carried out is unknown."""
     request = pb.ForwardRequest(
         frame=frame,
         broker_id=broker_id,

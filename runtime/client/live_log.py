@@ -1,10 +1,10 @@
-"""The log of a running quorum, copied into a directory for the tools that read logs.
+"""Copies the log of a running quorum into a directory, for the tools that read logs.
 
-Owns who is asked (the active controller, for only it knows what is committed), what is asked for (Fetch and
-FetchSnapshot, as an observer does, KIP-595 and KIP-630), and what the directory holds in the end: the newest
-snapshot where the log's beginning is gone, and every committed record that the leader still has. Nothing is
-changed on the cluster: the reader names itself node -1, which is no replica (as a consumer of Kafka's does).
-Memory is bounded by one answer; what was fetched is on the disk.
+Owns the requests (Fetch and FetchSnapshot to the active controller, as an observer sends them, KIP-595 and
+KIP-630; only the leader knows what is committed), and what the directory holds in the end: the newest
+snapshot if the log's beginning is gone, and every committed record that the leader still has. Does not know
+records: tools interpret them. Changes nothing on the cluster: the reader's id is -1, like that of a consumer
+in Kafka, which is not a replica. Memory is bounded by one response; fetched data is on the disk.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from metaquorum.storage.uuids import random_uuid
 
 READER_ID = -1
 FETCH_BYTES = 4 * 1024 * 1024
-"""Bytes that one answer may have; a single larger batch comes whole."""
+"""The most bytes of one response; a single larger batch arrives whole."""
 ATTEMPTS_MAX = 5
-"""How often to start over when the leader changes, or trims what is being read."""
+"""Attempts when the leader changes or trims the records being read."""
 _PAUSE_S = 0.1
 
 RESERVE_BYTES = 64 * 1024 * 1024
-"""What a copy leaves free on the disk."""
+"""Bytes that a copy leaves free on the disk."""
 
 Progress = Callable[[int, int], None]
-"""Takes the offset reached and the one to reach, after every answer."""
+"""Called after every response with the offset reached and the target offset."""
 
 Room = Callable[[], int]
-"""Gives the bytes that are free on the disk."""
+"""Returns the free bytes of the disk."""
 
 
 class LiveLog(msgspec.Struct, frozen=True, kw_only=True):
     """What was copied: offsets from `start_offset` up to `end_offset`, which was the high watermark.
 
-    `snapshot` is the one that was copied too; None where the log is there from its beginning.
+    `snapshot` is the snapshot that was copied too; None if the leader has the log from its beginning.
     """
 
     cluster_id: str
@@ -79,7 +79,7 @@ class LiveLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Moved(Exception):
-    """The leader is another one, or what was being read is gone: start over."""
+    """The leader changed, or the records being read are gone: start over."""
 
 
 async def copy_log(
@@ -93,11 +93,11 @@ async def copy_log(
     on_progress: Progress | None = None,
     room: Room | None = None,
 ) -> LiveLog:
-    """Copies into the empty directory `home`, which then looks like a node's.
+    """Copies into the empty directory `home`, which then has the layout of a node's.
 
-    `timeout_ms` bounds the wait for one answer, not the whole copy. Raises ClientError when no one answers
-    the leader keeps changing, or the disk has no `room`, ApiError when it is refused, StorageError when the
-    disk fails.
+    `timeout_ms` bounds the wait for one response, not the whole copy. Raises ClientError if no controller
+    responds, the leader keeps changing, or the disk has no `room`; ApiError if the copy is refused;
+    StorageError if the disk fails.
     """
 
     async def copy(leader: _Leader) -> LiveLog:
@@ -118,8 +118,9 @@ async def extend_log(
     on_progress: Progress | None = None,
     room: Room | None = None,
 ) -> LiveLog:
-    """Adds to the copy in `home`, which `known` describes, what was committed since. Raises as `copy_log`,
-    and ClientError when another cluster answers or what comes next was trimmed; the copy stays whole then."""
+    """Adds to the copy in `home`, which `known` describes, the records committed since. Raises the errors of
+    `copy_log`, and ClientError if another cluster responds or the next records were trimmed; the copy then
+    stays as it was."""
 
     async def extend(leader: _Leader) -> LiveLog:
         return await _Copy(leader, disk, on_progress, room).extend(home, known)
@@ -134,7 +135,7 @@ async def _with_leader(
     rng: random.Random,
     read: Callable[[_Leader], Awaitable[LiveLog]],
 ) -> LiveLog:
-    """What `read` gives with a stream to the active controller; starts over when that is another one."""
+    """The result of `read` on a stream to the active controller; starts over if the leader changes."""
     problem = ""
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
@@ -167,7 +168,7 @@ async def _find_leader(addresses: Sequence[Address], timeout_ms: int, tls: TlsMa
 
 
 class _Leader:
-    """One stream to the leader, one request at a time."""
+    """A stream to the leader, with one request at a time."""
 
     def __init__(self, found: LiveLog, timeout_ms: int, tls: TlsMaterial | None, rng: random.Random) -> None:
         self.found = found
@@ -179,7 +180,7 @@ class _Leader:
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[_Leader]:
-        """Opens the stream, and closes it at the end."""
+        """Opens the stream; closes it on exit."""
         channel = open_channel(*self.found.address, self._tls)
         exchange: Any = RaftStub(channel).Exchange
         self._call = exchange()
@@ -190,7 +191,7 @@ class _Leader:
             await channel.close(None)
 
     async def fetch(self, offset: int, last_epoch: int) -> FetchResponse:
-        """Committed batches from `offset` on, at most about FETCH_BYTES, or a snapshot's id."""
+        """Fetches committed batches from `offset` on, about FETCH_BYTES at most, or the id of a snapshot."""
         answer = await self._ask(
             FetchRequest(
                 cluster_id=self.found.cluster_id,
@@ -249,7 +250,7 @@ class _Leader:
 
 
 class _Copy:
-    """One attempt: snapshot first, if there must be one, then the log."""
+    """One attempt: the snapshot first, if one is needed, then the log."""
 
     def __init__(self, leader: _Leader, disk: Disk, on_progress: Progress | None, room: Room | None) -> None:
         self._leader = leader
@@ -261,13 +262,13 @@ class _Copy:
         directory = join(home, METADATA_DIRECTORY)
         self._disk.make_directory(directory)
         for name in self._disk.list_directory(directory):
-            self._disk.remove(join(directory, name))  # of an attempt that was given up
+            self._disk.remove(join(directory, name))  # left from an abandoned attempt
         found = self._leader.found
         first = await self._first()
         start, last_epoch = 0, 0
         if first.snapshot is not None:
-            # Records from before the snapshot that the leader still has are history worth having. Any epoch
-            # that it knows agrees with its own log; what matters is only that it compares nothing else.
+            # Also copy the records before the snapshot that the leader still has. Any epoch that the leader
+            # knows passes its divergence check, since this reader has no log that could diverge.
             start, last_epoch = first.log_start_offset, found.epoch
             await self._copy_snapshot(directory, first.snapshot)
         end, size, epoch = await self._copy_records(directory, start, start, last_epoch, first.high_watermark)
@@ -283,7 +284,7 @@ class _Copy:
         )
 
     async def extend(self, home: str, known: LiveLog) -> LiveLog:
-        """What was committed behind `known`, added to its segment."""
+        """Appends the records committed after `known` to its segment."""
         found = self._leader.found
         if found.cluster_id != known.cluster_id:
             raise ClientError(
@@ -317,7 +318,7 @@ class _Copy:
             )
 
     async def _first(self) -> FetchResponse:
-        """The answer for a reader that has nothing, from a leader that knows what is committed."""
+        """The response to a reader without records, once the leader knows what is committed."""
         for _ in range(ATTEMPTS_MAX):
             answer = await self._leader.fetch(0, 0)
             if answer.high_watermark >= 0 or answer.snapshot is not None:
@@ -349,7 +350,8 @@ class _Copy:
     async def _copy_records(
         self, directory: str, segment: int, offset: int, last_epoch: int, target: int
     ) -> tuple[int, int, int]:
-        """Appends to a segment from `offset` on: (offset reached, bytes of the segment, last epoch)."""
+        """Appends records from `offset` on to a segment; returns (offset reached, bytes of the segment, last
+        epoch)."""
         file = self._disk.open_append(join(directory, segment_name(segment)))
         try:
             while offset < target:

@@ -1,6 +1,7 @@
-"""Asks controllers about themselves: each address given, all at once, and none instead of another.
+"""Queries controllers about themselves: each given address, all at once.
 
-Owns that one silent controller hides no other. Unlike the admin client it follows no hints and asks once.
+Owns that an unresponsive controller does not hide the others. Unlike the admin client, does not follow leader
+hints and does not retry.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from metaquorum.runtime.tls.material import TlsMaterial
 
 
 class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one address said: `report`, or None and the reason in `problem`."""
+    """The result for one address: `report`, or None and the reason in `problem`."""
 
     address: Address
     report: NodeReport | None = None
@@ -31,7 +32,7 @@ class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
 async def describe_nodes(
     addresses: Sequence[Address], *, timeout_ms: int, tls: TlsMaterial | None = None
 ) -> tuple[NodeAnswer, ...]:
-    """One answer for each address, in their order, after `timeout_ms` at the latest."""
+    """One result per address, in their order, after at most `timeout_ms`."""
     return tuple(await asyncio.gather(*(_describe(each, timeout_ms, tls) for each in addresses)))
 
 
@@ -39,7 +40,7 @@ async def _describe(address: Address, timeout_ms: int, tls: TlsMaterial | None) 
     channel = open_channel(*address, tls)
     try:
         answer = await AdminStub(channel).DescribeNode(admin.DescribeNodeRequest(), timeout=timeout_ms / 1000)
-        if answer is None:  # so gRPC hands on what it cannot decode
+        if answer is None:  # gRPC returns None for what it cannot decode
             return NodeAnswer(address=address, problem=UNREADABLE)
         return NodeAnswer(address=address, report=NODE.from_pb(answer))
     except grpc.aio.AioRpcError as error:

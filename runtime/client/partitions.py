@@ -1,4 +1,8 @@
-"""What `AdminClient` asks about partitions. Answers are values, never protobuf."""
+"""Calls of `AdminClient` that brokers make about partitions.
+
+Owns one function per call. Knows no addresses and no retries: `admin` does. Responses are values, never
+protobuf.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from metaquorum.runtime.client.admin import AdminClient
 async def alter_partition(
     client: AdminClient, request: api.AlterPartitionRequest
 ) -> api.AlterPartitionResponse:
-    """What a leader tells of its partitions' ISRs. Repeating it is safe: epochs tell a repetition apart."""
+    """Requests a leader's changes of ISRs. Repeating it is safe: epochs identify a repetition."""
     answer = await client.ask(
         lambda channel: PartitionsStub(channel).AlterPartition, codec.ALTER.to_pb(request)
     )
@@ -21,7 +25,7 @@ async def alter_partition(
 async def assign_replicas(
     client: AdminClient, request: api.AssignReplicasToDirsRequest
 ) -> api.AssignReplicasToDirsResponse:
-    """Where a broker's replicas lie. Repeating it changes nothing."""
+    """Reports the directories of a broker's replicas. Repeating it changes nothing."""
     answer = await client.ask(
         lambda channel: PartitionsStub(channel).AssignReplicasToDirs, codec.ASSIGN.to_pb(request)
     )

@@ -1,4 +1,8 @@
-"""What `AdminClient` asks about producer ids. Answers are values, never protobuf."""
+"""Calls of `AdminClient` about producer ids.
+
+Owns the call. Does not keep a block: the broker's coordinator assigns the ids. Responses are values, never
+protobuf.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from metaquorum.runtime.client.admin import AdminClient
 async def allocate_producer_ids(
     client: AdminClient, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
-    """The next block. Repeating it is safe: a block that did not arrive is never used."""
+    """Allocates the next block. Repeating it is safe: a block that did not arrive is never used."""
     message = codec.ALLOCATE_PRODUCER_IDS.to_pb(request)
     answer = await client.ask(lambda channel: BrokerLifecycleStub(channel).AllocateProducerIds, message)
     return codec.ALLOCATED_PRODUCER_IDS.from_pb(answer)

@@ -1,6 +1,7 @@
-"""The entries of a configuration that are addresses, voters and listeners: parsed, checked among themselves.
+"""The configuration entries that are addresses, voters and listeners: parsed, and checked against each other.
 
-Owns their syntax. Every problem is one `ConfigError` of one line. Which of them a node needs is `config`'s.
+Owns their syntax. Every problem is one `ConfigError` of one line. Does not know which of them a node needs:
+`load` does.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _SERVER = re.compile(r"^(\[[0-9a-fA-F:]+\]|[^:@/\[\]]+):(\d+)$")
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
-    """One address; `protocol` is one of `PROTOCOL_IDS`. An empty `host`: every interface of this machine."""
+    """One address; `protocol` is one of `PROTOCOL_IDS`. An empty `host` means every interface of this
+    machine."""
 
     name: str
     host: str
@@ -37,7 +39,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def leads_nowhere(self) -> bool:
-        """Whether no other machine can connect to this host."""
+        """True if no other machine can connect to this host."""
         return self.host in _NOWHERE
 
     @property
@@ -50,8 +52,8 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_voters(entries: Iterable[str], key: str = "controller.quorum.voters") -> tuple[Voter, ...]:
-    """`id@host:port[:directory-id]` entries of a key or an option, which messages name as `key`; raises
-    ConfigError for a bad, doubled or empty one."""
+    """Parses `id@host:port[:directory-id]` entries. `key` is the key or option that error texts name. Raises
+    ConfigError for a malformed, repeated or empty entry."""
     voters: list[Voter] = []
     for entry in entries:
         match = _VOTER.match(entry)
@@ -81,7 +83,8 @@ def parse_voters(entries: Iterable[str], key: str = "controller.quorum.voters") 
 
 
 def parse_servers(key: str, entries: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """`host:port` entries of one key as (host, port), IPv6 hosts without brackets. Raises ConfigError."""
+    """Parses `host:port` entries of one key into (host, port), IPv6 hosts without brackets. Raises
+    ConfigError."""
     servers = []
     for entry in entries:
         match = _SERVER.match(entry)
@@ -106,8 +109,8 @@ def _port(key: str, entry: str, text: str, *, lowest: int) -> int:
 
 
 def parse_protocols(entries: tuple[str, ...], controllers: tuple[str, ...] = ()) -> dict[str, str]:
-    """NAME:PROTOCOL entries, by name in capitals, with the protocols themselves. Without an entry
-    the listeners of controllers are plain."""
+    """Parses NAME:PROTOCOL entries; returns protocols by name in upper case. Protocols also count as names.
+    Without an entry, the listeners of controllers are PLAINTEXT."""
     protocols: dict[str, str] = {}
     for entry in entries:
         name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
@@ -123,7 +126,7 @@ def parse_protocols(entries: tuple[str, ...], controllers: tuple[str, ...] = ())
 
 
 def protocol_of(name: str, protocols: Mapping[str, str]) -> str:
-    """That of a listener. Raises ConfigError where nothing says so: plain would let anyone in."""
+    """The protocol of a listener. Raises ConfigError if none is configured: PLAINTEXT would let anyone in."""
     if name not in protocols and name.startswith(GRPC_LISTENER):
         return "PLAINTEXT"
     if name not in protocols:
@@ -135,7 +138,7 @@ def protocol_of(name: str, protocols: Mapping[str, str]) -> str:
 
 
 def check_speaks_grpc(name: str, protocol: str) -> None:
-    """Raises ConfigError for a listener that speaks gRPC and has SASL."""
+    """Raises ConfigError for a gRPC listener with SASL."""
     if protocol.startswith("SASL_"):
         raise ConfigError(
             f"listener {name} is {protocol}, but only Kafka listeners have SASL: map it to SSL or PLAINTEXT "
@@ -144,7 +147,8 @@ def check_speaks_grpc(name: str, protocol: str) -> None:
 
 
 def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, str]) -> tuple[Listener, ...]:
-    """NAME://host:port entries of one key; names are in capitals from then on, as in Kafka."""
+    """Parses NAME://host:port entries of one key; names become upper case, as in Kafka. Raises
+    ConfigError."""
     listeners: list[Listener] = []
     for entry in entries:
         match = _LISTENER.match(entry)
@@ -179,7 +183,7 @@ def _collide(one: Listener, other: Listener) -> bool:
 
 
 def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Listener | None:
-    """The entry of `metrics.listener`; None or nothing: there is none. `taken`: the node's own listeners."""
+    """Parses `metrics.listener`; None if it is not set or empty. `taken`: the node's other listeners."""
     if not text:
         return None
     match = _LISTENER.match(text)
@@ -205,8 +209,8 @@ def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Lis
 
 
 def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener, ...]) -> None:
-    """Raises ConfigError for an advertised name that no one listens under, and for an address that leads
-    no one here."""
+    """Raises ConfigError for an advertised name without a listener, and for an address that other machines
+    cannot connect to."""
     known = {listener.name for listener in listeners}
     for listener in advertised or listeners:
         if listener.leads_nowhere:

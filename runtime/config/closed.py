@@ -1,4 +1,7 @@
-"""Closed unless opened: a node does not begin to listen where anyone could come in unknown."""
+"""Closed by default: a node does not start a listener that would accept clients without authentication.
+
+Owns this check. Does not resolve names: the caller does. Single keys are checked in `load`.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ ALLOW = "allow.insecure.listeners"
 
 
 def check_closed(config: NodeConfig, addresses: Callable[[str], list[str]]) -> None:
-    """Raises ConfigError for a listener that other machines reach and that takes clients without asking who
-    they are. `addresses`: the IP addresses of a host's name, none for an unknown one."""
+    """Raises ConfigError for a listener that other machines can reach and that does not authenticate clients.
+    `addresses` returns the IP addresses of a host name, none for an unknown one."""
     if config.text(ALLOW) == "true":
         return
     figures = () if config.metrics_listener is None else (config.metrics_listener,)
@@ -32,7 +35,7 @@ def check_closed(config: NodeConfig, addresses: Callable[[str], list[str]]) -> N
 
 
 def _knows_clients(config: NodeConfig, listener: Listener) -> bool:
-    """Whether clients that get in have shown who they are."""
+    """True if the listener authenticates its clients."""
     access = config.access.get(listener.name)
     if access is None:
         return listener.is_tls and config.tls.client_auth
@@ -40,6 +43,6 @@ def _knows_clients(config: NodeConfig, listener: Listener) -> bool:
 
 
 def _is_loopback(host: str, addresses: Callable[[str], list[str]]) -> bool:
-    """Whether only this machine reaches a host; an unknown host cannot be listened on anyway."""
+    """True if only this machine can reach a host, or if the host is unknown: no one can listen on it."""
     found = addresses(host) if host else [""]
     return all(each and ip_address(each.partition("%")[0]).is_loopback for each in found)

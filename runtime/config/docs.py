@@ -1,4 +1,7 @@
-"""docs/configuration.md from the table of keys. `python -m metaquorum.runtime.config.docs` prints it."""
+"""docs/configuration.md, made from the table of keys. `python -m metaquorum.runtime.config.docs` prints it.
+
+Owns the form of the page. Does not know what a key means: its row has the text.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ something (another authorizer, GSSAPI, an encrypted private key) is refused with
 
 
 def list_item(text: str) -> str:
-    """An item of a list in Markdown, in lines of the length that pages keep to."""
+    """A list item in Markdown, wrapped to the line length of the pages."""
     lines = textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
     return "- " + "\n  ".join(lines) + "\n"
 
@@ -93,16 +96,16 @@ _EXPLAINED = {
     "controller.quota.window.num",
     "connections.max.reauth.ms",
 }
-"""Numbers of Kafka's that are more than their name says, or not quite what they are in Kafka."""
+"""Kafka's numeric keys that mean more than their names say, or something slightly different from Kafka."""
 
 
 def _is_kafkas(key: Key) -> bool:
-    """A number that Kafka's documentation explains as well: the page has its default alone."""
+    """True for a numeric key that Kafka's documentation explains: the page only has its default."""
     return not key.own and key.kind in ("int", "double") and key.name not in _EXPLAINED
 
 
 def configuration_page() -> str:
-    """The whole page."""
+    """The complete page."""
     parts = [_HEAD]
     for title, keys in GROUPS:
         marked = len({key.roles for key in keys}) > 1
@@ -115,5 +118,5 @@ def configuration_page() -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program
     print(configuration_page(), end="")

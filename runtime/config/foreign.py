@@ -1,8 +1,10 @@
-"""Keys of Kafka that are not used here: passed over, unless that would break what the file promises.
+"""Kafka's keys that have no effect here: accepted and ignored, unless that would break what the file
+promises.
 
-Owns which of them a node must not start with. The rule: a key may be passed over where the node without it
-is slower, lacks a feature or keeps more; never where it would let in, show or change what the key keeps out.
-The names are `kafka_keys`'s.
+Owns which of them prevent a node from starting. The rule: a key may be ignored if the node without it is
+slower, lacks a feature or retains more; never if it would let in, show or change what the key prevents.
+Does not know the names of Kafka's keys (`metadata.settings.kafka_keys`), nor the keys that do have an effect
+(`keys`).
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from metaquorum.runtime.config.key import Key
 from metaquorum.runtime.errors import ConfigError
 
 ALIASES = {"broker.id": "node.id", "log.dir": "log.dirs"}
-"""Older names that Kafka still takes where the newer is absent."""
+"""Older names that Kafka still accepts if the newer one is not set."""
 
 
 class KeyRefusal(msgspec.Struct, frozen=True):
-    """Why a key is refused, and for which values."""
+    """What to do about a key that is refused, and the values for which it is."""
 
     advice: str
     applies: Callable[[str], bool] = bool
@@ -65,13 +67,15 @@ WITH_TLS: Mapping[str, KeyRefusal] = {
     "ssl.keystore.certificate.chain": KeyRefusal(_INLINE),
     "ssl.truststore.certificates": KeyRefusal(_INLINE),
 }
-"""Refused where a listener of this node, or the controllers', is SSL; else they do nothing in Kafka."""
+"""Refused if a listener of this node or of the controllers is SSL; otherwise they have no effect in Kafka
+either."""
 
 _OF_A_LISTENER = re.compile(r"listener\.name\.([^.]+)\.(ssl\..+)")
 
 
 def refuse_unknown(names: Iterable[str], keys: Mapping[str, Key]) -> None:
-    """Raises ConfigError for those that no one knows, all at once, each with the nearest known name."""
+    """Raises one ConfigError for all names that are neither keys here nor Kafka's, each with the most similar
+    known name."""
     unknown = [name for name in names if name not in keys and not is_kafkas(name)]
     if not unknown:
         return
@@ -88,7 +92,8 @@ def refuse_unknown(names: Iterable[str], keys: Mapping[str, Key]) -> None:
 
 
 def with_new_names(pairs: Mapping[str, str]) -> dict[str, str]:
-    """The pairs with Kafka's older names replaced. Raises ConfigError where both are there and disagree."""
+    """The pairs with Kafka's older names replaced by the newer ones. Raises ConfigError if a node's two ids
+    differ."""
     found = dict(pairs)
     for old, new in ALIASES.items():
         if old not in found:
@@ -101,7 +106,7 @@ def with_new_names(pairs: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_passed_over(passed: Mapping[str, str], listeners: tuple[Listener, ...], *, uses_tls: bool) -> None:
-    """Raises ConfigError for keys that must not be passed over, all at once."""
+    """Raises one ConfigError for all keys that must not be ignored."""
     refusals = {**ALWAYS, **WITH_TLS} if uses_tls else ALWAYS
     tls_names = {listener.name.lower() for listener in listeners if listener.is_tls}
     problems = []

@@ -1,4 +1,7 @@
-"""What one configuration key is: kind, range, default, and the parsing of one value."""
+"""One configuration key: kind, range and default, and the parsing of its value.
+
+Owns what a single value must look like. Does not know any key (`keys`) or rules that span keys (`load`).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ CONTROLLER = "controller"
 BROKER = "broker"
 BOTH = (CONTROLLER, BROKER)
 COMBINED = "combined"
-"""The role of a process that has both."""
+"""The role of a process that is both."""
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 MAX_DOUBLE = sys.float_info.max
@@ -25,10 +28,11 @@ MIB = 1024 * 1024
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One setting. `default` None: required when `required`, else unset. `unit` is for humans.
+    """One setting. `default` None: the key must be set if `required`, otherwise it is unset. `unit` is for
+    documents.
 
-    `own`: Kafka has no such key. `also`: numbers outside the range that are taken, too. `most`: of a
-    fraction.
+    `own`: Kafka does not have the key. `also`: numbers outside the range that are valid too. `most`: the
+    largest fraction.
     """
 
     name: str
@@ -46,7 +50,7 @@ class Key(msgspec.Struct, frozen=True):
     most: float = MAX_DOUBLE
 
     def parse(self, raw: str) -> Value:
-        """The value of `raw`; raises ConfigError saying what is allowed."""
+        """Parses a value. Raises ConfigError, which says what is allowed."""
         raw = raw.strip()
         match self.kind:
             case "int":
@@ -64,7 +68,7 @@ class Key(msgspec.Struct, frozen=True):
                 return raw
 
     def _parse_double(self, raw: str) -> float:
-        """A fraction, or a number as Kafka writes large ones (1.0E7)."""
+        """Parses a decimal number, also with an exponent as Kafka writes large ones (1.0E7)."""
         try:
             number = float(raw)
         except ValueError:
@@ -90,12 +94,12 @@ class Key(msgspec.Struct, frozen=True):
 
 
 def ms_key(name: str, default: int, text: str, *, minimum: int = 1, **more: object) -> Key:
-    """A duration; `more` are further fields of Key."""
+    """A key for a duration; `more` are other fields of Key."""
     return Key(name, "int", default, text, minimum=minimum, unit="ms", **more)  # type: ignore[arg-type]
 
 
 def bytes_key(
     name: str, default: int, text: str, *, minimum: int, maximum: int = MAX_INT, **more: object
 ) -> Key:
-    """A size; `more` are further fields of Key."""
+    """A key for a size; `more` are other fields of Key."""
     return Key(name, "int", default, text, minimum=minimum, maximum=maximum, unit="bytes", **more)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """The table of configuration keys: names (Kafka's, where Kafka has the setting), kinds, ranges, defaults.
 
-Owns the table, from which docs/configuration.md is made. What a key is, is `key`'s; rules that span keys are
-in `load` and `node`.
+Owns the table, from which docs/configuration.md is made. Does not parse values (`key`) and does not have
+rules that span keys (`load`, `node`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The part of the table of keys that is about partition data on brokers: replicas, log directories, bounds.
+"""The part of the table of keys about partition data on brokers: replicas, log directories, bounds.
 
-Owns these rows only; the whole table is `keys`. Defaults are those of `ReplicaConfig`, which are
-Kafka's where Kafka has the key.
+Owns these rows only; the whole table is `keys`. Defaults are those of `ReplicaConfig`, which are Kafka's
+where Kafka has the key. Does not have the keys that topics inherit (`keys_topics`).
 """
 
 from __future__ import annotations

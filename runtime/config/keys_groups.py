@@ -1,6 +1,7 @@
-"""The part of the table of keys that is about consumer groups and the internal topics.
+"""The part of the table of keys about consumer groups, transactions and the internal topics.
 
-Owns these rows, and what is read from them. Defaults are Kafka's.
+Owns these rows, and the configuration classes made from them. Does not decide what a single group may set:
+`metadata.settings.group_keys` has those keys. Defaults are Kafka's.
 """
 
 from __future__ import annotations
@@ -165,12 +166,12 @@ GROUP_BOUNDS = tuple(
 
 
 def group_bounds(number: Callable[[str], int]) -> GroupBounds:
-    """What may be set on a group."""
+    """The bounds on what a group may set."""
     return GroupBounds(**{each: number(each.replace("_", ".")) for each in GroupBounds.__struct_fields__})
 
 
 def check_group_keys(number: Callable[[str], int]) -> None:
-    """Raises ConfigError where a broker's own values are not within the bounds of groups."""
+    """Raises ConfigError if a broker's own values exceed the bounds on groups."""
     for key in (each for known in GROUP_KEYS.values() for each in known.synonyms):
         short = key.removeprefix("group.consumer.")
         low, high = (f"group.consumer.{end}.{short}" for end in ("min", "max"))
@@ -180,7 +181,7 @@ def check_group_keys(number: Callable[[str], int]) -> None:
 
 
 def coordinator_config(number: Callable[[str], int], text: Callable[[str], str]) -> CoordinatorConfig:
-    """What the rows say; `number` and `text` give the value of a key."""
+    """The coordinators' configuration; `number` and `text` return the value of a key."""
     return CoordinatorConfig(
         offsets_topic=_topic(number, "offsets.topic", "__consumer_offsets", compression="producer"),
         transactions_topic=_topic(

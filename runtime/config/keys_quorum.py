@@ -1,4 +1,8 @@
-"""The table's keys about Raft and about the metadata log on disk."""
+"""The part of the table of keys about Raft and the metadata log on disk.
+
+Owns these rows only; the whole table is `keys`. Defaults are those of `RaftConfig`. Does not have the
+addresses of controllers (`keys`).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The part of the table of keys that says what topics have which set nothing: Kafka's names and defaults.
+"""The part of the table of keys that topics inherit: Kafka's names and defaults.
 
-Owns these rows only; the whole table is `keys`. Ranges and defaults are those of the topic's own key
-(`metadata.settings.topic_keys`). A topic's own setting, a broker's and the cluster's dynamic default come
-before what a file says.
+Owns these rows only; the whole table is `keys`. Does not have the keys of topics themselves
+(`metadata.settings.topic_keys`), whose ranges and defaults these rows take. A topic's own setting, a broker's
+and the cluster's dynamic default take precedence over a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _WEEK_HOURS = 168
 def _number(
     name: str, topic_key: str, text: str, *, unit: str = "", default: int | None = None, minimum: int = 1
 ) -> Key:
-    """A key whose default is the topic key's, unless a weaker name has it (`default` None and a time)."""
+    """A numeric key. Sizes and counts take default and minimum from the topic key; a time has `default`, None
+    if a key of lower precedence has it."""
     known = TOPIC_KEYS[topic_key]
     if unit == "bytes" or not unit:
         default = int(known.default or 0)

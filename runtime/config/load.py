@@ -1,6 +1,7 @@
 """Reads and checks a node's configuration file: once, before anything else.
 
-Owns the rules that span keys. Every problem is one `ConfigError` of one line that names the file.
+Owns the rules that span keys. Every problem is one `ConfigError` of one line that names the file. Touches no
+other file. Does not build the configuration of the cores: `node` does.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ MAX_FILE_BYTES = 1024 * 1024
 
 BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
 FIRST_BOOTSTRAP_ID = -2
-"""Under which the first of them is asked, as in Kafka; the others follow downwards."""
+"""The id of the first bootstrap server, as in Kafka; the others follow in descending order."""
 
 KAFKAS_LISTENER = "PLAINTEXT://:9092"
-"""Where a broker listens that does not say it (as in Kafka)."""
+"""The default listener of a broker, as in Kafka."""
 
 
 def load_config(path: Path, role: str | None = None, node_id: int | None = None) -> NodeConfig:
-    """Reads and checks the file. `role`: what the process is to be, if known;
-    `node_id`: what the command line says, which the file may leave out or must agree with.
+    """Reads and checks the file. `role`: the role that the process must have; None: the file's. `node_id`:
+    the id from the command line; the file may omit it, but must not contradict it.
 
     Raises ConfigError; touches nothing but the file.
     """
@@ -88,7 +89,8 @@ def _needed_pairs(path: Path) -> dict[str, str]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """The keys of a .properties file, each once. Raises ConfigError, in one line without the path."""
+    """Reads a .properties file, in which a key may occur once. Raises ConfigError, in one line without the
+    path."""
     try:
         if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError("is not a configuration file: it is larger than 1 MiB")
@@ -120,7 +122,7 @@ def _with_node_id(pairs: dict[str, str], node_id: int | None) -> dict[str, str]:
 
 
 def _passed_over(pairs: Mapping[str, str], role: str) -> dict[str, str]:
-    """Kafka's keys that are not used here, or not by this role."""
+    """Kafka's keys that have no effect here, or not in this role."""
     passed = {}
     for name, value in pairs.items():
         key = KEYS.get(name)
@@ -133,7 +135,7 @@ def _passed_over(pairs: Mapping[str, str], role: str) -> dict[str, str]:
 
 
 def _parse(pairs: Mapping[str, str], role: str) -> dict[str, Value]:
-    """Every key of the table with its value; missing ones are refused."""
+    """The value of every key of the table. Raises ConfigError if a required one is missing."""
     values: dict[str, Value] = {}
     for key in KEYS.values():
         values[key.name] = key.parse(pairs[key.name]) if key.name in pairs else key.default
@@ -189,7 +191,7 @@ def _build(path: Path, values: dict[str, Value], role: str) -> NodeConfig:
     )
     if advertised and role == COMBINED and controller_name not in [each.name for each in advertised]:
         advertised += tuple(each for each in listeners if each.name == controller_name)
-    # Static voters are found by `controller.quorum.voters`.
+    # A combined node reaches static voters through `controller.quorum.voters`.
     found = controller_name if role == COMBINED and voters else None
     if role != CONTROLLER or advertised or not voters:
         told = tuple(each for each in advertised or listeners if each.name != found)
@@ -230,7 +232,8 @@ def _build(path: Path, values: dict[str, Value], role: str) -> NodeConfig:
 
 
 def _as_in_kafka(values: dict[str, Value], role: str) -> dict[str, Value]:
-    """The same with the names of listeners and protocols in capitals, and with a broker's listener."""
+    """The values with names of listeners and protocols in upper case, and with a broker's default
+    listener."""
     names = cast("tuple[str, ...]", values["controller.listener.names"])
     single = ("inter.broker.listener.name", "security.inter.broker.protocol")
     capitals = {key: name.upper() for key in single if isinstance(name := values[key], str)}
@@ -240,10 +243,10 @@ def _as_in_kafka(values: dict[str, Value], role: str) -> dict[str, Value]:
 
 
 def _check_broker(broker: NodeConfig) -> None:
-    """Values of a broker that must fit together."""
+    """Checks the values of a broker against each other. Raises ConfigError."""
     known = broker.with_node_id(0) if broker.node_id == UNKNOWN_NODE_ID else broker
     _check_speaks_kafka(broker)
-    # What this machine is called is asked when the process starts.
+    # The process looks up the machine's own name later, when it starts.
     known.with_host_name(lambda: "localhost").broker("", (), ())
     broker.replicas()
     broker.coordinators()
@@ -252,7 +255,8 @@ def _check_broker(broker: NodeConfig) -> None:
 def _check_roles_listeners(
     role: str, listeners: tuple[Listener, ...], controller_names: tuple[str, ...]
 ) -> None:
-    """A controller has the listener of its name and a broker has others."""
+    """Checks that a controller has a listener with its name, and that a broker has another. Raises
+    ConfigError."""
     controller_name, names = controller_names[0], [each.name for each in listeners]
     of_controllers = [name for name in names if name in controller_names]
     if role == CONTROLLER and names != [controller_name]:
@@ -285,8 +289,8 @@ def _check_listeners(config: NodeConfig) -> None:
 
 
 def _with_access(config: NodeConfig, own: Mapping[str, str]) -> NodeConfig:
-    """The same with the access of each Kafka listener. `own`: keys that the table does not have, with those
-    of single listeners."""
+    """The configuration with the access to each Kafka listener. `own`: keys that are not in the table, among
+    them those of single listeners."""
     check_authorizer(config.values)
     access = {each.name: listener_access(each, config.values, own) for each in config.kafka_listeners}
     asks = any(each.client_auth != "none" for each in access.values())
@@ -322,7 +326,7 @@ def _check_speaks_kafka(config: NodeConfig) -> None:
 
 
 def _quorum(values: Mapping[str, Value]) -> tuple[tuple[Voter, ...], tuple[tuple[str, int], ...]]:
-    """The static voters and the (host, port) of controllers; one of them may be empty."""
+    """The static voters, and (host, port) of the bootstrap servers; one of the two may be empty."""
     voters = parse_voters(cast("tuple[str, ...]", values["controller.quorum.voters"] or ()))
     servers = parse_servers(BOOTSTRAP_SERVERS, cast("tuple[str, ...]", values[BOOTSTRAP_SERVERS]))
     if not voters and not servers:

@@ -1,4 +1,8 @@
-"""A node's configuration: the values that the cores are built from. `load` makes it from a file, checked."""
+"""A node's configuration: the values that the cores are built from. `load` makes it from a file, checked.
+
+Owns how a key becomes a field of a core's configuration class. Does not read a file, and does not parse a
+value.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +37,23 @@ from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.log.log import LogConfig
 
 UNKNOWN_NODE_ID = -1
-"""`NodeConfig.node_id` of a broker that has yet to find its id, as in Kafka; no process continues with it."""
+"""`NodeConfig.node_id` of a broker that does not know its id yet, as in Kafka; no process continues with
+it."""
 
 
 class RetentionBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What `metadata.max.retention.*` allow to keep; None: without a bound."""
+    """The limits of `metadata.max.retention.*`; None: no limit."""
 
     max_bytes: int | None
     max_ms: int | None
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that configures a process. `role` is controller, broker or combined. `voters` are the static
-    ones, none where the log has the voter set; `bootstrap_servers` are (host, port) of controllers,
-    `controller_listener` is the name of theirs. `access` is that of each Kafka listener, by name;
-    `brokers_login`: how this broker logs in at others, None where it does not. `values` has every key with
-    its default filled in; `passed_over` are Kafka's keys in the file that change nothing here."""
+    """The complete configuration of a process. `role` is controller, broker or combined. `voters` are the
+    static ones, none if the log has the voter set; `bootstrap_servers` are (host, port) of controllers, and
+    `controller_listener` is the name of their listener. `access` is by name of Kafka listener;
+    `brokers_login` is this broker's login at other brokers, None if there is none. `values` has every key,
+    with defaults; `passed_over` are Kafka's keys in the file that have no effect here."""
 
     path: Path
     role: str
@@ -76,11 +81,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return cast(int, self.values[name])
 
     def real(self, name: str) -> float:
-        """The value of a key that may have a fraction."""
+        """The value of a key that is a decimal number."""
         return cast(float, self.values[name])
 
     def bound(self, name: str) -> int | None:
-        """The value of an integer key of which -1 says that there is no bound: None."""
+        """The value of an integer key; None for -1, which means no limit."""
         return unbounded(self.values[name])
 
     def text(self, name: str) -> str:
@@ -88,7 +93,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return cast(str, self.values[name])
 
     def set_in_file(self, names: Container[str]) -> dict[str, str]:
-        """The keys among `names` that this node's file sets to something else than the default, as text."""
+        """The keys among `names` that this node's file sets to a value other than the default, as text."""
         found: dict[str, str] = {}
         for name, value in self.values.items():
             if name in names and value is not None and value != KEYS[name].default:
@@ -96,7 +101,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def of(self, role: str) -> NodeConfig:
-        """What configures one role of this process: the listeners are those of that role alone."""
+        """The configuration of one role of this process, with the listeners of that role only."""
         if role == self.role:
             return self
 
@@ -108,13 +113,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kafka_listeners(self) -> tuple[Listener, ...]:
-        """Where a broker speaks Kafka's protocol: everywhere else."""
+        """The listeners of Kafka's protocol: all of a broker's that are not gRPC."""
         grpc = self.grpc_listeners
         return tuple(each for each in self.listeners if each not in grpc)
 
     @property
     def grpc_listeners(self) -> tuple[Listener, ...]:
-        """Where this node speaks gRPC: a controller everywhere."""
+        """The gRPC listeners: all of a controller's."""
         if self.role == CONTROLLER:
             return self.listeners
         controllers = self.controller_listener if self.role == COMBINED else None
@@ -124,7 +129,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def inter_broker_listener(self) -> Listener | None:
-        """The registered one through which other brokers follow; None: the names do not lead to one."""
+        """The advertised listener that other brokers fetch through; None if the configured names match
+        none."""
         kafka = [each for each in self.advertised if not each.name.startswith(GRPC_LISTENER)]
         name = cast("str | None", self.values["inter.broker.listener.name"])
         if name:
@@ -137,7 +143,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return next(iter(found), None)
 
     def controller(self, cluster_id: str, bootstrap: tuple[Record, ...]) -> ControllerConfig:
-        """What a controller's core is configured with; both arguments come from its formatted directory."""
+        """The configuration of a controller's core; both arguments come from its formatted directory."""
         return ControllerConfig(
             cluster_id=cluster_id,
             node_id=self.node_id,
@@ -156,7 +162,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 )
                 for each in self.advertised
             ),
-            # Without a character it is no secret: there are no tokens then, as with Kafka.
+            # An empty value is not a secret: delegation tokens are then disabled, as in Kafka.
             delegation_token_secret_key=cast("str | None", self.values["delegation.token.secret.key"])
             or None,
             delegation_token_max_lifetime_ms=self.number("delegation.token.max.lifetime.ms"),
@@ -179,7 +185,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _metadata_replica(self, defaults: MetadataReplicaConfig) -> MetadataReplicaConfig:
-        """How this node follows the metadata log, whatever its role."""
+        """The configuration of this node's replica of the metadata log, in any role."""
         return replace(
             defaults,
             metadata_log_max_record_bytes_between_snapshots=self.number(
@@ -190,8 +196,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def voter_endpoints(self) -> tuple[Endpoint, ...]:
-        """What a voters' record is to say of this controller, with listener names in upper case as Kafka has
-        them; none where its listeners lead nowhere, or of a broker."""
+        """This controller's endpoints for the voters record, with listener names in upper case as in Kafka;
+        empty for a broker, and if other machines cannot reach its listeners."""
         advertised = () if self.role == BROKER else self.of(CONTROLLER).advertised
         if any(each.leads_nowhere for each in advertised):
             return ()
@@ -199,19 +205,20 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def generates_broker_id(self) -> bool:
-        """Whether a broker may find its id by itself (S0.28)."""
+        """True if a broker may obtain its id by itself (S0.28)."""
         return self.values["broker.id.generation.enable"] == "true"
 
     @property
     def binding_key(self) -> str | None:
-        """What the cluster is to remember this broker's id by (S0.25); None: nothing."""
+        """The key to which the cluster binds this broker's id (S0.25); None if it is not bound."""
         if not self.generates_broker_id:
             return None
         key = self.text("broker.id.binding.key")
         return self.advertised[0].host if key == "host" else key
 
     def with_host_name(self, host_name: Callable[[], str]) -> NodeConfig:
-        """The same, where what is advertised without a host has this machine's name (as Kafka does it)."""
+        """The configuration with this machine's name as the host of advertised listeners without one, as in
+        Kafka."""
         if all(each.host for each in self.advertised):
             return self
         host = host_name()
@@ -219,14 +226,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, advertised=advertised)
 
     def with_node_id(self, node_id: int) -> NodeConfig:
-        """The same with an id that was found, not configured. Raises ConfigError for a controller's id."""
+        """The configuration with an id that was obtained, not configured. Raises ConfigError for a
+        controller's id."""
         check_membership(self.role, node_id, self.voters)
         return replace(self, node_id=node_id, values={**self.values, "node.id": node_id})
 
     def broker(
         self, cluster_id: str, directories: tuple[bytes, ...], features: tuple[BrokerFeature, ...]
     ) -> BrokerConfig:
-        """What a broker's core is configured with. Raises ConfigError if the values do not fit together."""
+        """The configuration of a broker's core. Raises ConfigError if values contradict each other."""
         config = BrokerConfig(
             node_id=self.node_id,
             cluster_id=cluster_id,
@@ -256,14 +264,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return config
 
     def coordinators(self) -> CoordinatorConfig:
-        """What a broker's coordinators and their internal topics are configured with. Raises ConfigError if
-        the values do not fit together."""
+        """The configuration of a broker's coordinators and their internal topics. Raises ConfigError if
+        values contradict each other."""
         check_group_keys(self.number)
         return coordinator_config(self.number, self.text)
 
     def replicas(self) -> ReplicaConfig:
-        """What a broker's replicas are configured with. Raises ConfigError if the values do not fit
-        together."""
+        """The configuration of a broker's replicas. Raises ConfigError if values contradict each other."""
         followed = self.inter_broker_listener
         config = ReplicaConfig(
             broker_id=self.node_id,
@@ -318,12 +325,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def process_rng() -> random.Random:
-    """The process's own randomness, seeded by the operating system; handed to everything that draws."""
+    """The process's random generator, seeded by the operating system, for everything that draws numbers."""
     return random.Random(random.SystemRandom().getrandbits(128))
 
 
 def check_membership(role: str, node_id: int, voters: tuple[Voter, ...]) -> None:
-    """Raises ConfigError where a node's id contradicts the static voters."""
+    """Raises ConfigError if a node's id and role contradict the static voters."""
     ids = sorted(voter.node_id for voter in voters)
     if role != BROKER and voters and node_id not in ids:
         raise ConfigError(
@@ -335,5 +342,5 @@ def check_membership(role: str, node_id: int, voters: tuple[Voter, ...]) -> None
 
 
 def unbounded(value: Value) -> int | None:
-    """A number for which -1 says that there is no bound."""
+    """A number; None for -1, which means no limit."""
     return None if value == -1 else cast(int, value)

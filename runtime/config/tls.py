@@ -1,4 +1,7 @@
-"""Which PEM files a listener or a client uses, by the ssl.* keys. Reads none of the files."""
+"""Which PEM files a listener or a client uses, from the ssl.* keys.
+
+Owns the names of the files. Does not read them: `runtime.tls` does.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from metaquorum.runtime.errors import ConfigError
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """PEM files: own key and chain in one, CAs in the other. `client_auth`: a server asks for a
-    certificate that one of the CAs signed, and takes no one without."""
+    """PEM files: one with the own key and certificate chain, one with CAs. `client_auth`: a server requires a
+    client certificate that one of the CAs signed."""
 
     keystore: Path | None = None
     truststore: Path | None = None
@@ -22,7 +25,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tls_files(values: Mapping[str, Value]) -> TlsFiles:
-    """What the keys of a configuration say. Raises ConfigError for a store that is not a PEM file."""
+    """The files that a configuration names. Raises ConfigError for a store that is not a PEM file."""
     for store in ("ssl.keystore", "ssl.truststore"):
         kind = values[f"{store}.type"]
         if values[f"{store}.location"] and kind != "pem":
@@ -40,7 +43,7 @@ def tls_files(values: Mapping[str, Value]) -> TlsFiles:
 
 
 def check_tls(tls: TlsFiles, *, serves_tls: bool) -> None:
-    """Raises ConfigError where the files do not fit the listeners. `serves_tls`: one of them is SSL."""
+    """Raises ConfigError if files that the listeners need are missing. `serves_tls`: a listener is SSL."""
     if serves_tls and tls.keystore is None:
         raise ConfigError(
             "a listener is SSL, but ssl.keystore.location is missing: set it to the PEM file with the key "

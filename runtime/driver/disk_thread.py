@@ -1,8 +1,8 @@
-"""The one thread that waits for the disk, so that the loop never does: the quorum state, and syncs of the log
-where the disk makes none by itself.
+"""The thread that waits for the disk, so that the loop never does: it writes the quorum state, and syncs the
+log if the disk has no background sync.
 
-Owns the thread and its queue. What it runs is given to it; a failure comes back as an exception, after which
-nothing more is run (a failed sync is never retried).
+Owns the thread and its queue. Does not know what it runs: callers submit functions. A failure arrives as an
+exception, after which nothing more runs (a failed sync is never retried).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable
 
 QUEUE_MAX = 1024
-"""Work that waits for the disk: a sync in flight and the votes of a few epochs. More is a bug."""
+"""The most queued work: one sync in progress and the votes of a few epochs. More is a bug."""
 
 Work = Callable[[], object]
 Done = Callable[[BaseException | None], None]
 
 
 class DiskThread:
-    """Runs work in the order in which it was given; `done` is called on the loop."""
+    """Runs work in the order of submission, then calls `done` on the loop with the exception or None."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -30,17 +30,17 @@ class DiskThread:
         self._thread.start()
 
     def submit(self, work: Work, done: Done) -> None:
-        """Queues `work`. Raises queue.Full when the disk is hopelessly behind."""
+        """Queues `work`. Raises queue.Full if QUEUE_MAX is reached."""
         if self._queue.qsize() >= QUEUE_MAX:
             raise queue.Full
         self._queue.put((work, done))
 
     def fail(self, failure: BaseException) -> None:
-        """What the disk has refused elsewhere: work that has not begun is not run, and ends with this."""
+        """Reports a failure of the disk elsewhere: queued work does not run and ends with this exception."""
         self._failure = self._failure or failure
 
     def close(self) -> None:
-        """Lets the work in the queue finish, and ends the thread."""
+        """Finishes the queued work and ends the thread."""
         self._queue.put(None)
         self._thread.join()
 
@@ -58,4 +58,4 @@ class DiskThread:
             try:
                 self._loop.call_soon_threadsafe(done, self._failure)
             except RuntimeError:
-                return  # the loop is closed: no one is left to hear it
+                return  # the loop is closed, and with it the node

@@ -1,11 +1,11 @@
 """Drives one node (a controller's or a broker's) on an asyncio loop: events in, effects out, in order.
 
-Owns the wake-ups that a scheduler asks for, the hand-over to the disk thread and the snapshots' worker, and
-how the process ends. Knows nothing of what events mean: a node is a pure object, and effects that are not
-about the replica go to a hook.
+Owns the wake-ups for the scheduler, the hand-over to the disk thread and to the snapshots' worker, and how
+the process ends. Knows nothing of what events mean: a node is a pure object, and effects that are not about
+the replica go to a hook.
 
-Group commit needs nothing more than this order: all events that have arrived are handled, then one sync is
-started; whatever is appended while it runs is covered by the next one.
+This order provides group commit: the driver handles all events that have arrived, then starts one sync; the
+next sync covers whatever is appended while it runs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class Node(Protocol):
-    """ControllerNode and BrokerNode."""
+    """Implemented by ControllerNode, BrokerNode and CombinedNode."""
 
     def start(self, now_ms: int, wall_ms: int) -> list[Any]: ...
 
@@ -67,15 +67,16 @@ class Node(Protocol):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a driver stopped. `reason` is the process's last line."""
+    """How a driver stopped. `reason` is the last line that the process logs."""
 
     reason: str
     failed: bool
 
 
 class Driver:
-    """See the module. `on_effect` gets what is not the replica's; `after_step` runs behind every step;
-    `load` says how many clients wait for an answer; `watch` counts for metrics, None: no one looks."""
+    """See the module. `on_effect` gets effects that are not about the replica; `after_step` runs after every
+    step; `load` returns the number of clients that wait for a response; `watch` counts for metrics, None:
+    none."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -141,19 +142,19 @@ class Driver:
     # --- from outside, on the loop's thread
 
     def submit(self, event: Any) -> bool:
-        """Takes an event from outside; False, and nothing happens, when the inbox is full (BUSY)."""
+        """Queues a request from outside; returns False if the inbox is full (BUSY)."""
         if not self._scheduler.submit(event):
             return False
         self._queued()
         return True
 
     def post(self, event: Any) -> None:
-        """Takes an event that answers what this node asked for; what it asks bounds their number."""
+        """Queues a response to this node's own request; the number of requests bounds these events."""
         self._scheduler.post(event)
         self._queued()
 
     def take_transport_event(self, event: Any) -> bool:
-        """The transport's sink: requests of others are bounded, answers to ours are always taken."""
+        """The transport's sink: bounds requests of others, always accepts responses to this node's."""
         if type(event) is RaftRequestArrived:
             return self.submit(event)
         if not self._ended.done():
@@ -161,7 +162,7 @@ class Driver:
         return True
 
     def start(self) -> None:
-        """Begins; the node's first effects are carried out before this returns."""
+        """Starts the node; carries out its first effects before it returns."""
         now_ms, begun_ns = self._clock.monotonic_ms(), time.monotonic_ns()
         self._guarded(lambda: self._carry_out(self.node.start(now_ms, self._clock.wall_ms())))
         if not self._ended.done():
@@ -169,21 +170,21 @@ class Driver:
             self._finish_step(now_ms, begun_ns)
 
     def hand_over(self, handlers: Mapping[type, Callable[[Any], None]]) -> None:
-        """Effects of these types go to their handlers instead of `on_effect`. Call it before `start`."""
+        """Routes effects of these types to their handlers instead of `on_effect`. Call it before `start`."""
         self._handlers |= handlers
 
     async def wait(self) -> Ending:
-        """Returns when the node has stopped or the process cannot go on."""
+        """Returns once the node has stopped or the process cannot continue."""
         return await asyncio.shield(self._ended)
 
     def end(self, reason: str, *, failed: bool) -> None:
-        """Stops at once, without asking the node."""
+        """Stops at once, without an orderly shutdown of the node."""
         if not self._ended.done():
             self._scheduler.stopped = True
             self._ended.set_result(Ending(reason=reason, failed=failed))
 
     async def close(self) -> None:
-        """Ends the timer, the tasks and both threads. The store is the caller's."""
+        """Ends the timer, the tasks and both threads. The caller closes the store."""
         self.end("closed", failed=False)
         _log.debug("the loop's work: %s", self.statistics)
         for handle in (self._soon, self._wake):
@@ -195,7 +196,7 @@ class Driver:
 
     @property
     def waiting(self) -> int:
-        """Events in the inbox."""
+        """Number of events in the inbox."""
         return len(self._scheduler)
 
     @property
@@ -204,7 +205,7 @@ class Driver:
 
     @property
     def snapshots_loaded(self) -> int:
-        """Fetched ones that took the place of the log."""
+        """Number of fetched snapshots that replaced the log."""
         return self._snapshots.loaded
 
     # --- steps, when the scheduler asks for them
@@ -216,8 +217,8 @@ class Driver:
             self._plan()
 
     def _plan(self) -> None:
-        """A wake-up at the scheduler's time. A timer that is set for an earlier one stays: most deadlines
-        move on before they come, and setting it again costs more than a look that finds nothing."""
+        """Sets a timer for the scheduler's next step. An earlier timer stays: most deadlines move before they
+        are reached, and resetting the timer costs more than a wake-up with nothing to do."""
         due_ms = self._scheduler.due_ms
         if due_ms is None or self._soon is not None or self._ended.done():
             return
@@ -233,7 +234,7 @@ class Driver:
         self._wake = self._loop.call_later(max(delay_ms, 0) / 1000, self._look)
 
     def _look(self) -> None:
-        """The timer: a step, if there is one to take by now."""
+        """Called by the timer: takes a step if one is due."""
         self._wake = None
         due_ms = self._scheduler.due_ms
         if due_ms is None or self._soon is not None:
@@ -273,7 +274,7 @@ class Driver:
         begun_ns = 0 if watch is None else time.monotonic_ns()
         self._carry_out(self.node.handle(event, now_ms=now_ms, wall_ms=wall_ms))
         if is_last and self._sync.wanted:
-            # What follows in this step is this node's own, such as a read for its image: it can wait.
+            # The rest of this step, such as a read for this node's image, can wait for the sync to start.
             self._sync.start()
         if watch is not None:
             watch.handled(begun_ns)
@@ -303,7 +304,7 @@ class Driver:
                 handler(effect)
 
     def _guarded(self, work: Callable[[], bool | None]) -> bool | None:
-        """What `work` returns. Whatever goes wrong in it ends the process in one line."""
+        """Returns the result of `work`. An exception in it ends the process with one line."""
         try:
             return work()
         except DiskError as error:

@@ -1,8 +1,8 @@
-"""Makes the log durable, one sync after another, while the loop goes on.
+"""Makes the log durable, one sync after another, while the loop continues.
 
-Owns when a sync may begin, and which way it takes: in the background where the disk offers that, else on the
-disk thread. Whatever is appended while one is under way is covered by the next (group commit). Knows nothing
-of Raft: it reports an end offset, or the failure after which nothing is synced any more.
+Owns when a sync starts and how: in the background if the disk supports that, otherwise on the disk thread.
+The next sync covers whatever is appended during one (group commit). Knows nothing of Raft: it reports an end
+offset, or the failure after which it syncs no more.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from metaquorum.storage.errors import StorageError
 from metaquorum.storage.log.log import SyncTicket
 
 Synced = Callable[[int, float], None]
-"""Takes the offset up to which the log is durable, and how long the sync took, in ms."""
+"""Called with the offset up to which the log is durable, and the duration of the sync in ms."""
 
 
 class LogSync:
-    """`failed` is called with what a sync raised, once. Everything is called on the loop's thread."""
+    """`failed` is called once, with the exception of a sync. All calls are on the loop's thread."""
 
     def __init__(
         self,
@@ -40,21 +40,21 @@ class LogSync:
         self._synced = synced
         self._failed = failed
         self.wanted = False
-        """Whether the log has more than the last sync covers."""
+        """True if the log has records that no sync covers yet."""
         self._running = self._closed = False
         self._ticket: SyncTicket | None = None
-        """Under way in the background, since `_begun_ns`."""
+        """The sync in progress in the background, started at `_begun_ns`."""
         self._begun_ns = 0
         self._background = store.background_sync()
         if self._background is not None:
             self._loop.add_reader(self._background.fileno(), self._look)
 
     def appended(self) -> None:
-        """The log has more than the last sync covers."""
+        """Notes that the log has new records."""
         self.wanted = True
 
     def start(self) -> None:
-        """Begins a sync if there is something to sync and none is under way."""
+        """Starts a sync if there are unsynced records and none is in progress."""
         if self._running or self._closed or not self.wanted:
             return
         ticket = self._store.prepare_sync()
@@ -66,13 +66,13 @@ class LogSync:
             if background is not None and ticket.begin(background):
                 self._ticket, self._begun_ns = ticket, time.monotonic_ns()
                 return
-        except StorageError as error:  # also where a write has failed since, and ended this node
+        except StorageError as error:  # also if a write has failed meanwhile and ended this node
             self._fail(error)
             return
         self._start_on_thread(ticket)
 
     async def close(self) -> None:
-        """Begins no further syncs, and waits for one in the background. The thread is the caller's."""
+        """Starts no more syncs, and waits for one in the background. The caller closes the thread."""
         self._closed = True
         background, self._background = self._background, None
         if background is None:
@@ -122,6 +122,6 @@ class LogSync:
         self.start()
 
     def _fail(self, failure: BaseException) -> None:
-        """Nothing is written any more: `_running` stays, and the thread runs nothing."""
+        """No more syncs: `_running` stays True, and the thread runs nothing."""
         self._thread.fail(failure)
         self._failed(failure)

@@ -1,8 +1,8 @@
 """Decides when a node's driver takes its next step and which events are in it.
 
-Owns the inbox, the length of a step, the linger that gathers requests under load, and the guard against
-gaps, in which a process stood still and the silence of others proves nothing. The driver and the simulator
-run this very class. Pure: it asks a clock that it is given, and knows no loop, no disk and no effect.
+Owns the inbox, the length of a step, the linger that gathers requests under load, and the handling of gaps,
+in which the process did not run and silence of others proves nothing. The driver and the simulator run this
+same class. Pure: reads only an injected clock. Knows no loop, no disk and no effect.
 """
 
 from __future__ import annotations
@@ -21,38 +21,37 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of a step. Durations in ms."""
 
     inbox_max_events: int = 20_000
-    """Requests of others are refused beyond."""
+    """Requests of others beyond this number are refused."""
     step_max_events: int = 256
     step_max_ms: int = 20
-    """Events handled, and time spent, before sockets and timers get a turn."""
+    """The most events of a step, and the longest duration, before sockets and timers get a turn."""
     linger_from: int = 12
-    """From this many clients that wait for an answer, a step waits for more events. A round of replication
-    costs every node the same, however much is in it: bursts halve the processor time of a write."""
+    """If at least this many clients wait for a response, a step waits for more events. A round of replication
+    costs every node the same regardless of its size: bursts halve the processor time per write."""
     linger_enough: int = 24
-    """A step that waits ends its wait at this many events; followers and clients would have nothing to do
-    meanwhile."""
+    """A waiting step starts at this many events; waiting longer would leave followers and clients idle."""
     linger_ms: int = 2
-    """A step waits on while events keep coming, and looks for them at this interval."""
+    """The interval at which a waiting step checks for new events; it starts once none has arrived."""
     linger_max_ms: int = 8
     gap_ms: int = 200
-    """A step that comes this much too late, or takes this long, is a gap."""
+    """A step that is late by more than this, or takes longer, is a gap."""
     gap_settle_ms: int = 250
-    """The time after a gap that sockets need to bring what waited in them to the inbox. Until then no
-    silence is judged, and the inbox does not count as drained."""
+    """Time after a gap in which sockets deliver the data that waited in them. Until then the silence of
+    others does not count, nor does the inbox count as drained."""
 
 
 class Runner(Protocol):
-    """A node, and the shell that carries its effects out before a call returns."""
+    """A node, and the code that carries out its effects before a call returns."""
 
     def handle(self, event: Any, now_ms: int, wall_ms: int) -> None: ...
 
     def settle(self, now_ms: int, wall_ms: int) -> None:
-        """What follows from all events of a step together; called once behind them."""
+        """Handles the consequences of all events of a step together; called once after them."""
 
     def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None: ...
 
     def stalled(self, gap_ms: int, until_ms: int) -> None:
-        """There was a gap, and until then the silence of others proves nothing."""
+        """There was a gap of `gap_ms`; until `until_ms` the silence of others proves nothing."""
 
     def next_deadline_ms(self) -> int | None: ...
 
@@ -60,9 +59,10 @@ class Runner(Protocol):
 class Scheduler:
     """Call `began` when the node has started, `post` or `submit` for each event, and `step` at `due_ms`.
 
-    Every event is handled, in the order in which it came. A node's tick comes when its deadline has passed
-    and the step's events are handled; never while a gap is being made up for, unless an event makes the step.
-    An exception of the runner ends the node: call nothing more. `waiting_clients` says how many wait.
+    Every event is handled, in order of arrival. The node's tick follows when its deadline has passed and the
+    step's events are handled; while the node recovers from a gap, only a step that has events includes a
+    tick. After an exception of the runner the node has ended: call nothing more. `waiting_clients` returns
+    the number of clients that wait for a response.
     """
 
     def __init__(
@@ -75,30 +75,31 @@ class Scheduler:
         self.config = config
         self.statistics = LoopStatistics()
         self.due_ms: int | None = None
-        """When `step` is to be called, on the clock; in the past or now: at once. None: an event decides."""
+        """When to call `step`, on the clock; if that is not in the future, at once. None: after the next
+        event."""
         self.now_ms = clock.monotonic_ms()
-        """What the clock showed when it was last looked at."""
+        """The last time read from the clock."""
         self.stopped = False
         self.stepping = False
-        """A step is being taken: `due_ms` is known again when it ends."""
+        """True during a step; `due_ms` is valid again when it ends."""
         self._runner = runner
         self._clock = clock
         self._waiting_clients = waiting_clients
         self._inbox: deque[Any] = deque()
         self._linger_until_ms: int | None = None
         self._seen = 0
-        """Events in the inbox when the linger looked last."""
+        """Number of events in the inbox at the last check of the linger."""
         self._settled_ms = 0
-        """No silence is judged before."""
+        """Until this time the silence of others does not count, because of a gap."""
 
     def __len__(self) -> int:
-        """Events in the inbox."""
+        """Number of events in the inbox."""
         return len(self._inbox)
 
     # ---- events
 
     def submit(self, event: Any) -> bool:
-        """Takes an event that others ask for; False, and nothing happens, when the inbox is full (BUSY)."""
+        """Queues a request from outside; returns False if the inbox is full (BUSY)."""
         if self.stopped or len(self._inbox) >= self.config.inbox_max_events:
             self.statistics.refused += 1
             return False
@@ -106,7 +107,7 @@ class Scheduler:
         return True
 
     def post(self, event: Any) -> None:
-        """Takes an event that answers what this node asked for; what it asks bounds their number."""
+        """Queues a response to this node's own request; the number of requests bounds these events."""
         inbox = self._inbox
         inbox.append(event)
         if self.stepping:
@@ -128,7 +129,7 @@ class Scheduler:
         self._plan(self.now_ms, deadline_ms)
 
     def step(self) -> bool:
-        """Takes the step that is due; False, and nothing happens, while it waits for more events."""
+        """Takes the step that is due; returns False if it still waits for more events."""
         clock, runner = self._clock, self._runner
         begun_ms = self.now_ms = clock.monotonic_ms()
         if self.stopped or (self._linger_until_ms is not None and self._lingers_on(begun_ms)):
@@ -139,7 +140,7 @@ class Scheduler:
         now_ms = self._handle_inbox(begun_ms)
         if self.stopped:
             return True
-        # Before the tick: what came meanwhile may still be in the sockets.
+        # Before the tick, because data that arrived during the step may still be in the sockets.
         stalled = now_ms > begun_ms and self._note_gap(now_ms - begun_ms, now_ms)
         deadline_ms = runner.next_deadline_ms()
         if deadline_ms is not None and deadline_ms <= now_ms:
@@ -155,7 +156,7 @@ class Scheduler:
         return True
 
     def _handle_inbox(self, now_ms: int) -> int:
-        """As many events as a step may have; what the clock shows behind them."""
+        """Handles up to `step_max_events` events; returns the time after them."""
         inbox, handle, clock = self._inbox, self._runner.handle, self._clock
         wall_ms, until_ms = clock.wall_ms(), now_ms + self.config.step_max_ms
         left = self.config.step_max_events
@@ -176,7 +177,7 @@ class Scheduler:
         config = self.config
         self._linger_until_ms = None
         if not self._inbox:
-            # What is overdue may not be judged before the gap is made up for: a tick would only spin.
+            # Overdue deadlines wait until the node has recovered from the gap: a tick before would only spin.
             settling = deadline_ms is not None and self._settled_ms > now_ms
             self.due_ms = max(deadline_ms or 0, self._settled_ms) if settling else deadline_ms
         elif self._waiting_clients() >= config.linger_from and len(self._inbox) < config.linger_enough:
@@ -190,7 +191,7 @@ class Scheduler:
         self.due_ms = now_ms + self.config.linger_ms
 
     def _lingers_on(self, now_ms: int) -> bool:
-        """Whether the step waits: it is too early to look, or events keep coming and there is time."""
+        """True if the step still waits: the next check is not due, or new events arrive and there is time."""
         until_ms = self._linger_until_ms
         if until_ms is None or self.due_ms is None:
             return False
@@ -205,8 +206,8 @@ class Scheduler:
     # ---- gaps
 
     def _note_gap(self, gap_ms: int, now_ms: int) -> bool:
-        """Whether this time without a look at the sockets is a gap. Lateness is judged before anything else
-        moves `due_ms`."""
+        """True if this time without reading the sockets is a gap. Call it before anything else changes
+        `due_ms`."""
         statistics = self.statistics
         statistics.longest_gap_ms = max(statistics.longest_gap_ms, gap_ms)
         if gap_ms <= self.config.gap_ms:

@@ -1,7 +1,7 @@
-"""Snapshots off the loop: written, served in chunks, and loaded when a leader has sent one.
+"""Snapshots off the loop: writes them, serves them in chunks, and loads one that a leader has sent.
 
-Owns the thread that encodes and loads images, and its pace. What it finds out comes back as an event, on the
-loop; what it cannot do ends the process. Knows no record: a codec makes batches of an image and back.
+Owns the thread that encodes and loads images, and its pace. Results arrive as events on the loop; failures
+end the process. Knows no record: a codec converts an image to batches and back.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from metaquorum.storage.types import LogPosition
 
 SNAPSHOT_PAUSE = 2
 SNAPSHOT_PAUSE_MAX_S = 0.02
-"""How much longer than its work the worker pauses between two batches of a snapshot, and how long at most."""
+"""The worker pauses after each batch of a snapshot for SNAPSHOT_PAUSE times as long as it worked, and at most
+for SNAPSHOT_PAUSE_MAX_S seconds."""
 
 _log = logging.getLogger(__name__)
 
 
 class SnapshotCodec(Protocol):
-    """How an image, and what is said of voters, becomes a snapshot's batches, and how the image comes back;
-    called on the worker."""
+    """Converts an image and the voters to a snapshot's batches, and a snapshot file to an image; called on
+    the worker's thread."""
 
     def encode(
         self, image: MetadataImage, position: LogPosition, timestamp_ms: int, voters: VotersAt
@@ -46,7 +47,7 @@ class SnapshotCodec(Protocol):
 
 def paced(batches: Iterable[bytes]) -> Iterator[bytes]:
     """The batches of a snapshot, with a pause after each that is twice as long as the work: the worker shares
-    the interpreter with the loop, and three controllers write theirs at the same time."""
+    the interpreter with the loop, and three controllers write their snapshots at the same time."""
     begun_s = time.thread_time()
     for batch in batches:
         yield batch
@@ -55,7 +56,8 @@ def paced(batches: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class SnapshotWorker:
-    """`post` takes the events, `fail` the last line of a process that cannot go on, `respond` the answers."""
+    """`post` takes the events, `fail` the last line of a process that cannot continue, `respond` the
+    responses."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class SnapshotWorker:
         watch: NodeStatistics | None,
     ) -> None:
         self.loaded = 0
-        """Fetched snapshots that took the place of the log."""
+        """Number of fetched snapshots that replaced the log."""
         self._store = store
         self._codec = codec
         self._clock = clock
@@ -89,11 +91,11 @@ class SnapshotWorker:
         await self._loop.run_in_executor(None, self._thread.shutdown)
 
     def serve(self, effect: RespondWithSnapshotChunk) -> None:
-        """Answers with a chunk of a snapshot, or with why there is none."""
+        """Responds with a chunk of a snapshot, or with an error."""
         self._spawn(self._serve(effect))
 
     def write(self, effect: WriteSnapshot[MetadataImage]) -> None:
-        """Writes the image; `SnapshotWritten` follows."""
+        """Writes the image in the background; `SnapshotWritten` follows."""
         self._spawn(self._write(effect))
 
     def finish(self, effect: FinishSnapshot) -> None:
@@ -101,7 +103,7 @@ class SnapshotWorker:
         self._spawn(self._finish(effect))
 
     async def _serve(self, effect: RespondWithSnapshotChunk) -> None:
-        # On another thread than the one that may just be writing a snapshot for seconds.
+        # Not on the worker's thread, which may take seconds to write a snapshot.
         try:
             response = await self._loop.run_in_executor(None, self._store.fill_snapshot_chunk, effect)
         except StorageError as error:
@@ -130,7 +132,7 @@ class SnapshotWorker:
         def load() -> tuple[MetadataImage, VotersAt]:
             path = self._store.partial_snapshot(effect.snapshot, effect.size_bytes)
             image, voters = self._codec.load(Path(path), effect.snapshot), self._store.voters_in(path)
-            self._store.finish_snapshot(effect.snapshot)  # only a good one gets its final name
+            self._store.finish_snapshot(effect.snapshot)  # only a snapshot that loads gets its final name
             return image, voters
 
         try:

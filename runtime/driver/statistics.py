@@ -1,4 +1,7 @@
-"""Counts of a driver's loop. Values only."""
+"""Counts of a driver's loop, for status and benchmarks.
+
+Owns the values only. Does not know Kafka's metrics: `runtime.metrics` counts those.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import msgspec
 
 
 class LoopStatistics(msgspec.Struct):
-    """What the loop has done; for status and benchmarks. Times in ms."""
+    """Counts since the loop started. Times in ms."""
 
     events: int = 0
     steps: int = 0

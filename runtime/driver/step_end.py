@@ -1,7 +1,7 @@
-"""What is put off to the end of a driver's step, so that it is done once for all that the step brings.
+"""Work that is deferred to the end of a driver's step, to do it once for everything in the step.
 
-Owns when that is. Knows nothing of what is done then: a system call that wakes another thread or process,
-which may take the processor at once.
+Owns when that is. Knows nothing of the work: it is a system call that wakes another thread or process, which
+may take the processor at once.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from typing import Protocol
 
 
 class Flushed(Protocol):
-    """Something that gathers while a step is taken."""
+    """An object that gathers work during a step."""
 
     def flush(self) -> None: ...
 
 
 class StepEnd:
-    """`gathers`: a step is being taken."""
+    """`gathers` is True during a step."""
 
     def __init__(self) -> None:
         self.gathers = False
         self._waiting: list[Flushed] = []
 
     def begin(self) -> None:
-        """A step begins."""
+        """Called when a step begins."""
         self.gathers = True
 
     def add(self, gathered: Flushed) -> None:
-        """`gathered` is flushed when the step has ended, once for each time it is added."""
+        """Flushes `gathered` at the end of the step, once per call."""
         self._waiting.append(gathered)
 
     def come(self) -> None:
-        """The step has ended."""
+        """Called when the step has ended: flushes everything that was added."""
         self.gathers = False
         waiting, self._waiting = self._waiting, []
         for each in waiting:

@@ -1,7 +1,7 @@
-"""The name that a client's certificate gives, and the rules that make a principal of it (KIP-371).
+"""The name in a client's certificate, and the rules that turn it into a principal (KIP-371).
 
-Owns the distinguished name as Kafka has it (RFC 2253, as Java writes it), read out of the certificate itself:
-what TLS tells of it has lost the types. The signature is TLS's to check.
+Owns the distinguished name in Kafka's form (RFC 2253, as Java writes it), read from the certificate itself,
+because the name that TLS reports has lost the types. Does not verify the signature: TLS does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPECIAL = re.compile(r'([,+"\\<>;=])')
 
 
 class CertificateError(ValueError):
-    """A certificate that cannot be read, or names no user."""
+    """A certificate that cannot be read or does not name a user."""
 
 
 class _Value(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class _Value(msgspec.Struct, frozen=True):
 
 
 def _values(data: bytes) -> Iterator[_Value]:
-    """The values in DER, one after the other."""
+    """The values in a DER encoding, in order."""
     at = 0
     while at < len(data):
         try:
@@ -58,7 +58,7 @@ def _values(data: bytes) -> Iterator[_Value]:
 
 
 def distinguished_name(certificate: bytes) -> str:
-    """The subject of a certificate in DER. Raises CertificateError."""
+    """The subject of a DER certificate. Raises CertificateError."""
     try:
         (whole,) = _values(certificate)
         body = [*_values(next(_values(whole.content)).content)]
@@ -109,7 +109,7 @@ _GROUP = re.compile(r"\\(.)|\$(\d)")
 
 class _Rule(msgspec.Struct, frozen=True):
     pattern: re.Pattern[str] | None
-    """None: DEFAULT, the whole name."""
+    """None for DEFAULT: the whole name."""
     replacement: str = ""
     case: str = ""
 
@@ -124,7 +124,7 @@ class _Rule(msgspec.Struct, frozen=True):
 
 
 class PrincipalRules:
-    """`ssl.principal.mapping.rules`, the first that fits counts. Raises ConfigError."""
+    """The rules of `ssl.principal.mapping.rules`; the first that matches applies. Raises ConfigError."""
 
     def __init__(self, text: str) -> None:
         self._rules: list[_Rule] = []
@@ -141,11 +141,11 @@ class PrincipalRules:
             rest = after.removeprefix(",").lstrip()
 
     def user(self, name: str) -> str | None:
-        """The user for a distinguished name; None: no rule fits."""
+        """The user for a distinguished name; None if no rule matches."""
         return next((user for rule in self._rules if (user := rule.apply(name)) is not None), None)
 
     def user_of(self, certificate: bytes) -> str:
-        """The user whom a certificate in DER names. Raises CertificateError, also where no rule fits."""
+        """The user that a DER certificate names. Raises CertificateError, also if no rule matches."""
         name = distinguished_name(certificate)
         user = self.user(name)
         if user is None:

@@ -1,4 +1,7 @@
-"""A JAAS line of a configuration: the login module and its options. Owns the syntax."""
+"""A JAAS line of a configuration: the login module and its options.
+
+Owns the syntax. Does not know which options a mechanism needs: `listeners` and `logins` do.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,15 @@ _ESCAPE = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True)
 class JaasLine:
-    """`module` is the class; `options` hold secrets."""
+    """`module` is the name of the class; `options` may contain secrets."""
 
     module: str
     options: Mapping[str, str] = field(repr=False)
 
 
 def parse_jaas(key: str, text: str) -> JaasLine:
-    """The one entry of a line. Raises ConfigError, which never shows the line: it holds secrets."""
+    """Parses a line with one entry. Raises ConfigError, whose text never contains the line: it holds
+    secrets."""
     head = _HEAD.match(text)
     if head is None:
         raise ConfigError(f'{key} is not a JAAS line: write MODULE required name="value" ...;')

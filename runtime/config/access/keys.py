@@ -1,4 +1,7 @@
-"""Keys about who may come in and what they may do."""
+"""The part of the table of keys about TLS, logins and authorization.
+
+Owns these rows only. Does not know keys of single listeners (`listeners`), nor what a value leads to.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""How clients of each Kafka listener say who they are, out of the keys and `listener.name.*`. Reads no file.
+"""How clients of each Kafka listener authenticate, from the configured keys and `listener.name.*`.
 
-Owns which keys a listener may have for itself, and that a listener which asks for a login has all it needs.
+Owns which keys a listener may have of its own, and that a listener that requires a login has all it needs.
+Does not read a file: `runtime.kafka.auth` reads the keys of tokens, `runtime.tls` the certificates.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ _OWN_OF_A_LISTENER = (
     "ssl.principal.mapping.rules",
     *(key.name for key in ACCESS if key.name.startswith("sasl.oauthbearer.")),
 )
-"""Keys that a listener may have under `listener.name.NAME.`."""
+"""Keys that a listener may set under `listener.name.NAME.`."""
 _OF_A_MECHANISM = (_JAAS, "connections.max.reauth.ms", _VALIDATOR)
 _KEYS: dict[str, Key] = {key.name: key for key in (*ACCESS, *TLS, *DATA)}
 
 
 class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What OAUTHBEARER's tokens must be; the keys are in `file`, a JWK set."""
+    """Requirements for OAUTHBEARER tokens; `file` is a JWK set with the keys."""
 
     file: Path
     audience: tuple[str, ...]
@@ -64,8 +65,8 @@ class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerAccess:
-    """One listener. Without `mechanisms` there is no login. `passwords` are PLAIN's, by user; `max_reauth_ms`
-    is by mechanism; `client_auth`: `none`, `requested` or `required`."""
+    """The access to one listener. Without `mechanisms` there is no login. `passwords` are those of PLAIN, by
+    user; `max_reauth_ms` is by mechanism; `client_auth` is `none`, `requested` or `required`."""
 
     mechanisms: tuple[str, ...] = ()
     passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -78,7 +79,7 @@ class ListenerAccess:
 
 
 def is_of_a_listener(name: str, listeners: tuple[Listener, ...]) -> bool:
-    """Whether a key is one of a Kafka listener's own."""
+    """True for a key that a Kafka listener may set for itself."""
     return any(name in _allowed(each) for each in listeners)
 
 
@@ -89,7 +90,7 @@ def _allowed(listener: Listener) -> set[str]:
 
 
 def check_authorizer(values: Mapping[str, Value]) -> None:
-    """Raises ConfigError for an authorizer that is not here, and for super users that are no principals."""
+    """Raises ConfigError for an unknown authorizer, and for super users that are not principals."""
     name = cast(str, values["authorizer.class.name"])
     if name not in ("", STANDARD_AUTHORIZER):
         raise ConfigError(f"authorizer.class.name={name} is not supported: use {STANDARD_AUTHORIZER}")
@@ -107,7 +108,7 @@ def super_users(values: Mapping[str, Value]) -> tuple[str, ...]:
 
 
 def new_authorizer(values: Mapping[str, Value]) -> Authorizer | None:
-    """What decides by a node's configuration; None: nothing does."""
+    """The authorizer of a node's configuration; None if none is configured."""
     if not values["authorizer.class.name"]:
         return None
     return Authorizer(
@@ -119,7 +120,7 @@ def new_authorizer(values: Mapping[str, Value]) -> Authorizer | None:
 def listener_access(
     listener: Listener, values: Mapping[str, Value], own: Mapping[str, str]
 ) -> ListenerAccess:
-    """The access of one listener. `own`: the keys under `listener.name.`, as text. Raises ConfigError."""
+    """The access to one listener. `own`: the keys under `listener.name.`, as text. Raises ConfigError."""
     prefix = f"{_PREFIX}{listener.name.lower()}."
 
     def value(name: str) -> Value:
@@ -184,7 +185,7 @@ def _jaas_line(prefix: str, mechanism: str, own: Mapping[str, str]) -> JaasLine 
 
 
 def login_line(key: str, text: str, mechanism: str) -> JaasLine:
-    """A line with the module of a mechanism. Raises ConfigError."""
+    """Parses a JAAS line, which must name the module of `mechanism`. Raises ConfigError."""
     line = parse_jaas(key, text)
     if line.module.rpartition(".")[2] != MODULES[mechanism]:
         raise ConfigError(f"{key} names the module {line.module}: {mechanism} has {MODULES[mechanism]}")
@@ -194,7 +195,7 @@ def login_line(key: str, text: str, mechanism: str) -> JaasLine:
 def brokers_login(
     listener: Listener, access: ListenerAccess, values: Mapping[str, Value], own: Mapping[str, str]
 ) -> Credentials | None:
-    """How a broker logs in at others, where they follow each other through `listener`; None: it does not.
+    """The login of a broker at other brokers, if replication uses `listener`; None if that has no SASL.
     Raises ConfigError."""
     if not listener.is_sasl:
         return None

@@ -1,4 +1,7 @@
-"""Who this program logs in as at other nodes, out of a JAAS line. What a login sends is not known here."""
+"""The user as which this program logs in at other nodes, from a JAAS line.
+
+Owns the credentials. Does not know the messages of a login: `runtime.kafka.auth.proving` does.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from metaquorum.runtime.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Who logs in. `by_token`: the user is a delegation token's id, and the password its HMAC. OAUTHBEARER
-    has the token as its password, and no user. The keys are where a person corrects them."""
+    """Credentials of a login. `by_token`: the user is a delegation token's id, and the password its HMAC. For
+    OAUTHBEARER the password is the token, and there is no user. `mechanism_key` and `secret_key` are the
+    configuration keys that error texts name."""
 
     mechanism: str
     user: str = ""
@@ -22,7 +26,7 @@ class Credentials:
 
 
 def login_in(line: JaasLine, key: str, mechanism: str, mechanism_key: str) -> Credentials:
-    """Who logs in by a line of PLAIN or SCRAM. Raises ConfigError."""
+    """The credentials in a JAAS line of PLAIN or SCRAM. Raises ConfigError."""
     for name in ("username", "password"):
         if not line.options.get(name):
             raise ConfigError(f'{key} has no {name}: add {name}="..."')

@@ -1,8 +1,9 @@
-"""The pipeline as functions: DataFrames in, DataFrames out, in whatever session the caller has.
+"""The pipeline as functions on DataFrames, in any Spark session.
 
-Owns the names under `metaquorum.pipeline`. Every function works in a classic session, under spark-submit, in
-a notebook and over Spark Connect; the executors need this package installed. PySpark is imported when a
-function runs.
+Owns the names under `metaquorum.pipeline`. Does not create sessions (`session` does) and does not
+compute: `ingest`, `audit` and `report` do. Every function works in a classic session, under
+spark-submit, in a notebook and over Spark Connect; the executors need this package installed. PySpark is
+imported when a function runs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FLEET_SCHEMA = (
 
 
 def read_logs(session: SparkSession, paths: str | Iterable[str], **options: str) -> DataFrame:
-    """Every record of the logs below `paths`, with the options of the source `metadata_log` (see
+    """Every record of the logs below `paths`. `options` are those of the source `metadata_log` (see
     docs/pipeline-source.md). Raises AnalysisException for a wrong option or path."""
     from metaquorum.pipeline.session import register
 
@@ -39,8 +40,8 @@ def read_logs(session: SparkSession, paths: str | Iterable[str], **options: str)
 
 
 def read_fleet(session: SparkSession, paths: str | Iterable[str], *, cluster: str | None = None) -> DataFrame:
-    """One row per cluster that the logs below `paths` belong to (FLEET_SCHEMA); filter it to choose clusters.
-    `cluster` names the cluster of all of them. Raises NoLogsError, PathError, ExecutorError, StorageError."""
+    """One row per cluster of the logs below `paths` (FLEET_SCHEMA); filter it to choose clusters. `cluster`
+    names the cluster of all logs. Raises NoLogsError, PathError, ExecutorError, StorageError."""
     import msgspec
 
     from metaquorum.pipeline.ingest.job import survey_fleet
@@ -57,8 +58,8 @@ def read_fleet(session: SparkSession, paths: str | Iterable[str], *, cluster: st
 
 
 def make_table(fleet: DataFrame, name: str) -> DataFrame:
-    """A table of the clusters in `fleet` (see `read_fleet`), made from their logs and written nowhere. Raises
-    KeyError for a table that does not exist (`metaquorum.pipeline.TABLES`)."""
+    """A table of the clusters in `fleet` (see `read_fleet`), computed from their logs and not written
+    anywhere. Raises KeyError for a table that does not exist (`metaquorum.pipeline.TABLES`)."""
     from metaquorum.pipeline.ingest.spark import table_of
 
     return table_of(fleet, name)
@@ -67,17 +68,17 @@ def make_table(fleet: DataFrame, name: str) -> DataFrame:
 def write_tables(
     session: SparkSession, paths: str | Iterable[str], out: str, *, cluster: str | None = None, **hooks: Any
 ) -> IngestReport:
-    """Brings the tables in `out` up to what the logs below `paths` hold, all of them or none: what
-    `metaquorum pipeline ingest` does. `hooks`: `show` and `say`, as `pipeline.ingest.job.ingest` calls them.
-    Raises NoLogsError, LayoutError, PathError, ExecutorError, StorageError."""
+    """Updates the tables in `out` from the logs below `paths`, all of them or none, as `metaquorum pipeline
+    ingest` does. `hooks`: `show` and `say` of `pipeline.ingest.job.ingest`. Raises NoLogsError, LayoutError,
+    PathError, ExecutorError, StorageError."""
     from metaquorum.pipeline.ingest.job import ingest
 
     return ingest(session, [paths] if isinstance(paths, str) else list(paths), out, cluster=cluster, **hooks)
 
 
 def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:
-    """Every table of the newest version in `out`, with comments on the columns. Spark itself reads the files,
-    so its session needs the classes of the store (hadoop-aws for s3). Raises TablesError, PathError."""
+    """Every table of the newest version in `out`, with comments on the columns. Spark reads the files, so its
+    session needs the classes of the store (hadoop-aws for s3). Raises TablesError, PathError."""
     from metaquorum.pipeline.audit.source import TableSource
 
     source = TableSource(out)
@@ -90,21 +91,21 @@ def _table(session: SparkSession, places: list[str], name: str, base: str) -> Da
         return session.createDataFrame([], columns)
     found = session.read.schema(columns).option("basePath", base).parquet(*places)
     for column in TABLES[name].columns:
-        if column.name in PARTITION_COLUMNS:  # of those Spark keeps no comments
+        if column.name in PARTITION_COLUMNS:  # Spark keeps no comments on partition columns
             found = found.withMetadata(column.name, {"comment": column.meaning})
     return found
 
 
 def register_tables(session: SparkSession, out: str) -> None:
-    """The tables of the newest version in `out` as temporary views, for SQL."""
+    """Registers the tables of the newest version in `out` as temporary views, for SQL."""
     for name, table in read_tables(session, out).items():
         table.createOrReplaceTempView(name)
 
 
 def save_tables(tables: Mapping[str, DataFrame], schema: str, *, using: str = "parquet") -> None:
-    """Copies tables into a schema (database) of the session's catalog, where others query them by name, with
-    comments on tables and columns; what is there under their names is replaced. `using`: parquet, or what
-    else the session has, such as delta or iceberg."""
+    """Copies tables into a schema (database) of the session's catalog, with comments on tables and
+    columns, and replaces tables of the same names. `using`: parquet, or another format of the session,
+    such as delta or iceberg."""
     for name, frame in tables.items():
         writer = frame.write.format(using).mode("overwrite").partitionBy(*PARTITION_COLUMNS)
         writer.saveAsTable(f"{schema}.{name}")
@@ -112,7 +113,7 @@ def save_tables(tables: Mapping[str, DataFrame], schema: str, *, using: str = "p
 
 
 def table_files(out: str, name: str) -> list[str]:
-    """The Parquet files of a table in its newest version, as paths or addresses: for other readers, such as
+    """The Parquet files of a table in its newest version, as paths or addresses, for other readers such as
     DuckDB or pandas. `cluster` and `date` are in the names of their folders."""
     from metaquorum.pipeline.audit.source import TableSource
 
@@ -133,8 +134,8 @@ def audit_tables(tables: Mapping[str, DataFrame], **limits: int) -> DataFrame:
 def render_report(
     tables: Mapping[str, DataFrame], *, title: str = "Metadata quorum report", previous: str | None = None
 ) -> str:
-    """The page of `metaquorum pipeline report` about tables, as HTML. With the HTML of a `previous` one it
-    says what changed since then."""
+    """The page of `metaquorum pipeline report` about tables, as HTML. With the HTML of a `previous` page, it
+    shows what changed since then."""
     from metaquorum.pipeline.audit.findings import AuditLimits, findings
     from metaquorum.pipeline.audit.frames import FrameSource
     from metaquorum.pipeline.audit.gather import gather

@@ -1,6 +1,6 @@
-"""What a table and a column are, their types as Spark writes them, and the columns that most tables share.
+"""What a table and a column are, their Spark types, and the columns that most tables share.
 
-Owns no table.
+Owns these definitions. Knows no table: those are in `tables` and `derived_tables`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ TIME, DATE, INTS, STRINGS, LONGS = "TIMESTAMP", "DATE", "ARRAY<INT>", "ARRAY<STR
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column: its name, its type as Spark writes it, what it says."""
+    """One column: its name, its Spark type, its meaning."""
 
     name: str
     type: str
@@ -20,7 +20,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """One table. `key` orders its rows within a cluster and is unique there."""
+    """One table. `key`: columns that order its rows within a cluster, unique there."""
 
     name: str
     meaning: str
@@ -49,7 +49,7 @@ ACTOR = Column(
     "(docs/log-tools.md); null: the log does not say",
 )
 CAUSED = (*INTERVAL, ACTOR)
-"""The interval of a state that a request, or a rule of the controller, may have made."""
+"""The interval of a state, with its cause: a request, or a rule of the controller."""
 EVENT = (
     Column("offset", LONG, "offset of the record that says so"),
     Column("time", TIME, "timestamp of its batch"),

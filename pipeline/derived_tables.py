@@ -1,6 +1,7 @@
-"""The tables that put together what several others tell: incidents, upgrades, placement and moved ids.
+"""The tables that combine several others: incidents, upgrades, placement and moved ids.
 
-Owns their schemas.
+Owns their schemas and the words in their columns. Does not compute rows (`pipeline.intervals.tables` does);
+all other schemas are in `tables`.
 """
 
 from __future__ import annotations

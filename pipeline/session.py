@@ -1,8 +1,8 @@
-"""The Spark session that the pipeline needs, set up so that no one has to: Java, Python, addresses, Arrow.
+"""The Spark session of the pipeline, with its settings for Java, Python, addresses and Arrow.
 
-Owns the settings, the check for Java, and how the progress of a session is watched. Everything is bound to
-127.0.0.1 for a master on this machine. A session that was made elsewhere (a notebook's, a platform's) needs
-only `register`.
+Owns the settings, the check for Java, and progress of a session's jobs. Binds everything to 127.0.0.1 if the
+master is this machine. Knows no tables and runs no jobs. A session that was made elsewhere (a notebook's, a
+platform's) only needs `register`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SQL_SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
-"""What the source and the tables need of any session."""
+"""What the source and the tables need in any session."""
 LIGHT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Without the second compiler a JVM that runs for a minute takes half the processor time."""
+"""Without the second compiler, a JVM that runs for a minute takes half the processor time."""
 _INSTALL_JAVA = (
     f"install Java {MIN_JAVA} or 21 (Debian: apt-get install openjdk-17-jre-headless) and put it in PATH "
     "or JAVA_HOME"
@@ -40,11 +40,11 @@ _INSTALL_JAVA = (
 
 
 class SessionError(Exception):
-    """Spark cannot start here; the text is one line and says what to install."""
+    """Spark cannot start here. The text is one line and says what to install."""
 
 
 def require_java() -> int:
-    """Java's major version. Raises SessionError when there is none or it is too old for Spark."""
+    """Java's major version. Raises SessionError if there is none, or one too old for Spark."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -63,7 +63,7 @@ def require_java() -> int:
 
 
 def java_version(text: str) -> int | None:
-    """The major version in what `java -version` prints: 17 for "17.0.15", 8 for "1.8.0_392"."""
+    """The major version in the output of `java -version`: 17 for "17.0.15", 8 for "1.8.0_392"."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if match is None:
         return None
@@ -72,7 +72,7 @@ def java_version(text: str) -> int | None:
 
 
 def require_pyspark() -> None:
-    """Raises SessionError when the extra is not installed."""
+    """Raises SessionError if the extra `pipeline` is not installed."""
     try:
         import pyarrow
         import pyspark
@@ -85,7 +85,7 @@ def require_pyspark() -> None:
 
 
 def settings(master: str, *, light: bool = False) -> dict[str, str]:
-    """Spark's settings for a master; `light` as in `spark_session`."""
+    """Spark's settings for a master. `light` as in `spark_session`."""
     found = {
         **SQL_SETTINGS,
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
@@ -94,7 +94,7 @@ def settings(master: str, *, light: bool = False) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.parquet.compression.codec": "zstd",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # its bounds are known to readers
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # readers know its bounds
         "spark.python.worker.reuse": "true",
     }
     java = [LIGHT_JAVA] if light and master.startswith("local") else []
@@ -102,7 +102,7 @@ def settings(master: str, *, light: bool = False) -> dict[str, str]:
     if quiet.is_file():
         java.append(f"-Dlog4j2.configurationFile={quiet.as_uri()}")
     else:
-        found["spark.log.level"] = "ERROR"  # a level that is set so is announced on standard error
+        found["spark.log.level"] = "ERROR"  # Spark prints a line about a level that is set this way
     if java:
         found["spark.driver.extraJavaOptions"] = " ".join(java)
     if master.startswith("local"):
@@ -119,10 +119,10 @@ def spark_session(
     light: bool = False,
 ) -> SparkSession:
     """The session in which the pipeline runs, with the data source `metadata_log` registered. `light`: it
-    only moves tasks of Python, so that a JVM on this machine need not compile much.
+    only moves Python tasks, so that a JVM on this machine need not compile much.
 
-    With spark-submit the master is the one that it was given; sc://host:port is a server of Spark Connect.
-    Raises SessionError when Java or the extra is missing, or the server does not answer.
+    Under spark-submit, its master is used; sc://host:port is a server of Spark Connect. Raises SessionError
+    if Java or the extra is missing, or the server does not answer.
     """
     require_pyspark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -149,14 +149,14 @@ def spark_session(
 
 
 def register(session: SparkSession) -> None:
-    """Makes the data source `metadata_log` known to any session, classic or of Spark Connect."""
+    """Registers the data source `metadata_log` in any session, classic or Spark Connect."""
     from metaquorum.pipeline.source import MetadataLogSource
 
     session.dataSource.register(MetadataLogSource)
 
 
 def _remote_session(url: str, name: str, extra: dict[str, str]) -> SparkSession:
-    """A session of Spark Connect: no JVM here, and settings of SQL only."""
+    """A session of Spark Connect: no JVM here, and only SQL settings."""
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -180,8 +180,8 @@ def _remote_session(url: str, name: str, extra: dict[str, str]) -> SparkSession:
 
 @contextmanager
 def watched(session: SparkSession, told: Callable[[int], None]) -> Iterator[None]:
-    """Tells how many of the running jobs' Spark tasks have ended, while the body runs in a session that
-    `spark_session` made."""
+    """While entered, reports to `told` how many Spark tasks of the running jobs have ended, for a session
+    that `spark_session` made."""
     if _is_remote(session):
 
         def handle(stages: Iterable[Any] | None, **_: Any) -> None:
@@ -211,7 +211,7 @@ def watched(session: SparkSession, told: Callable[[int], None]) -> Iterator[None
 
 
 def is_executor(session: SparkSession) -> bool:
-    """Whether the driver's machine, and nothing else, runs the tasks of a session."""
+    """Whether the driver's machine alone runs the tasks of a session."""
     master = "" if _is_remote(session) else session.sparkContext.master or ""
     return re.fullmatch(r"local(\[.*\])?", master) is not None
 

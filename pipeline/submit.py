@@ -1,7 +1,9 @@
-"""For spark-submit: `spark-submit [--master ...] pipeline/submit.py --out DIR PATHS...`.
+"""The ingest as an application of spark-submit: `spark-submit [--master ...]
+pipeline/submit.py --out DIR PATHS...`.
 
-The same run as `metaquorum pipeline ingest`, with the master that spark-submit was given. The package must be
-installed in the Python of the executors, or be shipped to them with --py-files or --archives.
+Owns its arguments. Does not create a session: it uses the master that spark-submit was given. The run is that
+of `metaquorum pipeline ingest`. The package must be installed in the Python of the executors, or shipped to
+them with --py-files or --archives.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Runs the ingest; 1 and one line on standard error when it cannot."""
+    """Runs the ingest. Returns 1, after one line on standard error, if it fails."""
     above = Path(__file__).absolute().parents
     sys.path.insert(0, str(next(root for root in above if (root / "metaquorum" / "__init__.py").exists())))
     from metaquorum.pipeline.logs.places import NoLogsError

@@ -1,4 +1,8 @@
-"""Fields of a record type as Arrow columns, from decoded records. Owns the mapping of Kafka's types."""
+"""Fields of a record type as Arrow columns, from decoded records.
+
+Owns the mapping of Kafka's types to Arrow's. Does not decode (`typed` does); `partition_columns` fills the
+same columns without record objects.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ PLACE_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("timestamp", TIME_TYPE),
     ("version", pa.int32()),
 )
-"""The columns that come before a record type's own."""
+"""The columns before a record type's own."""
 _TAKEN = {name for name, _ in PLACE_COLUMNS}
 SCHEMAS: dict[str, RecordSchema] = {
     schema.type_name: schema for schema in [*RECORD_SCHEMAS, *CONTROL_SCHEMAS]
@@ -42,7 +46,7 @@ SCHEMAS: dict[str, RecordSchema] = {
 
 
 def column_name(field: Field) -> str:
-    """The field's name in snake case; `record_` before one that a place column already has."""
+    """The field's name in snake case, with the prefix `record_` if a place column has that name."""
     return f"record_{field.name}" if field.name in _TAKEN else field.name
 
 
@@ -55,7 +59,7 @@ def column_type(field: Field) -> pa.DataType:
 
 
 def converter(field: Field) -> Callable[[Any], Any] | None:
-    """What makes a field's value fit for Arrow; None when it is already."""
+    """The function that converts a field's values for Arrow; None if they need no conversion."""
     inside: Callable[[Any], Any] | None = None
     if field.struct is not None:
         parts = [(inner.name, converter(inner)) for inner in field.struct.fields]
@@ -84,7 +88,7 @@ def typed_schema(type_name: str) -> pa.Schema:
 
 
 def field_columns(type_name: str, records: list[Any], *, secrets: bool = False) -> list[pa.Array]:
-    """The own columns of records of one type. Secrets are `(redacted)` in texts and null elsewhere."""
+    """The own columns of records of one type. Secrets are `(redacted)` in texts and null in other columns."""
     columns = []
     for field in SCHEMAS[type_name].body.fields:
         convert = converter(field)

@@ -1,7 +1,8 @@
-"""PartitionRecords and PartitionChangeRecords straight into Arrow columns, by `metadata.columnar`.
+"""PartitionRecords and PartitionChangeRecords as Arrow columns, decoded in columns by `metadata.columnar`.
 
-Owns the step from decoded number arrays to columns of the typed tables. Rows of an unusual shape are decoded
-one by one and put back in their places; a property test holds both ways equal.
+Owns the step from decoded arrays to columns of the typed tables. Rows of an unusual shape are decoded one by
+one by `fields` and put back in their places; a property test compares both ways. Does not read logs or
+choose batches (`typed` does).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def change_columns(frames: Frames, rows: Places) -> tuple[Places, Columns]:
 
 
 def _changes(rows: Places, groups: list[ChangeRows]) -> Columns:
-    """The columns of groups whose records, all together, are `rows`."""
+    """The columns of groups whose records together are `rows`."""
     count = len(rows)
     indexes, topics = np.empty(count, np.int32), np.empty((count, 2), np.uint64)
     leader, recovery = _Some(count), _Some(count)
@@ -79,7 +80,7 @@ def _changes(rows: Places, groups: list[ChangeRows]) -> Columns:
 
 
 class _Some:
-    """A column of numbers that some rows have."""
+    """A column of numbers that only some rows have."""
 
     def __init__(self, count: int) -> None:
         self._values = np.zeros(count, np.int32)
@@ -94,7 +95,7 @@ class _Some:
 
 
 class _Lists:
-    """A column of lists that some rows have, all of one length within what is put in at once."""
+    """A column of lists that only some rows have. Lists of one `put` have the same length."""
 
     def __init__(self, count: int) -> None:
         self._lengths = np.zeros(count, np.int32)
@@ -102,13 +103,13 @@ class _Lists:
         self._parts: list[tuple[Places, npt.NDArray[Any]]] = []
 
     def put(self, at: Places, values: npt.NDArray[Any] | None) -> None:
-        """`values`: (rows, length) or (rows, length, words)."""
+        """`values`: (rows, length), or (rows, length, words) for uuids."""
         if values is not None:
             self._lengths[at], self._absent[at] = values.shape[1], False
             self._parts.append((at, values))
 
     def column(self, empty: npt.NDArray[Any], made: Callable[[npt.NDArray[Any]], pa.Array]) -> pa.Array:
-        """`made` makes a column of all members; `empty` says their type."""
+        """`made` builds a column of all list members; `empty` has their type."""
         offsets = np.zeros(len(self._lengths) + 1, np.int32)
         np.cumsum(self._lengths, out=offsets[1:])
         members = np.empty((int(offsets[-1]), *empty.shape[1:]), empty.dtype)
@@ -162,7 +163,7 @@ def partition_columns(frames: Frames, rows: Places) -> tuple[Places, Columns]:
 
 
 def _without(lists: pa.Array, absent: Any) -> pa.Array:
-    """Empty lists where the version of a record has no directories."""
+    """Sets lists to empty where the record's version has no directories."""
     if not absent.any():
         return lists
     values = lists.to_pylist()
@@ -188,7 +189,7 @@ def _odd(type_name: str, frames: Frames, odd: Places) -> tuple[Places, Columns]:
 
 
 def _merged(type_name: str, parts: list[tuple[Places, Columns]]) -> tuple[Places, Columns]:
-    """Parts in the order of their rows."""
+    """The parts as one, in row order."""
     parts = [part for part in parts if len(part[0])]
     if not parts:
         return np.empty(0, dtype=np.int64), field_columns(type_name, [])

@@ -1,4 +1,8 @@
-"""All Arrow tables of the data source: their schemas by the option `type`, and their rows."""
+"""All Arrow tables of the data source, by the option `type`: their schemas and their rows.
+
+Owns the choice between the wide view, typed tables and damage. Does not build columns: `wide` and `typed` do;
+the interval tables are not here but in `pipeline.tables`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ DAMAGE_SCHEMA = pa.schema(
 
 
 def arrow_schema_of(type_name: str) -> pa.Schema:
-    """The columns for `all`, `damage` or a record type."""
+    """The columns of `all`, `damage` or a record type."""
     if type_name == ALL:
         return WIDE_SCHEMA
     return DAMAGE_SCHEMA if type_name == DAMAGE else typed_schema(type_name)
@@ -41,8 +45,8 @@ def arrow_schema_of(type_name: str) -> pa.Schema:
 def record_batches(
     type_name: str, piece: Piece, selection: Selection, *, whole_to: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """A piece's records: the wide view, or one type's table. With `whole_to`, DamagedError is raised for
-    damage to records before that offset, which is left out else."""
+    """The records of a piece, as the wide view or as one type's table. `whole_to`: raises DamagedError for
+    damage before that offset, which is otherwise left out."""
     items = read_piece(StoreDisk(), piece)
     if whole_to is not None:
         items = undamaged(items, piece.from_offset or piece.offset or 0, whole_to)
@@ -55,7 +59,7 @@ def record_batches(
 
 
 def _within(piece: Piece, selection: Selection) -> Selection:
-    """The selection, narrowed to the offsets that the piece is read for."""
+    """The selection, limited to the piece's range of offsets."""
     low = [at for at in (selection.from_offset, piece.from_offset) if at is not None]
     high = [at for at in (selection.to_offset,) if at is not None]
     high += [piece.to_offset - 1] if piece.to_offset is not None else []
@@ -70,7 +74,7 @@ def _within(piece: Piece, selection: Selection) -> Selection:
 
 
 def damage_batches(place: LogPlace, dialect: Dialect | None) -> Iterator[pa.RecordBatch]:
-    """What is wrong with one log."""
+    """The damage of one log."""
     rows = list(log_damage(StoreDisk(), place, dialect))
     count = len(rows)
     if count:

@@ -1,4 +1,8 @@
-"""Rows of `partition_states` that are in columns, as Arrow record batches."""
+"""Rows of `partition_states` from columns, as Arrow record batches.
+
+Owns the step from `StateColumns` to Arrow. Does not decide when a state ends (`pipeline.intervals`
+does) and does not write files.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ _LISTS = pa.list_(pa.int32())
 
 
 def state_batches(parts: Sequence[StateColumns], schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(day since 1970, rows): each part's rows in order, those of one day together."""
+    """(day since 1970, rows): the rows of each part in order, those of one day together."""
     for _, alike in itertools.groupby(parts, _layout):
         whole = _together(list(alike))
         ms = whole.began[TIME_MS]
@@ -56,7 +60,7 @@ def _layout(part: StateColumns) -> tuple[int, int, int, int]:
 
 
 def _together(parts: list[StateColumns]) -> StateColumns:
-    """Parts of one layout as one."""
+    """Parts with the same layout as one part."""
     ends = np.cumsum([part.size for part in parts]).tolist()
     starts = [0, *ends]
     return parts[0]._replace(

@@ -1,7 +1,8 @@
 """Typed tables: a column for each field of one record type.
 
-Owns the choice between the column-wise decoder of `metadata.columnar`, for partition records, and record by
-record. Many batches are read as one window, so that small ones are decoded together.
+Owns the choice between decoding in columns (partition records, by `metadata.columnar`) and record by record.
+Many batches are read as one window, so that small ones are decoded together. Does not report damage:
+`pipeline.logs.damage` does.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _COLUMNS = {
 def typed_batches(
     type_name: str, piece: Piece, items: Iterable[RecordBatch | Damage], selection: Selection
 ) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of the piece's wanted records of one type. What is damaged, cannot be decoded or has a
-    version that is not known is left out: the damage table and the wide view have it."""
+    """Arrow batches of the piece's selected records of one type. Leaves out what is damaged, cannot be
+    decoded or has an unknown version: the damage table and the wide view have it."""
     key = SCHEMAS[type_name].key
     is_control = not hasattr(SCHEMAS[type_name].body.cls, "api_key")
     wanted = (item for item in items if not isinstance(item, Damage) and selection.may_hold(item.header))

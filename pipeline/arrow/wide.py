@@ -1,4 +1,8 @@
-"""The wide view: every record with its payload as JSON, as `metaquorum log dump --json` prints it."""
+"""The wide view: every record with its payload as JSON, as `metaquorum log dump --json` prints it.
+
+Owns the columns that are the same for all record types. Knows no fields of a type;
+`typed` has a column for each.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +44,13 @@ WIDE_SCHEMA = pa.schema(
 
 @cache
 def _type_name(key: int, version: int) -> str:
-    """What a record with these numbers is called."""
+    """The name of a record type from its api key; for unknown ones, with the numbers."""
     schema = SCHEMA_BY_API_KEY.get(key)
     return UnknownRecord.type_name if schema is None or version not in schema.versions else schema.type_name
 
 
 class _Rows:
-    """Columns that grow."""
+    """Columns under construction."""
 
     def __init__(self, piece: Piece, secrets: bool) -> None:
         self._piece = piece
@@ -79,7 +83,7 @@ class _Rows:
         self.controls += [batch.header.is_control] * added
 
     def add_window(self, window: BatchWindow) -> None:
-        """All records of several batches. Raises RecordDecodeError, with nothing added."""
+        """Adds all records of several batches. Raises RecordDecodeError, then without adding any."""
         frames, batches = window.frames, window.batches
         texts, _ = frame_payloads(frames, secrets=self._secrets)
         versions = frames.versions.tolist()
@@ -112,8 +116,8 @@ class _Rows:
 def wide_batches(
     piece: Piece, items: Iterable[RecordBatch | Damage], selection: Selection
 ) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of the piece's wanted records. What is damaged or cannot be decoded is left out: the
-    damage table tells of it."""
+    """Arrow batches of the piece's selected records. Leaves out what is damaged or cannot be
+    decoded: the damage table has it."""
     rows = _Rows(piece, selection.secrets)
     wanted = (item for item in items if not isinstance(item, Damage) and selection.may_hold(item.header))
     for found in windows(wanted) if selection.wants_all else wanted:
@@ -132,6 +136,6 @@ def _add(rows: _Rows, found: BatchWindow | RecordBatch, selection: Selection) ->
             records = decode_batch(found, tolerant=True)
             rows.add(found, [at for at in records if selection.wants(at.record.type_name, at.offset, at[1])])
     except (RecordDecodeError, BatchError):
-        if isinstance(found, BatchWindow):  # one batch of them has a record that cannot be decoded
+        if isinstance(found, BatchWindow):  # one of its batches has a record that cannot be decoded
             for batch in found.batches:
                 _add(rows, batch, selection)

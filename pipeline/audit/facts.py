@@ -1,8 +1,8 @@
-"""Facts about every cluster of a fleet.
+"""Facts about every cluster of a fleet, as values.
 
-Owns the numbers that audits and the report share: sizes, spans of time, states of brokers, failovers,
-elections, and per-partition time without a leader or under the minimum of replicas in sync. Reads no tables
-and judges nothing.
+Owns the numbers that audits and the report share: sizes, time spans, states of brokers, failovers,
+elections, and each partition's time without a leader or below min ISR. Does not read tables (`gather` does)
+and judges nothing (`findings` does).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from metaquorum.pipeline.tables import FAILOVER_BOUNDS_MS
 Floats = npt.NDArray[np.float64]
 
 BUCKETS = 120
-"""Pieces into which the time of the fleet is cut for everything that is drawn over time."""
+"""The number of equal parts of the fleet's time span, for everything drawn over time."""
 MAX_TROUBLED = 100_000
-"""Partitions of a cluster whose time in trouble is kept; the rest is counted in `troubled_left_out`."""
+"""Partitions of a cluster whose trouble is kept; the rest are counted in `troubled_left_out`."""
 
 MAX_ASKED = 1_000
-"""Pairs of a cluster in `asked`; the rest is one more."""
+"""Pairs of a cluster to keep in `asked`; one more holds the rest."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class BrokerPeriod:
 
 
 class TimeSpan(NamedTuple):
-    """A stretch of time; `offset` is where it ended, `is_open` that it lasts."""
+    """A stretch of time. `offset`: where it ended. `is_open`: it is ongoing."""
 
     start_ms: int
     end_ms: int
@@ -53,7 +53,7 @@ class TimeSpan(NamedTuple):
 
 @dataclass(slots=True)
 class Trouble:
-    """What one partition went through; times in ms."""
+    """The trouble of one partition; times in ms."""
 
     leaderless_ms: int = 0
     leaderless_open: bool = False
@@ -62,12 +62,12 @@ class Trouble:
     longest_ms: int = 0
     longest_from_ms: int | None = None
     longest_to_ms: int | None = None
-    """The longest time without a leader; no end: it lasts."""
+    """End of the longest time without a leader; None: ongoing."""
 
 
 @dataclass(slots=True)
 class ClusterFacts:
-    """One cluster. `start_ms` and `end_ms` span the log; sums in seconds are as `availability` has them."""
+    """One cluster. `start_ms` and `end_ms` span the log. Sums in seconds are those of `availability`."""
 
     cluster: str
     start_ms: int = 0
@@ -89,25 +89,25 @@ class ClusterFacts:
     trouble: dict[PartitionName, Trouble] = field(default_factory=lambda: defaultdict(Trouble))
     leaderless: Stretches = field(default_factory=Stretches)
     under_min_isr: Stretches = field(default_factory=Stretches)
-    """While someone led: what else a partition without a leader lacks is no trouble of its own."""
+    """Only while there was a leader: without one, the missing replicas are not a separate trouble."""
     unclean: Stretches = field(default_factory=Stretches)
     violations: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     damage: list[dict[str, Any]] = field(default_factory=list)
     directories_lost: list[dict[str, Any]] = field(default_factory=list)
     directories_found: list[dict[str, Any]] = field(default_factory=list)
     incidents: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of the table `incidents`, by their offset."""
+    """Rows of the table `incidents`, by offset."""
     voters: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of the table `voter_sets`, by their offset."""
+    """Rows of the table `voter_sets`, by offset."""
     asked: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    """(who, what they asked for) -> how many times, and the last of them."""
+    """(principal, request) -> number of batches, and the last of them."""
     silences: list[TimeSpan] = field(default_factory=list)
-    """When no one wrote, with the offset that ended it."""
+    """Times in which the quorum wrote nothing, with the offset that ended them."""
     offs: list[TimeSpan] = field(default_factory=list)
-    """When the last broker had stopped in order."""
+    """Times after the last broker had stopped in order."""
 
     def judged(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
-        """The parts of a span in which someone had to serve, and it is known whether anyone did."""
+        """The parts of a span in which brokers had to serve and it is known whether they did."""
         for out in sorted([*self.silences, *self.offs]):
             if out.start_ms > start_ms:
                 yield start_ms, min(out.start_ms, end_ms)
@@ -123,22 +123,22 @@ class ClusterFacts:
 
     @property
     def brokers(self) -> int:
-        """Brokers that were registered at some time."""
+        """The number of brokers that were ever registered."""
         return len(self.sessions)
 
     @property
     def availability(self) -> float | None:
-        """Share of partition time with a leader; None where no partition was seen."""
+        """Share of partition time with a leader; None without partitions."""
         total = self.sums["partition_seconds"]
         return None if total <= 0 else max(0.0, 1 - self.sums["leaderless_seconds"] / total)
 
     def durations(self) -> npt.NDArray[np.int64]:
-        """Durations of all failovers that ended, in ms."""
+        """Durations in ms of all failovers that ended."""
         return np.concatenate(self.failover_ms) if self.failover_ms else np.empty(0, dtype=np.int64)
 
     def fences(self) -> list[BrokerPeriod]:
-        """Sessions that began because a broker that ran was fenced, in the order of time: not those in which
-        a broker stopped in order, as all did where the cluster is switched off."""
+        """Sessions that began because a running broker was fenced, by time. Excludes brokers that stopped in
+        order, as when the cluster is switched off."""
         found = []
         for listed in self.sessions.values():
             for before, now in pairwise(listed):
@@ -150,7 +150,7 @@ class ClusterFacts:
 
 @dataclass(slots=True)
 class Fleet:
-    """All clusters, and what is drawn over time: arrays (clusters, BUCKETS)."""
+    """All clusters, and the values drawn over time: arrays (clusters, BUCKETS)."""
 
     clusters: list[ClusterFacts]
     start_ms: int
@@ -158,7 +158,7 @@ class Fleet:
     leader_changes: Floats = field(init=False)
     isr_changes: Floats = field(init=False)
     leaderless: Floats = field(init=False)
-    """Partitions without a leader, on average over a bucket."""
+    """The average number of partitions without a leader per bucket."""
     under_min_isr: Floats = field(init=False)
     missing: tuple[str, ...] = ()
     troubled_left_out: int = 0
@@ -174,7 +174,7 @@ class Fleet:
 
 
 def quantiles(values: npt.NDArray[np.int64]) -> tuple[float, float, float] | None:
-    """Median, 95th percentile and maximum, linear between neighbours; None for no value."""
+    """Median, 95th percentile and maximum, linear between neighbors; None without values."""
     if not len(values):
         return None
     p50, p95, longest = np.quantile(values, (0.5, 0.95, 1.0)).tolist()
@@ -182,7 +182,7 @@ def quantiles(values: npt.NDArray[np.int64]) -> tuple[float, float, float] | Non
 
 
 def histogram(values: npt.NDArray[np.int64]) -> list[int]:
-    """How many lasted up to each of FAILOVER_BOUNDS_MS (inclusive), then the rest."""
+    """The number of durations up to each of FAILOVER_BOUNDS_MS (inclusive), then of the rest."""
     places = np.searchsorted(np.array(FAILOVER_BOUNDS_MS), values, side="left")
     counted: list[int] = np.bincount(places, minlength=len(FAILOVER_BOUNDS_MS) + 1).tolist()
     return counted

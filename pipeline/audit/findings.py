@@ -1,7 +1,8 @@
-"""Findings: what in a fleet deserves a person's attention, by named rules with limits.
+"""Findings: what in a fleet deserves attention, by named rules with limits.
 
-Owns the rules and their order. Every rule takes the facts of one cluster and yields findings; a finding says
-what, where, since when, how much, and with which other command to look closer. Reads no tables.
+Owns the rules and their order. Each rule takes the facts of one cluster and yields findings:
+what, where, since when, how much, and which other command to use for a closer look. Does not read
+tables (`gather` does) or print.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _REGISTERED = "REGISTER_BROKER_RECORD"
 
 
 class AuditLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """From where on something is a finding."""
+    """The limits from which on something is a finding."""
 
     flaps: int = 3
     flap_window_ms: int = 600_000
@@ -32,9 +33,8 @@ class AuditLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One incident. `subject` is an entity path (of several, the worst), or a file; it began at `time_ms` and
-    was over at `end_ms`, None while it lasts; `count` how many (`text` says of what), `seconds` how long in
-    all."""
+    """One incident. `subject`: an entity path (of several, the worst) or a file. `time_ms`, `end_ms`: its
+    start and end, None if ongoing. `count`: how many (`text` says of what). `seconds`: the total duration."""
 
     severity: str
     kind: str
@@ -101,7 +101,8 @@ _DAMAGE_SEVERITY = {
 
 
 def damage(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
-    """Bytes that could not be read or trusted, one finding per file and kind, timed by the record before."""
+    """Bytes that could not be read or trusted, one finding per file and kind, with the
+    time of the record before."""
     grouped: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in one.damage:
         grouped[row["kind"], row["file"]].append(row)
@@ -136,7 +137,7 @@ def _longest(at: Incident) -> str:
 
 
 def unclean_elections(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
-    """Leaders that were not in sync: acknowledged records may be lost."""
+    """Elected leaders that were not in sync: acknowledged records may be lost."""
     for at in one.unclean.incidents():
         many = "1 election" if at.stretches == 1 else f"{at.stretches} elections"
         text = f"{many} of a broker that was not in sync, on {_partitions(at.partitions)}"
@@ -145,7 +146,7 @@ def unclean_elections(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditF
 
 
 def leaderless(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
-    """Partitions that no one could write or read, one finding an outage; an error while some still are."""
+    """Partitions without a leader, one finding per outage; an error while any of them still has none."""
     slow = one.slow.longer_than(limits.slow_failover_ms)
     for at in one.leaderless.incidents():
         text = _longest(at)
@@ -173,7 +174,7 @@ def under_min_isr(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFindi
 
 
 def flapping(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
-    """Brokers that ran and were fenced `flaps` times or more within the window."""
+    """Running brokers that were fenced at least `flaps` times within the window."""
     by_broker: dict[int, list[BrokerPeriod]] = defaultdict(list)
     for session in one.fences():
         by_broker[session.broker].append(session)
@@ -188,7 +189,7 @@ def flapping(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
 
 
 def _back(fences: list[BrokerPeriod]) -> dict[str, int | None]:
-    """From the first fence until the last broker was back."""
+    """The time from the first fence until the last broker was back."""
     ends = [fence.to_ms for fence in fences]
     end = None if None in ends else max(at for at in ends if at is not None)
     return {"time_ms": fences[0].from_ms, "end_ms": end, "offset": fences[0].from_offset}
@@ -199,8 +200,8 @@ def _fence_ms(fence: BrokerPeriod) -> int:
 
 
 def fence_storms(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
-    """Several different brokers that were fenced within a minute: one finding a storm. A broker whose next
-    process registered in its place was restarted."""
+    """Several different brokers that were fenced within a minute, one finding per storm. A broker that was
+    replaced by its next process was restarted and does not count."""
     storm: list[BrokerPeriod] = []
     for fence in one.fences():
         if fence.began_by == _REGISTERED:
@@ -240,7 +241,8 @@ def _storm(one: ClusterFacts, fences: list[BrokerPeriod]) -> Iterator[AuditFindi
 
 
 def slow_failovers(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
-    """Leaders that were replaced later than the limit. Of an outage that `leaderless` reports, it says so."""
+    """Leaders that were replaced later than the limit. Says if the outage is
+    reported by `leaderless`, too."""
     numbers = quantiles(one.durations())
     for at in one.slow.longer_than(limits.slow_failover_ms).incidents():
         text = f"{_replaced(at.stretches)} only after more than {_limit(limits)}, the last after "
@@ -253,7 +255,7 @@ def slow_failovers(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFind
 
 
 def quorum_silent(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
-    """Stretches in which no one wrote, one finding each: the quorum was down, and brokers may have been."""
+    """Times in which the quorum wrote nothing, one finding each: it was down, and brokers may have been."""
     for silence in one.silences:
         seconds = (silence.end_ms - silence.start_ms) / 1000
         off = any(at.start_ms <= silence.start_ms and at.end_ms >= silence.end_ms for at in one.offs)
@@ -275,7 +277,7 @@ def quorum_silent(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFindi
 
 
 def unstable_quorum(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
-    """Many elections of the quorum in a short time: one finding a burst."""
+    """Many elections of the quorum in a short time, one finding per burst."""
     held = [row for row in one.elections if row["from_time"] is not None]
     for burst in bursts(held, limits.elections, limits.election_window_ms, _election_ms):
         first, last = burst[0], burst[-1]
@@ -301,7 +303,7 @@ def lost_directories(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFi
     """Log directories that went offline, one finding for those that a broker lost at once."""
     lost: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for row in one.directories_lost:
-        # A broker that was unregistered has no session from there on: its directories were not lost.
+        # An unregistered broker has no session that starts here: its directories were not lost.
         if any(session.from_offset == row["offset"] for session in one.sessions[row["broker_id"]]):
             lost[row["offset"], row["broker_id"]].append(row)
     for (offset, broker), rows in sorted(lost.items()):
@@ -309,7 +311,7 @@ def lost_directories(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFi
         directories = ", ".join(str(row["directory_id"]) for row in rows)
         what = "log directory" if len(rows) == 1 else f"{len(rows)} log directories:"
         text = f"lost {what} {directories}, with {replicas} replicas"
-        # It, or a new disk in its place, is back; or the broker is gone for good.
+        # The directory or a new disk is back, or the broker is gone for good.
         back = (
             at["time"] for at in one.directories_found if at["broker_id"] == broker and at["offset"] > offset
         )
@@ -331,7 +333,7 @@ RULES: dict[str, Rule] = {
     "unstable-quorum": unstable_quorum,
     "quorum-silent": quorum_silent,
 }
-"""Every rule by the kind of its findings, in the order in which they matter."""
+"""Every rule by the kind of its findings, in order of importance."""
 
 
 def findings(fleet: Fleet, limits: AuditLimits, kinds: frozenset[str] = frozenset()) -> list[AuditFinding]:
@@ -359,7 +361,7 @@ def findings(fleet: Fleet, limits: AuditLimits, kinds: frozenset[str] = frozense
 
 
 def _once(found: list[AuditFinding]) -> list[AuditFinding]:
-    """Without slow failovers of an outage that is there as `leaderless`."""
+    """Leaves out slow failovers of an outage that `leaderless` reports."""
     outages: dict[str, list[AuditFinding]] = defaultdict(list)
     for one in found:
         if one.kind == "leaderless":

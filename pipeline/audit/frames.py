@@ -1,7 +1,7 @@
-"""Tables that are DataFrames, for audits and reports in a Spark session.
+"""Tables that are DataFrames, as a source for audits and reports in a Spark session.
 
-Owns the step from DataFrames to what `pipeline.audit.gather` reads, and from findings to rows. The driver
-holds one table at a time, with the columns that are asked for.
+Owns the step from DataFrames to the rows that `gather` reads, and from findings to rows. Does not read files;
+`source` does. The driver holds one table at a time, with the requested columns.
 """
 
 from __future__ import annotations

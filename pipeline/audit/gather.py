@@ -1,6 +1,7 @@
 """Gathers the facts about every cluster of a fleet, in one pass over each table.
 
-Memory is bounded by brokers, stretches of trouble, failovers and buckets, not by rows. Judges nothing.
+Owns the queries and the sums. Judges nothing and knows no limits of findings. Memory grows with brokers,
+stretches of trouble, failovers and buckets, and must not grow with rows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MIN_ISR = "min.insync.replicas"
 
 
 def gather(source: TableSource) -> Fleet:
-    """Everything, table by table. Raises OSError and pyarrow's errors for files that cannot be read."""
+    """The facts of all tables. Raises OSError and pyarrow's errors for files that cannot be read."""
     clusters: dict[str, ClusterFacts] = {}
 
     def facts(name: str) -> ClusterFacts:
@@ -56,7 +57,7 @@ def _small_tables(source: TableSource, facts: Any) -> None:
         one = facts(row["cluster"])
         one.nodes += 1
         one.bytes += row["bytes"] or 0
-        # Without the records themselves (they may be kept elsewhere) the end of the log is the best guess.
+        # Without the table of records (it may be stored elsewhere), the end of the log is the best estimate.
         one.records = counts.get(row["cluster"], 0) if counts else max(one.records, row["end_offset"] or 0)
     epochs = ("cluster", "epoch", "leader_id", "from_offset", "from_time", "to_time", "skipped_epochs")
     for row in source.rows("quorum_epochs", epochs):
@@ -88,7 +89,7 @@ def _small_tables(source: TableSource, facts: Any) -> None:
     damage = ("cluster", "date", "node_id", "file", "position", "offset", "kind", "reason")
     known: dict[tuple[str, str, str], int] = {}
     for row in source.rows("damage", damage):
-        # A row tells the day of the last record before; its time stands with the record. One look a file.
+        # A row has the day of the record before, but not its time: look it up once per file.
         place = (row["cluster"], str(row["date"]), row["file"])
         if place not in known:
             known[place] = source.time_before(*place[:2], row["offset"])
@@ -179,7 +180,7 @@ def _violations(source: TableSource, facts: Any) -> None:
 
 
 def _span(one: ClusterFacts) -> None:
-    """Sorts, and finds when the log begins and ends."""
+    """Sorts the facts, and finds the start and end of the log."""
     for listed in one.sessions.values():
         listed.sort(key=lambda at: at.from_offset)
     one.elections.sort(key=lambda row: row["from_offset"])
@@ -254,7 +255,7 @@ def _partitions(source: TableSource, fleet: Fleet) -> None:
 
 
 def _bucket(fleet: Fleet, times: Times) -> npt.NDArray[np.int64]:
-    """The bucket of each time, -1 where there is none."""
+    """The bucket of each time; -1 for null."""
     found = ((times - fleet.start_ms) / fleet.bucket_ms).astype(np.int64)
     return np.where(times == NO_TIME, -1, np.clip(found, 0, BUCKETS - 1))
 
@@ -296,7 +297,7 @@ def _troubled(fleet: Fleet, number: int, row: dict[str, Any], configs: dict[str,
 
 
 def _spread(fleet: Fleet, into: Floats, start_ms: int, end_ms: int) -> None:
-    """Adds a span's share of each bucket."""
+    """Adds a span to the buckets, each with its share."""
     width = fleet.bucket_ms
     low, high = (start_ms - fleet.start_ms) / width, (end_ms - fleet.start_ms) / width
     first, last = int(np.clip(low, 0, BUCKETS - 1)), int(np.clip(high, 0, BUCKETS - 1))

@@ -1,7 +1,8 @@
-"""What belongs together: stretches of trouble of many partitions, and events that come in bursts.
+"""Groups stretches of trouble into incidents, and events into bursts.
 
-Stretches are one incident where they overlap, or at most INCIDENT_GAP_MS is between them. A stretch is kept
-as six numbers, for a log may have millions.
+Owns the rule: stretches are one incident if they overlap or are at most INCIDENT_GAP_MS apart. A stretch is
+six numbers, since a log may have millions. Knows no causes and no severities; the table `incidents` is built
+elsewhere, in `pipeline.intervals`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ PartitionName = tuple[str, str, int]
 
 
 class Incident(NamedTuple):
-    """One time of trouble. `worst` had the most of it, `worst_ms`; `total_ms` is the sum over partitions."""
+    """One period of trouble. `worst`: the partition with the most of it, `worst_ms`. `total_ms`:
+    the sum over all partitions."""
 
     start_ms: int
     end_ms: int
@@ -34,17 +36,17 @@ class Incident(NamedTuple):
 
     @property
     def until_ms(self) -> int | None:
-        """When it was over; None while it lasts."""
+        """The end; None if ongoing."""
         return None if self.is_open else self.end_ms
 
     @property
     def subject(self) -> str:
-        """The entity path of the partition that had the most of it."""
+        """The entity path of the worst partition."""
         return f"topic/{self.worst[0]}/{self.worst[2]}"
 
 
 class Stretches:
-    """What happened to partitions, and when."""
+    """Stretches of trouble of partitions."""
 
     def __init__(self) -> None:
         self._rows = array("q")
@@ -69,7 +71,7 @@ class Stretches:
         self._rows.extend((start_ms, end_ms, lasted, offset, number, is_open))
 
     def longer_than(self, limit_ms: int) -> Stretches:
-        """Only those that lasted longer."""
+        """Only the stretches that lasted longer."""
         found = Stretches()
         found._numbers = self._numbers
         rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 6)
@@ -77,12 +79,12 @@ class Stretches:
         return found
 
     def begun_within(self, start_ms: int, end_ms: int) -> int:
-        """How many began in that time, its ends included."""
+        """The number of stretches that began in that time, both ends included."""
         starts = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 6)[:, 0]
         return int(np.count_nonzero((starts >= start_ms) & (starts <= end_ms)))
 
     def incidents(self) -> Iterator[Incident]:
-        """In the order of time."""
+        """The incidents, by time."""
         if not self._rows:
             return
         rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, 6)
@@ -111,7 +113,7 @@ class Stretches:
 
 
 def bursts(events: list[T], least: int, window_ms: int, time_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """Runs of at least `least` events, each run as long as every `least` neighbours fit into the window."""
+    """Runs of at least `least` events. In a run, any `least` neighbors are within the window."""
     burst: list[T] = []
     for event in events:
         burst.append(event)

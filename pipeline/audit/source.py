@@ -1,7 +1,7 @@
-"""Reads the pipeline's tables back: the Parquet files of the newest version, with pyarrow and without Spark.
+"""Reads the pipeline's tables: the Parquet files of the newest version, with pyarrow and without Spark.
 
-Owns finding the tables, streaming their rows as plain Python and numpy values, and what is said when a table
-is absent. Knows no rules.
+Owns finding the tables, reading their rows as plain Python and numpy values, and the error for a missing
+table. Knows no rules and no facts; writing the files is `pipeline.ingest`'s.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 Times = npt.NDArray[np.int64]
 
 NO_TIME = np.iinfo(np.int64).min
-"""Stands for null among times in ms."""
+"""Null in an array of times in ms."""
 
 _BATCH_ROWS = 1 << 17
 
 
 class TablesError(Exception):
-    """The folder holds no tables, or not the one that is needed. The text says what to run."""
+    """The folder has no tables, or not the needed one. The text says what to run."""
 
 
 class TableSource:
-    """The tables below one folder, as `metaquorum pipeline ingest` wrote them."""
+    """The tables in one folder, as `metaquorum pipeline ingest` wrote them."""
 
     def __init__(self, root: Path | str) -> None:
-        """Raises TablesError for a folder without tables, PathError for what is no place at all."""
+        """Raises TablesError for a folder without tables, PathError for an invalid path."""
         self.root = address(str(root))
         self._folder = Folder(self.root)
         how = f"write them with: metaquorum pipeline ingest LOGS --out {shlex.quote(self.root)}"
@@ -64,11 +64,11 @@ class TableSource:
         return [self._folder.place(path) for path in self._files.get(name, [])]
 
     def base(self, name: str) -> str:
-        """The folder above the partition folders of a table."""
+        """The folder that holds a table's partition folders."""
         return self._folder.place(f"{DATA}/{name}")
 
     def dataset(self, name: str) -> ds.Dataset:
-        """A table as pyarrow sees it, `cluster` and `date` from the names of folders."""
+        """A table as a pyarrow dataset, with `cluster` and `date` from folder names."""
         import pyarrow as pa
         import pyarrow.dataset as ds
 
@@ -88,7 +88,7 @@ class TableSource:
     def batches(
         self, name: str, columns: Iterable[str], where: Any | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """(cluster, rows) in bounded pieces; nothing for a table without rows. `where`: a pyarrow filter."""
+        """(cluster, rows) in pieces of bounded size. `where`: a pyarrow filter."""
         if name not in self.present:
             return
         wanted = [column for column in columns if column != "cluster"]
@@ -100,7 +100,7 @@ class TableSource:
             yield from pieces_by_cluster(batch)
 
     def row_counts(self, name: str) -> dict[str, int]:
-        """Rows by cluster, from the files' footers alone; empty for a table without rows."""
+        """Rows by cluster, from the footers of the files only. Empty for a table without rows."""
         import pyarrow.dataset as ds
 
         counts: dict[str, int] = {}
@@ -111,7 +111,7 @@ class TableSource:
         return counts
 
     def rows(self, name: str, columns: Iterable[str], where: Any | None = None) -> Iterator[dict[str, Any]]:
-        """Rows one by one, times as ms since 1970. For tables that are small a cluster."""
+        """Rows one by one, times as Unix ms. For tables with few rows per cluster."""
         wanted = tuple(columns)
         times = {column.name for column in TABLES[name].columns if column.type == TIME}
         for cluster, batch in self.batches(name, wanted, where):
@@ -128,8 +128,8 @@ class TableSource:
                 yield dict(zip(wanted, values, strict=True))
 
     def time_before(self, cluster: str, date: str, offset: int | None) -> int:
-        """The time of that day's last record before an offset (None: of its last one), in ms; midnight where
-        no record is kept."""
+        """The time in ms of that day's last record before an offset (None: of its last one).
+        Midnight if there are no records."""
         import pyarrow.compute as pc
 
         where = (pc.field("cluster") == cluster) & (pc.field("date") == date)
@@ -143,7 +143,7 @@ class TableSource:
 
 
 def pieces_by_cluster(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """(cluster, rows) of a batch that is not empty and has its clusters one after the other."""
+    """(cluster, rows) of a batch that is not empty and sorted by cluster."""
     import pyarrow as pa
 
     clusters = batch.column("cluster")
@@ -156,7 +156,7 @@ def pieces_by_cluster(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBat
 
 
 def time_column(batch: pa.RecordBatch, name: str) -> Times:
-    """A column of timestamps as ms since 1970, NO_TIME for null."""
+    """A column of timestamps as Unix ms, NO_TIME for null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -166,6 +166,6 @@ def time_column(batch: pa.RecordBatch, name: str) -> Times:
 
 
 def _low_cardinality(name: str) -> set[str]:
-    """Text columns with few values, which are read as codes."""
+    """Text columns with few values, which are read as dictionary codes."""
     few = {"changed", "topic", "topic_id", "cause", "old_rack", "state", "rule", "severity"}
     return few & set(TABLES[name].column_names)

@@ -1,6 +1,7 @@
 """Access control entries and their filters in Kafka's messages: which field is which.
 
-Each table has the field's name here by that in the message.
+Owns the tables, each from the field's name here to the name in the message. Does not know rules or requests:
+`forwarded.access` and `admin.access` use the tables on the two sides.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ FILTER: Mapping[str, str] = {
 
 
 def in_message(value: object, fields: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of an entry or filter under the message's names."""
+    """The fields of an entry or filter by their names in the message."""
     return {theirs: getattr(value, ours) for theirs, ours in fields.items()}
 
 
 def from_message(part: object, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Those of a message's part under the names here."""
+    """The fields of a part of a message by their names here."""
     return {ours: getattr(part, theirs) for theirs, ours in fields.items()}
 
 
 def entry(part: object, fields: Mapping[str, str] = ENTRY) -> Acl:
-    """The entry that a message's part has."""
+    """The entry in a part of a message."""
     return Acl(**from_message(part, fields))

@@ -1,4 +1,8 @@
-"""The order of the answers on one connection, without input or output (Kafka: that of the requests)."""
+"""The order of the responses on one connection (as in Kafka, that of the requests).
+
+Owns the bounds on requests in progress. Knows no socket: `departures` sends what leaves, and `under_way`
+waits for handlers.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ Chunks = list[Buffer]
 
 
 class AnswerQueue:
-    """Requests of one connection that are under way. An answer leaves when all before it have left; `left` is
-    called with the size of its request."""
+    """Requests in progress on one connection. A response leaves once all earlier ones have; `left` is then
+    called with the size of its request in bytes."""
 
     def __init__(self, *, max_requests: int, max_bytes: int, left: Callable[[int], object]) -> None:
         self._max_requests = max_requests
@@ -28,19 +32,21 @@ class AnswerQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more request may begin. One that is larger than the bound of bytes may begin alone."""
+        """True if another request may begin. A request larger than the bound of bytes may begin if it is the
+        only one."""
         return len(self._sizes) < self._max_requests and (
             not self._sizes or self.bytes_under_way < self._max_bytes
         )
 
     def begin(self, size: int) -> int:
-        """The place of a request of `size` bytes."""
+        """Adds a request of `size` bytes; returns its place."""
         self._sizes.append(size)
         self.bytes_under_way += size
         return self._first + len(self._sizes) - 1
 
     def finish(self, place: int, chunks: Chunks) -> Chunks:
-        """What can leave now that the request at `place` is answered with `chunks`; nothing for no answer."""
+        """Notes the response to the request at `place` (empty for none); returns the chunks that can leave
+        now."""
         if place != self._first:
             self._done[place] = chunks
             return []
@@ -51,7 +57,7 @@ class AnswerQueue:
         return chunks
 
     def drop(self) -> None:
-        """The connection has ended: no answer leaves any more."""
+        """The connection has ended: forgets all requests."""
         self._first += len(self._sizes)
         self._sizes.clear()
         self._done.clear()

@@ -1,8 +1,8 @@
-"""A value that comes later, for one caller: handed to it at once, without a turn of the loop, or awaited.
+"""A value that arrives later, for one caller: passed on at once, without a turn of the loop, or awaited.
 
-Owns who is told, once, and coroutines that go on within the call that gives what they wait for. A future
-tells its callbacks a turn of the loop later, and a task begins one later: each message would have to pay
-for.
+Owns the one call to whoever waits, and coroutines that continue within the call that supplies what they wait
+for. Does not know requests: `under_way` does. A future calls its callbacks a turn of the loop later, and a
+task starts one turn later: a cost for every message.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _NOTHING = object()
 
 
 class Coming(Generic[T]):
-    """`set_result` gives the value, or `set_exception` says why there is none. `left` is called when the
-    caller goes away before."""
+    """`set_result` supplies the value, `set_exception` the reason why there is none. `left` is called if the
+    caller cancels before that."""
 
     __slots__ = ("_error", "_is_cancelled", "_left", "_then", "_value")
 
@@ -29,34 +29,34 @@ class Coming(Generic[T]):
         self._is_cancelled = False
 
     def done(self) -> bool:
-        """Whether the value is there, or no one waits for it any more."""
+        """True if the value has arrived or the caller has cancelled."""
         return self._is_cancelled or self._value is not _NOTHING
 
     def cancelled(self) -> bool:
-        """Whether no one waits for it any more."""
+        """True if the caller has cancelled."""
         return self._is_cancelled
 
     def result(self) -> T:
-        """The value, which is there. Raises what `set_exception` was given."""
+        """The value, once it has arrived. Raises the exception passed to `set_exception`."""
         if self._error is not None:
             try:
                 raise self._error
             finally:
-                del self  # the traceback knows this frame
+                del self  # the traceback refers to this frame
         return self._value  # type: ignore[return-value]
 
     @property
     def error(self) -> BaseException | None:
-        """What `set_exception` was given."""
+        """The exception passed to `set_exception`, or None."""
         return self._error
 
     def then(self, told: Callable[[T], object]) -> None:
-        """`told` is called once, with the value, from within `set_result`: which is not there yet. With None
-        where there will be none: `result` says why."""
+        """Registers `told`, to be called once, within `set_result`, with the value; with None after
+        `set_exception`, whose exception `result` raises. Call it before the value arrives."""
         self._then = told
 
     def set_result(self, value: T) -> None:
-        """Gives the value, once; nothing happens after `cancel`."""
+        """Supplies the value, once; does nothing after `cancel`."""
         if self._is_cancelled:
             return
         self._value, then = value, self._then
@@ -65,12 +65,12 @@ class Coming(Generic[T]):
             then(value)
 
     def set_exception(self, error: BaseException) -> None:
-        """There will be no value."""
+        """Supplies an exception instead of a value."""
         self._error = error
         self.set_result(cast("T", None))
 
     def cancel(self) -> None:
-        """The caller is gone, and is not told."""
+        """The caller no longer waits, and is not called."""
         if not self.done():
             self._is_cancelled, self._then = True, None
             if self._left is not None:
@@ -92,15 +92,15 @@ class Coming(Generic[T]):
 
 
 class _Stepping:
-    """`now`: what runs is a step of a `Driven`, which knows what to do with a `Coming` that is yielded."""
+    """`now` is True while a step of a `Driven` runs, which handles a yielded `Coming`."""
 
     now = False
 
 
 class Driven(Coming[T]):
-    """What a coroutine returns. It runs until it first waits, within this call, and goes on within the call
-    that gives what it waits for: another `Coming`, or a future. It has no task: what needs one, such as
-    asyncio.timeout, belongs into a task of its own, which it may await."""
+    """The result of a coroutine, which runs within the constructor until it first waits, and continues within
+    the call that supplies what it waits for: another `Coming`, or a future. It has no task: code that needs
+    one, such as asyncio.timeout, must run in a task of its own, which the coroutine may await."""
 
     __slots__ = ("_coroutine", "_waits_for")
 
@@ -111,7 +111,7 @@ class Driven(Coming[T]):
         self._go_on()
 
     def cancel(self) -> None:
-        """The caller is gone: the coroutine ends as a cancelled task does."""
+        """The caller no longer waits: the coroutine ends like a cancelled task."""
         waits_for = self._waits_for
         if self.done() or waits_for is None:
             return
@@ -130,7 +130,7 @@ class Driven(Coming[T]):
         except StopIteration as done:
             waits_for, value = None, done.value
         except (Exception, asyncio.CancelledError) as raised:
-            # Its trace is without this frame, which would be part of a cycle.
+            # The traceback excludes this frame, which would be part of a cycle.
             inner = raised.__traceback__ and raised.__traceback__.tb_next
             waits_for, failure = None, raised.with_traceback(inner)
         finally:
@@ -147,12 +147,12 @@ class Driven(Coming[T]):
         if isinstance(waits_for, Coming):
             waits_for.then(self._go_on)
         else:
-            waits_for._asyncio_future_blocking = False  # as a task does with what it is given
+            waits_for._asyncio_future_blocking = False  # as a task does with a yielded future
             waits_for.add_done_callback(self._go_on)
 
 
 async def together(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
-    """What they return, all of them begun at once."""
+    """The results of the coroutines, which all start at once."""
     begun = [Driven(each) for each in coroutines]
     try:
         return [await each for each in begun]

@@ -1,7 +1,7 @@
-"""One connection of a client: frames in, answers out in the order of the requests.
+"""One connection of a client: frames in, responses out in the order of the requests.
 
-Owns back-pressure (what is not read is not held), who is at the other end, and the end of a connection that
-sends what is no request. What answers a request is a handler of `services`.
+Owns back-pressure (what is not read is not held), the client's identity, and closing a connection that sends
+malformed requests. Does not know an API: handlers in `services` do.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from metaquorum.wire.apis import API_VERSIONS
 from metaquorum.wire.errors import DecodeError, EncodeError
 
 REQUESTS_MAX = 64
-"""Requests of one connection that are under way; it is not read on before one is answered."""
+"""The most requests in progress on one connection; at this number it is not read until a response leaves."""
 LINGER_S = 5.0
-"""How long what was answered may take to leave after the connection has ended."""
+"""How long responses may take to leave after the connection has ended."""
 TOO_SLOW = "its request arrived too slowly while others waited for memory"
 TAKES_NOTHING = "it took nothing of its answers while others waited for memory"
 
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """See the module. `gone` is called once, when the connection has ended."""
+    """See the module. `gone` is called once, after the connection has closed."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
 
     def __len__(self) -> int:
-        """Requests that are under way."""
+        """Number of requests in progress."""
         return len(self._answers)
 
     # ---- the transport's side
@@ -148,7 +148,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._gone(self)
 
     def end(self, reason: str | None = None) -> None:
-        """Closes the connection after what was written; a `reason` is logged."""
+        """Closes the connection once written responses have left; logs `reason`."""
         if self._lost:
             return
         if reason is not None and not self._ended:
@@ -162,8 +162,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._timers["linger"] = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _let_go(self) -> None:
-        """Nothing is kept for a connection that has ended, even if it is still known: what is part of a cycle
-        is found late."""
+        """Drops all references once the connection has ended: garbage in a cycle is collected late."""
         for timer in self._timers.values():
             timer.cancel()
         self._under_way.cancel()
@@ -188,12 +187,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     # ---- how much
 
     def _has_memory(self) -> None:
-        """There is room for the frame that waited."""
+        """Called when there is room for the waiting frame."""
         self._buffer.go_on()
         self._work()
 
     def cut_off(self, reason: str) -> None:
-        """Ends the connection at once, with whatever has not left."""
+        """Closes the connection at once and drops unsent responses."""
         self.end(reason)
         self._count_off()
         if not self._lost:
@@ -201,12 +200,12 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def _quotas(self) -> Quotas | None:
-        """None: there is nothing to count."""
+        """None if there are no quotas."""
         quotas = self._config.quotas
         return quotas if quotas is not None and quotas.any else None
 
     def _is_too_fast(self) -> bool:
-        """Whether the address opens connections faster than it may: this one is closed after a while."""
+        """True if the address exceeds its connection rate: this connection is closed after a wait."""
         quotas, now_s = self._quotas, self._loop.time()
         wait_ms = 0 if quotas is None else quotas.connect(self._client.address, int(now_s * 1000))
         if wait_ms:
@@ -216,7 +215,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return wait_ms > 0
 
     def _mute(self, wait_ms: int) -> None:
-        """Nothing more of this client is begun for a while (KIP-219)."""
+        """Starts no more requests of this client for `wait_ms` (KIP-219)."""
         self._muted_until_s = max(self._muted_until_s, self._loop.time() + wait_ms / 1000)
         if "mute" in self._timers:
             self._timers["mute"].cancel()
@@ -227,7 +226,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._work()
 
     def _charged(self, request: codec.Request, spent: Spent, body: Any, chunks: Chunks) -> Chunks:
-        """What the client is answered by its quotas; it is muted where it has to wait."""
+        """Charges the client's quotas; returns the response, and mutes the client if it must wait."""
         quotas = self._quotas
         if quotas is None:
             return chunks
@@ -254,7 +253,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.end(f"it did not log in within {self._config.login_timeout_s:g} s")
 
     def _logs_in(self, login: Login, frame: bytes | bytearray) -> bool:
-        """Whether a frame belongs to a login, or comes after the session ended: it is dealt with then."""
+        """True if a frame belongs to a login or arrived after the session's end: it has then been handled."""
         now_ms = int(self._loop.time() * 1000)
         if not login.takes(frame, now_ms):
             if login.has_ended(now_ms):
@@ -274,7 +273,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return True
 
     def _refuse_login(self, place: int, chunks: Chunks, reason: str) -> None:
-        """The answer, and the end, come a little later: guessing takes time."""
+        """Responds and closes after a delay, to slow down guessing."""
         _log.warning("refused %s at listener %s: %s", self._peer, self._config.listener, reason)
         self._ended = True
         self._transport.pause_reading()
@@ -288,7 +287,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # ---- requests and answers
 
     def _work(self) -> None:
-        """Begins what there is room for, and reads on only when nothing waits."""
+        """Starts the requests that there is room for; resumes reading only if none waits."""
         frames, answers = self._frames, self._answers
         put_off = self._put_off
         if put_off is not None and not self._is_held:
@@ -307,7 +306,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def _is_held(self) -> bool:
-        """Whether nothing is begun now: what was written has not left, or the client has to wait."""
+        """True if no request may start: written responses have not left, or the client must wait."""
         return self._outgoing.is_blocked or self._muted_until_s > 0
 
     def _begin(self, frame: bytes | bytearray) -> None:
@@ -331,8 +330,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._start(handler, request, Spent(size, time.perf_counter() - begun_s))
 
     def _start(self, handler: Handler, request: codec.Request, spent: Spent) -> None:
-        """Begins a request, or puts it off: a fetch is read for only where its answer is next to leave, and
-        a client's only where there is memory for it."""
+        """Starts or defers a request: a fetch starts only if its response is the next to leave and, for a
+        client's, there is memory for it."""
         if request.header.api_key == FETCH:
             if self._fetches or not (is_of_a_broker(request) or self._unsent.may_fetch()):
                 self._put_off = handler, request, spent
@@ -354,7 +353,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._under_way.wait(Asked(place, request, spent), answer, timed=timed)
 
     def _refuse(self, api_key: int, version: int, correlation_id: int, size: int) -> None:
-        """What is not offered ends the connection, as in Kafka; only ApiVersions is answered all the same."""
+        """Closes the connection for an API that is not offered, as in Kafka; ApiVersions gets a response."""
         if api_key != API_VERSIONS:
             self.end(f"API {api_key} version {version} is not offered; see what ApiVersions answers")
             return
@@ -363,12 +362,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._send(place, codec.encode_response(API_VERSIONS, 0, correlation_id, body))
 
     def went_on(self) -> None:
-        """A request has its answer."""
+        """Called after a response: starts requests that waited for it."""
         if not self._ended and (self._frames or self._read_paused):
             self._work()
 
     def answer(self, asked: Asked, body: Any, begun_s: float) -> None:
-        """`begun_s`: when the work on the answer began."""
+        """Sends a response. `begun_s`: when the work on it began."""
         try:
             chunks = [] if body is None else self._services.prepared.encode(asked.request.header, body)
             asked.spent.seconds += time.perf_counter() - begun_s
@@ -390,7 +389,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._departing.put(ready)
 
     def failed(self, request: codec.Request, error: BaseException | None = None) -> None:
-        """A bug; the client sees the end of its connection and asks again."""
+        """Closes the connection because of a bug in a handler; the client reconnects and retries."""
         header = request.header
         _log.error("API %d version %d failed", header.api_key, header.version, exc_info=error or True)
         self.end("its request failed here")

@@ -1,4 +1,7 @@
-"""What the connections of a listener keep to, as values."""
+"""The settings that the connections of one listener share.
+
+Owns these values and checks none. Does not read the configuration: `listener` fills them in.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from metaquorum.runtime.sockets.framing import SCRATCH_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionConfig:
-    """What a listener's connections keep to. One without a request for `max_idle_s` seconds is closed, and
-    one without a login for `login_timeout_s`. `rules` None: clients do not say who they are; `quotas` None:
-    nothing is counted."""
+    """Settings of a listener's connections. A connection is closed after `max_idle_s` seconds without a
+    request, and after `login_timeout_s` without a login. `rules` None: clients do not authenticate; `quotas`
+    None: there are none."""
 
     listener: str
     request_max_bytes: int
@@ -29,5 +32,5 @@ class ConnectionConfig:
     memory: RequestMemory = field(default_factory=RequestMemory, repr=False, compare=False)
     unsent: Unsent = field(default_factory=Unsent, repr=False, compare=False)
     scratch: bytearray = field(default_factory=lambda: bytearray(SCRATCH_BYTES), repr=False, compare=False)
-    """Where the small frames of all connections are received (`FrameBuffer`)."""
+    """The buffer that receives the small frames of all connections (`FrameBuffer`)."""
     step_end: StepEnd = field(default_factory=StepEnd, repr=False, compare=False)

@@ -1,8 +1,10 @@
-"""What a connection sends: no more at a time than its transport takes, and together what one step answers.
+"""What a connection sends: no more at a time than its transport takes, and all responses of one step
+together.
 
 Owns what waits for the end of the driver's step (each send is a system call, and often gives the processor to
-the receiver), and what waits until the client has taken what was sent before. A transport takes everything at
-once, and over TLS encrypts it at once; here it is counted until it has left.
+the receiver), and what waits until the client has taken earlier responses. Does not know requests or their
+order: `answers` does. A transport accepts any amount of data, and over TLS encrypts it at once; this module
+limits that, and counts bytes until they have left.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ from metaquorum.runtime.kafka.answers import Chunks
 from metaquorum.wire.primitives import Buffer
 
 GATHERED_MAX_BYTES = 64 * 1024
-"""A larger answer leaves at once: its client has something to do meanwhile."""
+"""A larger response leaves at once: its client can work on it meanwhile."""
 WRITTEN_MAX_BYTES, PAUSES_AT_BYTES = 256 * 1024, 64 * 1024
-"""What a transport gets at a time, and what it may hold of it without pausing its writer."""
+"""The most bytes passed to a transport at a time, and the most that it may hold without pausing its
+writer."""
 
 
 class Outgoing:
-    """What leaves one connection, in order. `sent` is called with the bytes that have left."""
+    """The bytes that leave one connection, in order. `sent` is called with the number of bytes that have
+    left."""
 
     def __init__(self, transport: asyncio.Transport, sent: Callable[[int], object]) -> None:
         transport.set_write_buffer_limits(high=PAUSES_AT_BYTES)
@@ -33,7 +37,7 @@ class Outgoing:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the client has not taken what was sent to it."""
+        """True while the client has not taken what was sent to it."""
         return self._is_paused or bool(self._queue)
 
     def write(self, chunks: Chunks) -> None:
@@ -53,12 +57,12 @@ class Outgoing:
         self._pump()
 
     def close(self) -> None:
-        """Ends the transport when everything has left."""
+        """Closes the transport once everything has left."""
         self._ends = True
         self._pump()
 
     def drop(self) -> None:
-        """The connection is gone. A transport over TLS knows its protocol for good."""
+        """The connection has closed: drops references, because a TLS transport keeps its protocol forever."""
         self._queue.clear()
         self._sent = _nowhere
         del self._transport
@@ -93,7 +97,7 @@ class Outgoing:
 
 
 class Departing:
-    """What one connection sends, with `send`, in the order in which it is put here."""
+    """Collects the responses of one connection during a step, and passes them to `send` in order."""
 
     __slots__ = ("_chunks", "_send", "_step_end")
 
@@ -115,13 +119,13 @@ class Departing:
             self._send(chunks)
 
     def flush(self) -> None:
-        """Sends what waits, if anything does."""
+        """Sends what was collected."""
         chunks, self._chunks = self._chunks, []
         if chunks:
             self._send(chunks)
 
     def drop(self) -> None:
-        """The connection is gone: nothing leaves any more."""
+        """The connection has closed: sends nothing more."""
         self._chunks = []
         self._send = _nowhere
 

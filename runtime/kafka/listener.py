@@ -1,6 +1,6 @@
-"""Listeners that speak Kafka's protocol: the sockets, TLS, and the connections that are open.
+"""Listeners of Kafka's protocol: the sockets, TLS, and the open connections.
 
-Owns binding before anything is served, and closing in order. Knows no request.
+Owns binding before anything is served, and closing in order. Knows no request: `services` has the APIs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from metaquorum.runtime.rpc.refused_callers import RefusedCallers
 from metaquorum.runtime.tls.material import TlsMaterial
 
 CLOSE_GRACE_S = 0.1
-"""How long answers may take to leave after the listeners have closed."""
+"""How long responses may take to leave after the listeners have closed."""
 
 
 class KafkaListeners:
-    """Every listener of a broker that speaks Kafka's protocol."""
+    """All listeners of a broker for Kafka's protocol."""
 
     def __init__(self, config: NodeConfig, tls: TlsMaterial | None) -> None:
         self._config = config
@@ -64,11 +64,11 @@ class KafkaListeners:
         self._connections: set[ClientConnection] = set()
 
     def __len__(self) -> int:
-        """Open connections."""
+        """Number of open connections."""
         return len(self._connections)
 
     def bind(self) -> None:
-        """Binds every address; nothing is accepted yet. Raises StartError, in one line."""
+        """Binds every address, without accepting connections yet. Raises StartError, in one line."""
         for listener in self._config.kafka_listeners:
             try:
                 self._sockets.append(_bound(listener.host, listener.port))
@@ -81,8 +81,8 @@ class KafkaListeners:
     async def start(
         self, services: Services, image: Callable[[], MetadataImage], step_end: StepEnd | None = None
     ) -> None:
-        """Connections are accepted from now on; `image` has the credentials. `step_end`: that of the driver
-        whose steps answer."""
+        """Starts accepting connections. `image` has the credentials; `step_end` is that of the driver whose
+        steps produce the responses."""
         step_end = step_end or StepEnd()
         loop = asyncio.get_running_loop()
         number = self._config.number
@@ -141,7 +141,7 @@ class KafkaListeners:
         )
 
     async def close(self) -> None:
-        """Accepts no more, lets answers that are ready leave, and closes every connection."""
+        """Stops accepting, lets finished responses leave, and closes every connection."""
         for server in self._servers:
             server.close()
         for bound in self._sockets:
@@ -153,13 +153,13 @@ class KafkaListeners:
 
 
 def _protected(config: NodeConfig) -> str | None:
-    """The listener of brokers, if there is another."""
+    """The brokers' listener, if it is not the only one."""
     followed = config.inter_broker_listener
     return None if followed is None or len(config.kafka_listeners) == 1 else followed.name
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket on an address; without a host on every interface, of IPv6 and IPv4. Raises OSError."""
+    """A socket bound to an address; an empty host means every interface, IPv6 and IPv4. Raises OSError."""
     if host:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]

@@ -1,7 +1,7 @@
-"""Answers that are given again and again: a body is encoded once, and its bytes are sent each time.
+"""Responses that are sent repeatedly: a body is encoded once, and its bytes are sent each time.
 
-Owns which bodies those are, and how much memory their bytes take. A body is known by its identity: one that
-someone has changed is another one.
+Owns which bodies these are, and the memory of their bytes. Does not compare contents: a body is identified by
+its identity, so a changed one must be a new object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ BYTES_MAX = 32 * 1024 * 1024
 
 
 class Prepared:
-    """`add` says that a body will be answered again in one version of an API; `forget` that none of them."""
+    """`add` announces that a body will be sent repeatedly in one version of an API; `forget` drops all
+    bodies."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -31,7 +32,7 @@ class Prepared:
         self._bytes = 0
 
     def encode(self, header: RequestHeader, body: Any) -> Chunks:
-        """The frame that answers a request with a body. Raises EncodeError."""
+        """The response frame with this body. Raises EncodeError."""
         known = self._bodies.get(id(body))
         if known is None or known[0] is not body:
             return codec.encode_response(header.api_key, header.version, header.correlation_id, body)

@@ -1,8 +1,8 @@
-"""How much a client may: byte rates, request time and new connections, and how long it has to wait (KIP-13,
+"""Quotas of clients: byte rates, request time and new connections, and how long a client must wait (KIP-13,
 KIP-124, KIP-546, KIP-612).
 
-Pure: times are arguments, quotas come out of an image. Owns what is kept of clients that are gone. Rates are
-of one broker, as in Kafka.
+Owns the rates, also those of disconnected clients. Pure: times are arguments, quotas come from an image.
+Does not know which request counts against which quota: `throttling` does. Rates are per broker, as in Kafka.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ FETCH_BYTES = "consumer_byte_rate"
 REQUEST_PERCENT = "request_percentage"
 CONNECTIONS = "connection_creation_rate"
 KEPT_CLIENTS = 10_000
-"""Rates that are kept: beyond it, those that were used least lately are forgotten."""
+"""The most rates kept; beyond it, the least recently used are dropped."""
 
 
 class Quotas:
-    """See the module. `image` is asked for at each use."""
+    """See the module. `image` is called at each use."""
 
     def __init__(self, image: Callable[[], MetadataImage], windows: QuotaWindows) -> None:
         self._image = image
@@ -34,15 +34,15 @@ class Quotas:
 
     @property
     def any(self) -> bool:
-        """Whether there is any quota at all."""
+        """True if any quota is configured."""
         image = self._image()
         if image is not self._seen:
             self._seen, self._any = image, len(image.quotas) > 0
         return self._any
 
     def use(self, kind: str, user: str, client_id: str, amount: float, now_ms: int) -> int:
-        """Counts `amount` (bytes, or percent of a second) against the client's quota of this kind; how long
-        it has to wait, in ms."""
+        """Counts `amount` (bytes, or percent of a second) against the client's quota of this kind; returns
+        how long the client must wait, in ms."""
         found = quota_of(self._image(), kind, user, client_id)
         if found is None:
             return 0
@@ -55,7 +55,7 @@ class Quotas:
         return round(waits_ms)
 
     def room(self, kind: str, user: str, client_id: str, now_ms: int) -> int | None:
-        """How much the client may use now without having to wait, 0 or more; None: it has no quota."""
+        """How much the client may use now without a wait, 0 or more; None if it has no quota."""
         found = quota_of(self._image(), kind, user, client_id)
         if found is None:
             return None
@@ -63,7 +63,7 @@ class Quotas:
         return max(0, int(self._rate(key).room(bound, now_ms)))
 
     def connect(self, address: str, now_ms: int) -> int:
-        """Counts a new connection of an address; how long it has to wait, in ms: then it is closed."""
+        """Counts a new connection from an address; returns after how many ms to close it, 0 to keep it."""
         quotas = self._image().quotas
         for name in (address, None):
             bound = (quotas.get(((IP, name),)) or {}).get(CONNECTIONS)

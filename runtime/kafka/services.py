@@ -1,6 +1,6 @@
-"""Which APIs a listener serves, in which versions, and what answers ApiVersions.
+"""Which APIs a listener serves, in which versions, and the response to ApiVersions.
 
-Owns the table of offered APIs; what is not in it is not advertised. Knows no socket.
+Owns the table of offered APIs; an API that is not in it is not advertised. Knows no socket.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _HEAD = struct.Struct(">hhi")
 
 
 class EndConnection(Exception):
-    """A handler's way to end the connection, for a request that has no answer; the text is logged."""
+    """Raised by a handler to close the connection, for a request without a response; the text is logged."""
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is at the other end: `listener` is the name of the listener, `address` the client's IP address.
-    `by_token`: a delegation token logged in, which may not make others."""
+    """The client of a connection: `listener` is the name of the listener, `address` the client's IP address.
+    `by_token`: it logged in with a delegation token, and therefore must not create others."""
 
     listener: str
     address: str
@@ -43,8 +43,8 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Later(msgspec.Struct, frozen=True):
-    """An answer that `finish` makes out of what comes. It may be awaited as any other; a connection does
-    without a task for it, which every message would have to pay for."""
+    """A response that `finish` makes from the value of `coming`. It may be awaited like any other; a
+    connection does not need a task for it, which would cost time for every message."""
 
     coming: Coming[Any]
     finish: Callable[[Any], Any]
@@ -54,7 +54,7 @@ class Later(msgspec.Struct, frozen=True):
 
 
 Handler = Callable[[Request, Client], Any | Awaitable[Any]]
-"""The body of the answer to a request, or what it can be awaited from; None: no answer is sent."""
+"""Returns the body of the response to a request, or an awaitable of it; None: no response is sent."""
 
 
 def at_once(handler: Callable[[Request, Client], Coroutine[Any, Any, Any]]) -> Handler:
@@ -71,7 +71,7 @@ def _as_it_is(found: Any) -> Any:
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """One API as a listener offers it: the versions, both included, and what answers it."""
+    """One API of a listener: its lowest and highest version, and the handler."""
 
     min_version: int
     max_version: int
@@ -79,8 +79,8 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Features(msgspec.Struct, frozen=True, kw_only=True):
-    """The feature levels of ApiVersions (KIP-584): by name, supported as (lowest, highest) and finalized.
-    `epoch` is the offset that the finalized ones are of."""
+    """The feature levels in ApiVersions (KIP-584) by name: supported as (lowest, highest), and finalized.
+    `epoch` is the metadata offset of the finalized ones."""
 
     supported: Mapping[str, tuple[int, int]]
     finalized: Mapping[str, int]
@@ -88,7 +88,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def features_of(image: MetadataImage, kraft_version: int) -> Features:
-    """What ApiVersions says of features; kraft.version is in control records, not in the image."""
+    """The features for ApiVersions; kraft.version comes from control records, not from the image."""
     levels = {KRAFT_VERSION: kraft_version} if kraft_version else {}
     return Features(
         supported={each.name: (each.min_level, each.max_level) for each in KNOWN_FEATURES},
@@ -102,7 +102,7 @@ def _no_login(request: Request, client: Client) -> object:
 
 
 class Services:
-    """The APIs of a listener by key, ApiVersions among them."""
+    """The APIs of a listener by key, including ApiVersions."""
 
     def __init__(
         self,
@@ -114,24 +114,25 @@ class Services:
         self.prepared = Prepared() if prepared is None else prepared
         self._by_key = {API_BY_NAME[name].key: each for name, each in offered.items()}
         self._by_key[API_VERSIONS] = Offered(0, 4, self._api_versions)
-        # On every listener, as in Kafka: where no login is under way the answer says so.
+        # On every listener, as in Kafka: the response says so if no login is in progress.
         self._by_key[SASL_HANDSHAKE] = Offered(0, 1, _no_login)
         self._by_key[SASL_AUTHENTICATE] = Offered(0, 2, _no_login)
 
     def find(self, api_key: int, version: int) -> Handler | None:
-        """What answers this version of this API; None: it is not offered."""
+        """The handler of this version of an API; None if it is not offered."""
         found = self._by_key.get(api_key)
         if found is None or not found.min_version <= version <= found.max_version:
             return None
         return found.handle
 
     def unsupported_version(self) -> ApiVersionsResponse:
-        """The answer, in version 0, to an ApiVersions request of a version that is not offered (KIP-511)."""
+        """The response, in version 0, to an ApiVersions request in a version that is not offered
+        (KIP-511)."""
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._api_keys())
 
     def before_login(self, listener: str, frame: bytes | bytearray) -> tuple[Chunks, bool]:
-        """The answer to an ApiVersions that comes before a login, and whether the client has to ask
-        again; nothing for a frame that is none."""
+        """The response to an ApiVersions request before a login, and whether the client must repeat the
+        request; no chunks for a frame that is not one."""
         if len(frame) < _HEAD.size:
             return [], False
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
@@ -163,8 +164,8 @@ class Services:
 def versions_answer(
     api_keys: tuple[ApiVersionsResponse.ApiVersion, ...], features: Features, version: int
 ) -> ApiVersionsResponse:
-    """What ApiVersions of this version answers."""
-    # A range from 0 is left out below version 4: older clients cannot read it (KAFKA-17011).
+    """The response to ApiVersions in this version."""
+    # Versions below 4 omit a range from 0: older clients cannot read it (KAFKA-17011).
     supported = {
         name: (low, high)
         for name, (low, high) in sorted(features.supported.items())

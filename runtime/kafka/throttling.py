@@ -1,6 +1,7 @@
-"""What an answer costs its client, and how the client learns how long to wait: the quotas at a connection.
+"""The cost of a response to its client, and how the client learns its wait: the quotas at a connection.
 
-Owns which requests count against which quota. Who waits is not read until then; that is the connection's.
+Owns which requests count against which quota. Does not have the rates (`quotas`) and does not mute a client:
+the connection does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PRODUCE, FETCH, _MARKERS = (API_BY_NAME[name].key for name in ("Produce", "Fetc
 
 @dataclass(slots=True)
 class Spent:
-    """One request under way: its size in bytes, and the processor's time that it took, in s."""
+    """One request in progress: its size in bytes, and the processor time that it took, in seconds."""
 
     size: int
     seconds: float = 0.0
@@ -36,7 +37,7 @@ class Spent:
 
 
 class Asked(NamedTuple):
-    """A request under way, and its place among the answers."""
+    """A request in progress, and its place among the responses."""
 
     place: int
     request: Request
@@ -44,7 +45,7 @@ class Asked(NamedTuple):
 
 
 class Timed:
-    """An awaitable whose own steps, and not its waiting, are counted."""
+    """An awaitable that counts the time of its own steps, but not of its waits."""
 
     def __init__(self, awaited: Any, spent: Spent) -> None:
         self._awaited = awaited
@@ -62,20 +63,20 @@ class Timed:
                 return done.value
             try:
                 step, call = (yield waits_for), steps.send
-            except BaseException as error:  # a cancelled task goes into what it awaits
+            except BaseException as error:  # as a task throws its cancellation into what it awaits
                 step, call = error, steps.throw
 
 
 class Throttled(NamedTuple):
-    """How long the client waits, in ms, and what it is answered now."""
+    """How long the client must wait, in ms, and the response to send now."""
 
     wait_ms: int
     answer: Any
 
 
 def bounded(quotas: Quotas, client: Client, request: Request, now_ms: int) -> Request:
-    """A fetch asks for no more than its quota leaves: one batch goes over it at most, and the client waits
-    afterwards. Without a bound each answer might be larger than the quota of all windows."""
+    """Limits a fetch to what its quota leaves: it exceeds the quota by one batch at most, and the client
+    waits afterwards. Without this limit, each response might be larger than the quota of all windows."""
     body = request.body
     if request.header.api_key != FETCH or is_of_a_broker(request):
         return request
@@ -89,7 +90,8 @@ def bounded(quotas: Quotas, client: Client, request: Request, now_ms: int) -> Re
 def charge(
     quotas: Quotas, client: Client, request: Request, spent: Spent, answer: Any, answer_size: int, now_ms: int
 ) -> Throttled:
-    """Counts a request that has been answered. An answer of the controller may say how long to wait, too."""
+    """Counts a request when its response is ready. A response of the controller may contain a wait too; the
+    longer wait applies."""
     if is_of_a_broker(request):
         return Throttled(0, answer)
     user, client_id = client.principal.partition(":")[2], request.header.client_id or ""
@@ -107,7 +109,7 @@ def charge(
 
 
 def is_of_a_broker(request: Request) -> bool:
-    """What brokers ask of each other is no client's (as in Kafka): quotas for all users would hold replicas
-    out of the ISR. Who may ask it is checked before."""
+    """True for a request between brokers, which quotas do not apply to (as in Kafka): default quotas would
+    keep replicas out of the ISR. Authorization is checked before."""
     key, body = request.header.api_key, request.body
     return key == _MARKERS or (key == FETCH and (body.replica_id >= 0 or body.replica_state.replica_id >= 0))

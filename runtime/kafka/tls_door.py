@@ -1,7 +1,8 @@
-"""The door of a listener with TLS: a handshake makes a connection, and one that fails is one line of the log.
+"""Accepts connections on a TLS listener: a handshake makes a connection, a failed one is one line in the log.
 
-Owns accepting and handshakes that are under way. A server of the loop keeps the reason of a failed handshake
-to itself; here it is one line with the peer, as that of gRPC's listeners.
+Owns accepting and the handshakes in progress. Does not know certificates (`runtime.tls`) or frames
+(`connection`). asyncio's server does not report why a handshake failed; this module logs one line with the
+peer, as gRPC's listeners do.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ _log = logging.getLogger(__name__)
 
 _NO_MORE_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 PAUSE_S = 1.0
-"""Nothing is accepted for this long where the process has no descriptor left."""
+"""How long accepting pauses if the process has no file descriptor left."""
 
 
 class TlsDoor:
-    """`make` gives the protocol of a connection. A handshake that takes longer than `timeout_s` is ended."""
+    """`make` returns the protocol of a new connection. A handshake that takes longer than `timeout_s` is
+    aborted."""
 
     def __init__(
         self,
@@ -48,13 +50,13 @@ class TlsDoor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, backlog: int) -> None:
-        """Clients are accepted from now on."""
+        """Starts accepting clients."""
         self._bound.setblocking(False)
         self._bound.listen(backlog)
         self._run(self._accept())
 
     def close(self) -> None:
-        """Accepts no more, and ends handshakes that are under way. The socket stays its maker's."""
+        """Stops accepting, and aborts handshakes in progress. The caller closes the socket."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -77,7 +79,7 @@ class TlsDoor:
     async def _let_in(self, client: socket.socket, peer: str) -> None:
         try:
             if not await self._says_something(client):
-                client.close()  # it only looked whether the port is open
+                client.close()  # a check whether the port is open
                 return
             await self._loop.connect_accepted_socket(
                 self._make, client, ssl=self._context, ssl_handshake_timeout=self._timeout_s
@@ -95,7 +97,7 @@ class TlsDoor:
             raise
 
     async def _says_something(self, client: socket.socket) -> bool:
-        """Whether bytes come, and not the end or a reset. Raises TimeoutError."""
+        """True if bytes arrive rather than the end or a reset of the connection. Raises TimeoutError."""
         readable = asyncio.Event()
         self._loop.add_reader(client, readable.set)
         try:

@@ -1,6 +1,7 @@
-"""Requests of one connection whose answers come later: as a task, or as a value that comes.
+"""Requests of one connection whose responses arrive later: from a task, or as a value.
 
-Owns who is told, and that no one is once the connection has ended. Knows no bytes.
+Owns passing results to the connection, and that nothing is passed once it has ended. Knows no bytes: the
+connection encodes.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from metaquorum.wire.codec import Request
 
 
 class Asker(Protocol):
-    """The connection."""
+    """The connection, as this module sees it."""
 
     def answer(self, asked: Asked, body: Any, begun_s: float) -> None:
-        """A request has its answer; the work on it began at `begun_s`."""
+        """Sends a response; the work on it began at `begun_s`."""
 
     def failed(self, request: Request, error: BaseException | None = None) -> None:
-        """There is a bug instead of an answer."""
+        """There is no response, because of a bug."""
 
     def end(self, reason: str | None = None) -> None:
-        """There is no answer, which ends the connection."""
+        """There is no response: closes the connection."""
 
     def went_on(self) -> None:
-        """Whatever waited for an answer may begin."""
+        """Requests that waited for this response may start."""
 
 
 class UnderWay:
@@ -41,8 +42,8 @@ class UnderWay:
         self._waiting: set[asyncio.Future[Any] | Coming[Any]] = set()
 
     def wait(self, asked: Asked, answer: Any, *, timed: bool) -> None:
-        """Answers a request with what its handler returned, now or when it comes. `timed`: what a task takes
-        of the processor is counted."""
+        """Passes on what a handler returned, now or when it arrives. `timed`: the processor time of a task is
+        counted."""
         if type(answer) is Later:
             coming = answer.coming
             if coming.done():
@@ -60,7 +61,7 @@ class UnderWay:
             self._asker.answer(asked, answer, time.perf_counter())
 
     def cancel(self) -> None:
-        """The connection has ended: no one waits any more."""
+        """The connection has ended: cancels what it waits for."""
         self._asker = None
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
@@ -80,7 +81,8 @@ class UnderWay:
                 self._asker.went_on()
 
     def _finish(self, asked: Asked, make: Callable[[], Any]) -> None:
-        """Answers with what `make` makes. An error's trace would keep the connection."""
+        """Passes on the result of `make`. Drops tracebacks of errors, which would keep the connection
+        alive."""
         asker = self._asker
         if asker is None:
             return

@@ -1,7 +1,7 @@
-"""SCRAM credentials out of an image: of users, and of delegation tokens (KIP-48).
+"""SCRAM credentials from an image: those of users, and of delegation tokens (KIP-48).
 
-Owns what a token's credential is: its password is the HMAC that its owner was given, in base64, so brokers
-need the controllers' `delegation.token.secret.key`.
+Owns the credential of a token: its password is the HMAC that its owner received, in base64, so brokers need
+the controllers' `delegation.token.secret.key`. Does not know SCRAM's messages: `scram` does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from metaquorum.metadata.settings.scram import (
 from metaquorum.runtime.kafka.auth.scram import Found
 
 KEPT_TOKENS = 1_000
-"""Credentials of tokens that are kept: one takes thousands of hashes to make."""
+"""Cached credentials of tokens: computing one takes thousands of hashes."""
 
 
 class ImageCredentials:
-    """`token_key` None: there are no delegation tokens."""
+    """`token_key` None: delegation tokens are disabled."""
 
     def __init__(self, image: Callable[[], MetadataImage], token_key: str | None) -> None:
         self._image = image
@@ -33,7 +33,7 @@ class ImageCredentials:
         self._of_tokens: dict[tuple[str, Mechanism], ScramCredential] = {}
 
     def find(self, mechanism: Mechanism, name: str, by_token: bool, wall_ms: int) -> Found | None:
-        """The credential of a user, or of a delegation token that has not expired."""
+        """The credential of a user, or of a delegation token that has not expired; None if there is none."""
         if by_token:
             return self._token(mechanism, name, wall_ms)
         credential = self._image().scram.get((int(mechanism), name))
@@ -58,7 +58,7 @@ class ImageCredentials:
 
 def _token_credential(token_key: str, token_id: str, mechanism: Mechanism) -> ScramCredential:
     secret = hmac.digest(token_key.encode(), token_id.encode(), "sha512")
-    # The salt need not be secret; drawn from the secret it is the same on every broker.
+    # The salt need not be secret; derived from the secret, it is the same on every broker.
     salt = hmac.digest(secret, mechanism.title.encode(), "sha512")[:SALT_BYTES]
     salted = salted_password(mechanism, base64.b64encode(secret).decode(), salt, DEFAULT_ITERATIONS)
     stored_key, server_key = stored_keys(mechanism, salted)

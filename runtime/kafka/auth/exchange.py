@@ -1,4 +1,9 @@
-"""What a SASL mechanism is to a connection: tokens in, tokens out, until someone is there or refused."""
+"""The interface of a SASL mechanism to a connection: tokens in, tokens out, until the client is authenticated
+or refused.
+
+Owns the results of an exchange. Does not know any mechanism (its neighbors are one each), nor frames
+(`login`).
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,20 @@ import msgspec
 
 
 class Refused(Exception):
-    """The exchange failed. The text goes to the client: it must not tell what exists."""
+    """The exchange failed. The text goes to the client: it must not reveal which users exist."""
 
 
 class InvalidCredentials(Refused):
-    """The client could not prove who it is, or its token makes no sense: the connection words the refusal.
-    `why` is for the log here, and holds no secret."""
+    """The client did not prove its identity, or its token is malformed. `Login` composes the text for the
+    client; `why` is for this node's log and contains no secret."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True):
-    """Who it is: `user` without the type. `expires_ms`: Unix time until which the credential holds, None
-    without an end. `by_token`: a delegation token was shown."""
+    """The authenticated client: `user` without the type. `expires_ms` is the Unix time at which the
+    credential expires, None for never. `by_token`: the client used a delegation token."""
 
     user: str
     expires_ms: int | None = None
@@ -34,5 +39,5 @@ class Exchange(Protocol):
     granted: Granted | None
 
     def respond(self, token: bytes, wall_ms: int) -> bytes:
-        """The answer to the client's token; raises Refused. `wall_ms`: Unix time."""
+        """The token to send in response to the client's. `wall_ms`: Unix time. Raises Refused."""
         ...

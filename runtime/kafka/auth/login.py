@@ -1,7 +1,8 @@
-"""The login of one connection: handshake, mechanism, tokens, and again when its session ends.
+"""The login of one connection: handshake, mechanism and tokens, and reauthentication when its session ends.
 
-A state machine over frames (KIP-43, KIP-152, KIP-368), without input or output: times are arguments. Before
-a login only ApiVersions, SaslHandshake and SaslAuthenticate are decoded.
+Owns the state machine over frames (KIP-43, KIP-152, KIP-368), without input or output: times are arguments.
+Does not know any mechanism (`exchange` is the interface), nor when to close the socket. Before a login, only
+ApiVersions, SaslHandshake and SaslAuthenticate are decoded.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from metaquorum.wire.messages import (
 SASL_HANDSHAKE = API_BY_NAME["SaslHandshake"].key
 SASL_AUTHENTICATE = API_BY_NAME["SaslAuthenticate"].key
 MIN_REAUTHENTICATION_MS = 1_000
-"""A client may not log in again sooner (as in Kafka)."""
+"""The shortest time between two logins of a client, as in Kafka."""
 _HEAD = struct.Struct(">hh")
 
 
 class SaslRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How clients of a listener log in. `new_exchange` begins one of a mechanism; `max_reauth_ms` by
-    mechanism: a session ends then (0: it does not)."""
+    """The login at a listener. `new_exchange` starts an exchange of a mechanism; `max_reauth_ms` is the
+    longest session by mechanism (0: unlimited)."""
 
     mechanisms: Sequence[str]
     new_exchange: Callable[[str], Exchange]
@@ -42,8 +43,8 @@ class SaslRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a frame is answered with; no chunks: nothing. `end`: the connection ends after that, for this
-    reason."""
+    """The response to a frame; no chunks: no response. `end`: the reason to close the connection after it, or
+    None."""
 
     chunks: Chunks
     end: str | None = None
@@ -59,8 +60,8 @@ class _Stage(Enum):
 
 
 class Login:
-    """See the module. `answer_api_versions` encodes the answer to an ApiVersions frame, and says whether the
-    client has to ask again."""
+    """See the module. `answer_api_versions` returns the encoded response to an ApiVersions frame, and whether
+    the client must repeat the request."""
 
     def __init__(
         self, rules: SaslRules, answer_api_versions: Callable[[bytes | bytearray], tuple[Chunks, bool]]
@@ -76,16 +77,16 @@ class Login:
 
     @property
     def granted(self) -> Granted | None:
-        """Who logged in; None while no one has, and during another login."""
+        """The authenticated client; None before a login is complete, and during a reauthentication."""
         return self._granted if self._stage is _Stage.DONE else None
 
     def has_ended(self, now_ms: int) -> bool:
-        """Whether the session is over: only a login may follow."""
+        """True if the session has expired, so that only a login may follow."""
         return self._ends_ms is not None and now_ms > self._ends_ms
 
     def takes(self, frame: bytes | bytearray, now_ms: int) -> bool:
-        """Whether a frame belongs to a login: every one before it is done, and a handshake after it where
-        sessions end."""
+        """True if a frame belongs to a login: every frame before it is complete, and a handshake after it if
+        sessions expire."""
         if self._stage is not _Stage.DONE:
             return True
         if self._ends_ms is None or now_ms - self._done_ms < MIN_REAUTHENTICATION_MS:
@@ -93,7 +94,7 @@ class Login:
         return len(frame) >= 2 and int.from_bytes(frame[:2], "big") == SASL_HANDSHAKE
 
     def take(self, frame: bytes | bytearray, now_ms: int, wall_ms: int) -> LoginReply:
-        """Answers one frame. `now_ms` is monotonic, `wall_ms` Unix time."""
+        """Handles one frame. `now_ms` is monotonic, `wall_ms` Unix time."""
         if self._stage is _Stage.BARE_TOKENS:
             return self._token(bytes(frame), None, now_ms, wall_ms)
         try:
@@ -142,7 +143,7 @@ class Login:
         return LoginReply(chunks=chunks)
 
     def _token(self, token: bytes, request: codec.Request | None, now_ms: int, wall_ms: int) -> LoginReply:
-        """One token, inside a request or bare."""
+        """Handles one token, in a request or bare (handshake version 0)."""
         exchange = self._exchange
         if exchange is None:
             raise AssertionError("a token without a mechanism")
@@ -169,7 +170,7 @@ class Login:
             )
 
     def _complete(self, granted: Granted, now_ms: int, wall_ms: int) -> int:
-        """How long the session lasts, in ms; 0: without an end."""
+        """Completes the login; returns the lifetime of the session in ms, 0 if it does not expire."""
         lifetimes = [ms for ms in (self._rules.max_reauth_ms.get(self._mechanism, 0),) if ms > 0]
         if granted.expires_ms is not None:
             lifetimes.append(max(granted.expires_ms - wall_ms, 0))
@@ -204,7 +205,7 @@ def _encoded(request: codec.Request, body: SaslAuthenticateResponse) -> Chunks:
 
 
 def outside_of_a_login(request: codec.Request) -> SaslHandshakeResponse | SaslAuthenticateResponse:
-    """The answer to a request of a login where none is under way, or none is needed."""
+    """The response to a login request if no login is in progress, or none is needed."""
     if isinstance(request.body, SaslAuthenticateRequest):
         return SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,

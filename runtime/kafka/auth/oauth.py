@@ -1,7 +1,8 @@
-"""SASL OAUTHBEARER (RFC 7628) with signed tokens (RFC 7519) against keys of a local file.
+"""SASL OAUTHBEARER (RFC 7628) with signed tokens (RFC 7519), checked against keys in a local file.
 
-Owns the messages, and what a token must be: signed by a key of the file with that key's algorithm, in time,
-and for this audience and issuer where they are configured. An unsigned token is refused.
+Owns the messages, and the requirements for a token: signed by a key of the file with that key's algorithm,
+valid at the present time, and for the configured audience and issuer. An unsigned token is refused. Does not
+read the file: `rules` does.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ MISSING = (
 
 
 class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token must be. `keys` by id, each with the algorithms that it may sign with; an empty id is of
-    a key without one."""
+    """Requirements for a token. `keys` by id, each with the algorithms that it may sign with; the id is empty
+    for a key without one."""
 
     keys: Sequence[tuple[str, Any, tuple[str, ...]]]
     audience: tuple[str, ...] = ()
@@ -44,7 +45,7 @@ class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_keys(name: str, content: str) -> list[tuple[str, Any, tuple[str, ...]]]:
-    """The keys of a JWK set (RFC 7517). Raises ConfigError, naming the key `name` of the configuration."""
+    """The keys of a JWK set (RFC 7517). Raises ConfigError, which names the configuration key `name`."""
     try:
         import jwt
     except ImportError as error:
@@ -68,7 +69,7 @@ def read_keys(name: str, content: str) -> list[tuple[str, Any, tuple[str, ...]]]
 
 
 def _algorithms(jwk: Mapping[str, Any]) -> tuple[str, ...]:
-    """Those that a key may sign with: never what a token says."""
+    """The algorithms that a key may sign with; what a token claims does not count."""
     kind = jwk["kty"]
     allowed = (_CURVES[jwk["crv"]],) if kind == "EC" else _ALGORITHMS[kind]
     named = jwk.get("alg")
@@ -80,7 +81,7 @@ def _algorithms(jwk: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class OAuthExchange:
-    """One message of the client, and after a refusal the one with which it acknowledges."""
+    """One message of the client, and after a refusal its acknowledgement."""
 
     def __init__(self, rules: TokenRules) -> None:
         self._rules = rules
@@ -111,8 +112,8 @@ class OAuthExchange:
         return b""
 
     def _claims(self, token: str, wall_ms: int) -> dict[str, Any]:
-        """The claims of a token that is signed and in time. Times are compared here: a pure exchange has the
-        time as an argument."""
+        """The claims of a token with a valid signature and valid times. Compares the times itself, because
+        the time is an argument of an exchange."""
         import jwt
 
         rules = self._rules

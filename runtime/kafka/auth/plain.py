@@ -1,4 +1,7 @@
-"""SASL PLAIN (RFC 4616) against the users of a JAAS line. Owns the comparison, in constant time."""
+"""SASL PLAIN (RFC 4616) against the users of a JAAS line.
+
+Owns the comparison, in constant time. Does not parse the line: `runtime.config.access` does.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _WRONG = "Authentication failed: Invalid username or password"
 
 
 class PlainExchange:
-    """`passwords` by user."""
+    """`passwords` are by user."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
@@ -30,7 +33,7 @@ class PlainExchange:
         if not password:
             raise Refused("Authentication failed: password not specified")
         expected = self._passwords.get(user)
-        # An unknown user costs the same comparison.
+        # The comparison takes the same time for an unknown user.
         is_right = hmac.compare_digest(
             password.encode(), (password + "x" if expected is None else expected).encode()
         )

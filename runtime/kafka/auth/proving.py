@@ -1,7 +1,7 @@
-"""The client's side of SASL: what a login sends, and whether the node proves that it knows the secret.
+"""The client's side of SASL: the messages of a login, and the check that the node knows the secret too.
 
-PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677) and OAUTHBEARER (RFC 7628), without input or output. Owns the
-messages; which mechanism, and whose secret, is configuration.
+Owns the messages of PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677) and OAUTHBEARER (RFC 7628), without input or
+output. Does not choose the mechanism or the credentials: they are configuration.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _CHALLENGE = re.compile(
     r"r=(?P<nonce>[!-+\--~]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<count>[1-9][0-9]{0,6})(,.*)?"
 )
 _ITERATIONS_MAX = 64 * MAX_ITERATIONS
-"""More would let a node keep this program busy."""
+"""The most iterations that a node may request: more would keep this program busy."""
 
 
 class LoginFailed(Exception):
-    """The node did not do its part of a login. The text holds no secret."""
+    """The login failed because of the node's messages. The text contains no secret."""
 
 
 class Proof(Protocol):
-    """One login. `first` is the first token; `respond` gives the next one, None when nothing is to follow."""
+    """One login. `first` is the first token; `respond` returns the next one, None after the last."""
 
     def first(self) -> bytes: ...
 
     def respond(self, challenge: bytes) -> bytes | None:
-        """Raises LoginFailed."""
+        """The next token, in response to the node's; None if the login is complete. Raises LoginFailed."""
         ...
 
 
 def new_proof(credentials: Credentials, new_nonce: Callable[[], str]) -> Proof:
-    """A fresh login. `new_nonce` draws from the system's randomness."""
+    """Starts a login. `new_nonce` returns random text from the operating system."""
     if credentials.mechanism == PLAIN:
         return _OneToken(b"\0".join((b"", credentials.user.encode(), credentials.password.encode())))
     if credentials.mechanism == OAUTHBEARER:
@@ -50,7 +50,8 @@ def new_proof(credentials: Credentials, new_nonce: Callable[[], str]) -> Proof:
 
 
 class _OneToken:
-    """A mechanism of one message. What comes back is empty, or says why not (RFC 7628, 3.2.3)."""
+    """A mechanism with one message. The node's response is empty, or the reason of a refusal (RFC 7628,
+    3.2.3)."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -63,7 +64,7 @@ class _OneToken:
 
 
 class ScramProof:
-    """Three messages: name and nonce, proof, and the check of what the node proves."""
+    """SCRAM in three steps: name and nonce, proof, and verification of the node's proof."""
 
     def __init__(self, credentials: Credentials, mechanism: Mechanism, nonce: str) -> None:
         self._password = credentials.password

@@ -1,6 +1,7 @@
-"""How clients of a listener log in, made of its configuration: the one place where files of keys are read.
+"""How clients of a listener authenticate, built from its configuration.
 
-A file is read again when it has changed; while it cannot be read, the keys stay as they were.
+Owns reading the file with the keys of OAUTHBEARER tokens: again when it has changed, and while it cannot be
+read the previous keys stay. Does not have the messages of a mechanism: its neighbors do.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ _log = logging.getLogger(__name__)
 
 
 class ListenerRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How clients of a listener are known. `sasl` None: there is no login."""
+    """How clients of a listener authenticate. `sasl` None: without a login."""
 
     sasl: SaslRules | None
     certificates: PrincipalRules
 
     def user_of(self, tls: SSLObject | None) -> str | None:
-        """The user of a certificate that TLS has checked; None: none was shown. Raises CertificateError."""
+        """The user named by a certificate that TLS has verified; None if the client sent none. Raises
+        CertificateError."""
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         return None if certificate is None else self.certificates.user_of(certificate)
 
 
 class LoginRules:
-    """Of all listeners of a broker. Raises ConfigError for files that cannot be read, at once."""
+    """The rules of all listeners of a broker. Raises ConfigError for files that cannot be read."""
 
     def __init__(self, access: dict[str, ListenerAccess], token_key: str | None) -> None:
         self._access = access
@@ -51,7 +53,7 @@ class LoginRules:
         self._certificates = {name: PrincipalRules(each.principal_rules) for name, each in access.items()}
 
     def rules(self, listener: str, image: Callable[[], MetadataImage]) -> ListenerRules:
-        """Those of one listener; `image` is asked for at each login."""
+        """The rules of one listener; `image` is called at each login."""
         access = self._access[listener]
         certificates = self._certificates[listener]
         if not access.mechanisms:
@@ -75,7 +77,7 @@ class LoginRules:
 
 
 class _TokenRules:
-    """What tokens must be, with the keys of a file."""
+    """Requirements for tokens, with the keys of a file."""
 
     def __init__(self, settings: TokenSettings) -> None:
         self._settings = settings

@@ -1,6 +1,7 @@
-"""The server's side of SCRAM (RFC 5802, RFC 7677) as Kafka speaks it, for users and for delegation tokens.
+"""The server's side of SCRAM (RFC 5802, RFC 7677) in Kafka's form, for users and for delegation tokens.
 
-Owns the messages and the proof. Where credentials come from is the caller's. There is no channel binding.
+Owns the messages and the proof. Does not know where credentials come from: `credentials` does. There is no
+channel binding.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _TOKEN_EXTENSION = "tokenauth=true"
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A credential, and whom it stands for: `user` for a delegation token is its owner. `expires_ms`: Unix
-    time, of a token."""
+    """A credential and its user: for a delegation token, `user` is its owner. `expires_ms`: Unix time at
+    which a token expires."""
 
     credential: ScramCredential
     user: str
@@ -39,11 +40,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Lookup = Callable[[Mechanism, str, bool, int], Found | None]
-"""The credential for (mechanism, name, whether the name is of a delegation token, Unix time in ms)."""
+"""Returns the credential for (mechanism, name, whether the name is a delegation token's, Unix time in ms)."""
 
 
 class ScramExchange:
-    """`nonce`: the server's part, fresh for each exchange."""
+    """`nonce`: the server's part, new for each exchange."""
 
     def __init__(self, mechanism: Mechanism, lookup: Lookup, nonce: str) -> None:
         self._mechanism = mechanism
@@ -110,11 +111,11 @@ class _Begun(msgspec.Struct, frozen=True):
     by_token: bool
     nonce: str
     text: str
-    """What is signed so far: the client's first message without its header, and the server's."""
+    """The text signed so far: the client's first message without its header, and the server's."""
 
 
 def _user(text: str) -> str:
-    """A saslname: =2C is a comma, =3D an equals sign, and no other = may be there."""
+    """Decodes a saslname: =2C is a comma, =3D an equals sign; any other = is invalid."""
     if "=" in text.replace("=2C", "").replace("=3D", ""):
         raise InvalidCredentials("the user's name of SCRAM is malformed")
     return text.replace("=2C", ",").replace("=3D", "=")

@@ -1,7 +1,8 @@
-"""How many connections a broker takes, in all, from one address, and at one listener.
+"""How many connections a broker accepts: in total, from one address, and at one listener.
 
-Owns the counts. The listener of brokers, where it is not the only one, takes connections at the bound, too:
-one of another listener ends for each (as in Kafka), or clients could cut replication off.
+Owns the counts. Does not close a connection: the listener does. The brokers' listener, if it is not the only
+one, accepts connections at the limit too: for each, a connection of another listener closes (as in Kafka), so
+that clients cannot block replication.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Mapping
 
 
 class ConnectionLimits:
-    """Connections of all listeners of a process. `protected`: the listener of brokers, None where it is the
-    only one. `by_listener`: most connections of single listeners."""
+    """Connections of all listeners of a process. `protected`: the brokers' listener, None if it is the only
+    one. `by_listener`: limits of single listeners."""
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class ConnectionLimits:
         self._open: Counter[str] = Counter()
 
     def refusal(self, listener: str, address: str) -> str | None:
-        """Why a connection from `address` is refused; None: it is taken, and counted from now on."""
+        """Why a connection from `address` is refused; None if it is accepted, and counted from now on."""
         count, most = self._open.total(), self._by_listener.get(listener)
         if most is not None and self._open[listener] >= most:
             key = f"listener.name.{listener.lower()}.max.connections"
@@ -48,15 +49,15 @@ class ConnectionLimits:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether one that may end has to."""
+        """True if a connection must close to make room."""
         return self._open.total() > self._max_connections
 
     def may_end(self, listener: str) -> bool:
-        """Whether a connection of this listener ends to make room."""
+        """True if connections of this listener may close to make room."""
         return listener != self._protected
 
     def closed(self, listener: str, address: str) -> None:
-        """A connection that was counted is gone."""
+        """Removes a closed connection from the counts."""
         self._open[listener] -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:

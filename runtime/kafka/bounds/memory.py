@@ -1,19 +1,22 @@
 """The memory that the requests of one listener take, over all its connections (`queued.max.request.bytes`).
 
-Owns the budgets and the lines before them. A frame counts with the room made for it, which grows with what
-has arrived, and when it is whole with its length, until it is answered. Long frames, which do not fit into
-one read, have three quarters of the bound, short ones the rest: heartbeats, joins and followers' fetches do
-not wait for large produces. Where there is no room, a connection is read no further than the length of its
-next frame, and waits for its turn. The bytes held never exceed the bound but for some of these per
-connection. Answers, and what TLS has read ahead, do not count.
+Owns the budgets and the queues for them. Does not receive bytes: `runtime.sockets.framing` asks it for room.
+Does not count responses (`unsent`) or what TLS has read ahead.
 
-Why no connection waits forever: a frame goes on only where all that is missing of it fits. So there is always
-an order in which those that have begun can be received whole, each with what the ones before it leave: one
-that goes on could be the first of this order, and each budget holds the longest frame of its kind. One that
-waits for PATIENCE_S is overtaken by no frame that has not begun, and frames of clients that send nothing
-meanwhile end, the largest first. What is whole is under way, and ends within its own time limit: a group's
-members wait for each other by short frames, a produce for followers, which leave the ISR when they are not
-heard. Budgets are by listener: brokers with a listener of their own wait for no client at all.
+A partial frame counts with the memory allocated for it, which grows with the bytes that have arrived. A
+complete one counts with its length until the response. Long frames, which do not fit into one read, have
+three quarters of the bound, short ones the rest: heartbeats, joins and followers' fetches do not wait for
+large produces. If there is no room, a connection reads only the length of its next frame and waits for its
+turn. The bytes held never exceed the bound, except for these few per connection.
+
+Why no connection waits forever: a frame only continues if all its missing bytes fit. So there is always an
+order in which the frames that have begun can be received completely, each in the room that the earlier ones
+leave: a frame that continues could be the first in this order, and each budget holds the longest frame of its
+kind. After PATIENCE_S, a waiting frame is overtaken by no frame that has not begun, and frames of clients
+that send nothing meanwhile are cut off, the largest first. Complete frames are in progress and end within
+their own time limit: members of a group wait for each other by short frames, a produce for followers, which
+leave the ISR if they stop fetching. Budgets are per listener: brokers with a listener of their own never wait
+for clients.
 """
 
 from __future__ import annotations
@@ -24,21 +27,22 @@ from collections.abc import Callable
 from metaquorum.runtime.sockets.framing import SCRATCH_BYTES
 
 SHORT_MAX_BYTES = SCRATCH_BYTES - 4
-"""The longest frame that fits into one read, with its length."""
+"""The longest frame that fits into one read together with its length field."""
 SHORT_BUDGET_MIN_BYTES = 4 * SCRATCH_BYTES
-"""What is left to short frames, at least: `queued.max.request.bytes` is larger than one request by this."""
+"""The least room for short frames: `queued.max.request.bytes` exceeds the largest request by this much."""
 PATIENCE_S = 2.0
-"""How long a frame waits before others' that do not arrive end."""
+"""How long a frame waits before stalled frames of other connections are cut off."""
 HELD_BACK_PATIENCE_S = 30.0
-"""The same for frames whose connections are not read, for another reason than memory."""
+"""The same for frames of connections that are not read for another reason than memory."""
 FEW_BYTES = 4
-"""What is read of a frame without room for it, time and again, does not count."""
+"""This many bytes read of a frame without room for it do not count."""
 SLOW_BYTES_PER_S = 16 * 1024
-"""A frame that arrives no faster does not arrive."""
+"""A frame that arrives more slowly than this is stalled."""
 
 
 class _Budget:
-    """Bytes of one kind of frames. `max_bytes` None: no bound. `line`: who waits, and since when."""
+    """Bytes of one kind of frame. `max_bytes` None: no bound. `line`: the waiting connections, and since
+    when."""
 
     def __init__(self, max_bytes: int | None) -> None:
         self.max_bytes = max_bytes
@@ -49,7 +53,7 @@ class _Budget:
         return self.max_bytes is None or self.held_bytes + size <= self.max_bytes
 
     def waited_s(self, now_s: float) -> float:
-        """How long the first in line has waited."""
+        """How long the first connection in line has waited."""
         return now_s - next(iter(self.line.values()), now_s)
 
 
@@ -63,7 +67,7 @@ class RequestMemory:
         self.long = _Budget(long_max)
         self.short = _Budget(None if max_bytes is None or long_max is None else max_bytes - long_max)
         self._receiving: dict[Share, None] = {}
-        """Those whose frames have begun and are not whole."""
+        """Connections with a partial frame."""
         self._is_waking = False
         self._looked_s = 0.0
         self._look: asyncio.TimerHandle | None = None
@@ -89,7 +93,7 @@ class RequestMemory:
         self._receiving.pop(share, None)
 
     def may_go_on(self, share: Share, budget: _Budget) -> bool:
-        """Whether all that is missing of its frame fits, and its turn has come."""
+        """True if all missing bytes of the frame fit and it is its turn."""
         if not budget.fits(share.missing(budget)):
             return False
         if not budget.line or share.has_begun(budget) or next(iter(budget.line)) is share:
@@ -97,7 +101,7 @@ class RequestMemory:
         return budget.waited_s(asyncio.get_running_loop().time()) < PATIENCE_S
 
     def waits(self, share: Share, budget: _Budget) -> None:
-        """`share` is told when it is its turn."""
+        """Queues `share`, and calls its `goes_on` when it is its turn."""
         loop = asyncio.get_running_loop()
         budget.line.setdefault(share, loop.time())
         if self._look is None:
@@ -107,13 +111,13 @@ class RequestMemory:
             self._look = loop.call_later(PATIENCE_S / 4, self._look_for_stalled)
 
     def left(self, share: Share) -> None:
-        """Its connection is gone."""
+        """Its connection has closed."""
         for budget in (self.long, self.short):
             budget.line.pop(share, None)
         self.arrived(share)
 
     def freed(self) -> None:
-        """Some bytes are: those who wait are asked, once the present work is done."""
+        """Bytes are free: wakes waiting connections in the next turn of the loop."""
         if (self.long.line or self.short.line) and not self._is_waking:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._wake)
@@ -126,7 +130,7 @@ class RequestMemory:
                     share.goes_on()
 
     def _look_for_stalled(self) -> None:
-        """Ends frames that do not arrive, where others wait for too long, until the first of these fits."""
+        """If a frame has waited for too long, cuts off stalled frames until the waiting one fits."""
         self._look = None
         loop = asyncio.get_running_loop()
         now_s = loop.time()
@@ -148,43 +152,45 @@ class RequestMemory:
 
 
 class Share:
-    """What one connection holds: the gate of its frames. `wake` is called when its next frame may go on,
-    `late` when it came too slowly while others waited."""
+    """The bytes of one connection, and the gate of its frames. `wake` is called when its next frame may
+    continue, `late` if the frame arrived too slowly while others waited."""
 
     def __init__(self, memory: RequestMemory, wake: Callable[[], None], late: Callable[[], None]) -> None:
         self._memory = memory
         self._wake = wake
         self.is_late = late
         self.is_held_back = False
-        """Whether the connection is not read for another reason than memory."""
+        """True while the connection is not read for another reason than memory."""
         self.moved_s, self.came_bytes = 0.0, 0
-        """When the frame last came on, and what has come since someone looked."""
+        """The time of the frame's last progress, and the bytes received since the last check."""
         self.partial_bytes, self._partial_budget = 0, memory.short
-        """What counts of the frame that is not whole, and where."""
+        """The counted bytes of the partial frame, and their budget."""
         self._whole: dict[_Budget, int] = {}
         self._length = self._wanted = 0
-        """Of the frame that waits: its length, and the bytes of it that room is wanted for."""
+        """The length of the waiting frame, and how many of its bytes need room."""
         self._is_granted = False
 
     @property
     def has_room(self) -> bool:
-        """Whether one more read of SCRATCH_BYTES of short frames fits, and no one waits. What it brings of a
-        frame that has to wait is held meanwhile, of one frame of each kind: others then read lengths only."""
+        """True if another read of SCRATCH_BYTES of short frames fits and no connection waits. If the read
+        ends in a frame that must wait, its bytes are held meanwhile, for one frame of each kind: other
+        connections then read lengths only."""
         memory, short = self._memory, self._memory.short
         if memory.long.line or short.line:
             return False
         return short.max_bytes is None or short.held_bytes + SCRATCH_BYTES <= short.max_bytes
 
     def has_begun(self, budget: _Budget) -> bool:
-        """Whether it holds bytes of the frame that is not whole."""
+        """True if it holds bytes of a partial frame in this budget."""
         return self.partial_bytes > 0 and self._partial_budget is budget
 
     def missing(self, budget: _Budget) -> int:
-        """What the frame that waits needs beside what counts already."""
+        """The bytes that the waiting frame needs beyond those already counted."""
         return self._length - (self.partial_bytes if self._partial_budget is budget else 0)
 
     def reserve(self, length: int, wanted: int) -> bool:
-        """Whether there is room for the first `wanted` bytes of a frame of `length`; if not, `wake` comes."""
+        """True if there is room for the first `wanted` bytes of a frame of `length`; if not, `wake` is called
+        later."""
         if self._is_granted:
             self._is_granted = False
             return True
@@ -199,7 +205,7 @@ class Share:
         return True
 
     def goes_on(self) -> None:
-        """It is its turn, and there is room."""
+        """Called when it is its turn and there is room."""
         if self.reserve(self._length, self._wanted):
             self._is_granted, self.moved_s = True, asyncio.get_running_loop().time()
             self._wake()
@@ -212,11 +218,11 @@ class Share:
             self._memory.begins(self)
 
     def came(self, size: int) -> None:
-        """`size` bytes more of a frame arrived where there was room for them."""
+        """`size` more bytes of a frame arrived that had room."""
         self.came_bytes += size
 
     def look(self, now_s: float, enough: float) -> None:
-        """Notes whether `enough` bytes have come since the last look; a frame that waits needs none."""
+        """Notes progress if `enough` bytes have arrived since the last check; a waiting frame needs none."""
         memory = self._memory
         waits = self in memory.long.line or self in memory.short.line
         if waits or self.came_bytes >= enough:
@@ -233,7 +239,7 @@ class Share:
         self.partial_bytes, self._partial_budget = size, budget
 
     def arrived(self, size: int) -> None:
-        """A frame is whole; it counts until it is `answered`."""
+        """A frame is complete; it counts until `answered`."""
         if self.partial_bytes:
             self._memory.arrived(self)
             self._count_partial(0, self._memory.short)
@@ -243,7 +249,7 @@ class Share:
         self._whole[budget] = self._whole.get(budget, 0) + size
 
     def answered(self, size: int) -> None:
-        """A frame of `size` bytes is no longer under way."""
+        """The request of `size` bytes is no longer in progress."""
         memory = self._memory
         budget = memory.short if size <= SHORT_MAX_BYTES else memory.long
         budget.held_bytes -= size
@@ -252,7 +258,7 @@ class Share:
             memory.freed()
 
     def close(self) -> None:
-        """The connection is gone, and all that it held."""
+        """The connection has closed: frees everything that it held."""
         self._count_partial(0, self._memory.short)
         for budget, size in self._whole.items():
             budget.held_bytes -= size

@@ -1,10 +1,12 @@
-"""The memory of answers that have not left, over all connections of a broker (`queued.max.response.bytes`).
+"""The memory of unsent responses, over all connections of a broker (`queued.max.response.bytes`).
 
-Owns the bound, and the line of clients whose fetches wait for it. At the bound no fetch of a client begins;
-those that have begun may read what is left (`Unsent.left`). Requests of brokers do not wait, and no other
-answer does: so the bytes held exceed the bound by answers that are no fetch's, and by one batch.
+Owns the bound, and the queue of clients whose fetches wait for it. Does not send (`departures`) and does not
+count requests (`memory`).
 
-No one waits forever: meanwhile connections that take nothing of their answers end, the largest first.
+At the bound, no fetch of a client begins; fetches in progress may read what is left (`Unsent.left`). Requests
+of brokers do not wait, nor do requests other than fetches: so the bytes held exceed the bound by responses to
+those, and by one batch. No fetch waits forever: meanwhile connections that take nothing of their responses
+close, the largest first.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 from collections.abc import Callable
 
 PATIENCE_S = 5.0
-"""How long a fetch waits before connections that take nothing of their answers end."""
+"""How long a fetch waits before connections that take nothing of their responses are closed."""
 
 
 class Unsent:
@@ -29,7 +31,7 @@ class Unsent:
         self._look: asyncio.TimerHandle | None = None
 
     def left(self) -> int:
-        """What may be read for clients' fetches now."""
+        """The bytes that clients' fetches may read now."""
         return self._max_bytes - self.held_bytes
 
     def waits(self, share: UnsentShare) -> None:
@@ -39,7 +41,7 @@ class Unsent:
             self._look = loop.call_later(PATIENCE_S, self._look_for_stalled)
 
     def freed(self) -> None:
-        """Some bytes have left: those who wait go on, once the present work is done."""
+        """Bytes have left: wakes waiting fetches in the next turn of the loop."""
         if self.line and not self._is_waking and self.left() > 0:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._wake)
@@ -66,8 +68,8 @@ class Unsent:
 
 
 class UnsentShare:
-    """What one connection holds. `wake` is called when a fetch that waited may begin, `late` when the client
-    took nothing while others waited."""
+    """The unsent bytes of one connection. `wake` is called when a waiting fetch may begin, `late` if the
+    client took nothing while others waited."""
 
     def __init__(self, unsent: Unsent, wake: Callable[[], None], late: Callable[[], None]) -> None:
         self._unsent = unsent
@@ -75,7 +77,7 @@ class UnsentShare:
         self.held_bytes, self.moved_s = 0, 0.0
 
     def may_fetch(self) -> bool:
-        """Whether a client's fetch may begin now; if not, `wake` comes."""
+        """True if a client's fetch may begin now; if not, `wake` is called later."""
         unsent = self._unsent
         if unsent.left() > 0:
             return True
@@ -83,7 +85,7 @@ class UnsentShare:
         return False
 
     def add(self, size: int) -> None:
-        """An answer of `size` bytes is ready."""
+        """A response of `size` bytes is ready."""
         if not self.held_bytes:
             self.moved_s = asyncio.get_running_loop().time()
             self._unsent.holders[self] = None
@@ -103,7 +105,7 @@ class UnsentShare:
             unsent.freed()
 
     def close(self) -> None:
-        """The connection is gone, and all that it held."""
+        """The connection has closed: frees everything that it held."""
         self._unsent.line.pop(self, None)
         self.wake = self.late = _nothing
         self.sent(self.held_bytes)

@@ -1,7 +1,8 @@
-"""Record batches of one synthetic log, in order: offsets, epoch, time, and what was written.
+"""Builds the record batches of one synthetic log, in order.
 
-Owns the position in the log and the bytes of the batches that were not taken yet. Rows of partitions come
-as arrays and are encoded in columns; single records by the codec. Knows no cluster and no files.
+Owns the position in the log (offset, epoch, time) and the bytes of batches that were not taken
+yet. Rows of partitions come as arrays and are encoded in columns, single records by the codec.
+Knows no cluster and no files.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ LEVEL = 19
 """metadata.version of every generated log: 3.7-IV4, with directories."""
 
 MAX_BATCH_RECORDS = 10_000
-"""Records of one batch at most, as Kafka's controller writes them."""
+"""Most records in one batch, as Kafka's controller writes them."""
 
 _NO_OP = framed_value(0, encode(NoOpRecord(), write_version(NoOpRecord(), LEVEL)))
 
 
 class BatchLog:
-    """Appends batches. `take` hands out the bytes since the last time."""
+    """Appends batches. `take` returns the bytes of those since its last call."""
 
     def __init__(self, start_ms: int) -> None:
         self.now_ms = start_ms
@@ -48,7 +49,7 @@ class BatchLog:
         return out
 
     def _append(self, data: bytes, count: int) -> int:
-        """Takes one sealed batch; its base offset."""
+        """Appends one sealed batch. Returns its base offset."""
         base = self.offset
         self._out.append(data)
         self.batches += 1
@@ -57,7 +58,7 @@ class BatchLog:
         return base
 
     def leader_change(self, leader: int, voters: tuple[int, ...], epoch: int) -> int:
-        """Begins an epoch. The offset of its LeaderChangeMessage."""
+        """Starts an epoch. Returns the offset of its LeaderChangeMessage."""
         self.epoch = epoch
         everyone = tuple(LeaderVoter(voter) for voter in voters)
         majority = sorted({leader, *[one for one in voters if one != leader][: len(voters) // 2]})
@@ -75,19 +76,20 @@ class BatchLog:
         return self._append(data, 1)
 
     def no_op(self) -> None:
-        """One idle batch."""
+        """Appends one idle batch."""
         header = plain_header(self.offset, self.epoch, self.now_ms, 1)
         self.counts[NoOpRecord.type_name] += 1
         self._append(seal_batch(header, _NO_OP), 1)
 
     def records(self, records: Iterable[Any]) -> int:
-        """One batch of single records; its base offset."""
+        """Appends one batch of single records. Returns its base offset."""
         return self.mixed(records, ())
 
     def mixed(
         self, before: Iterable[Any], rows: Iterable[tuple[str, Bytes]], after: Iterable[Any] = ()
     ) -> int:
-        """One batch: records, then encoded rows (type name, values), then records. Its base offset.
+        """Appends one batch: records, then encoded rows (type name, values), then
+        records. Returns its base offset.
 
         Raises ValueError for an empty batch.
         """
@@ -114,5 +116,5 @@ class BatchLog:
 
 
 def chunks(rows: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """Row numbers in pieces that fit one batch; one empty piece for none."""
+    """Row numbers in pieces that fit in one batch; for no rows, one empty piece."""
     return [rows[low : low + MAX_BATCH_RECORDS] for low in range(0, max(1, len(rows)), MAX_BATCH_RECORDS)]

@@ -1,6 +1,7 @@
-"""A snapshot of a synthetic cluster, made from the generator's own columns and not by replaying its log.
+"""Writes a snapshot of a synthetic cluster, from the generator's own columns instead of its log.
 
-So that a replay up to its end and the snapshot are two independent accounts of one state. Knows no files.
+Owns the order of a snapshot's records. Must not replay the log: the snapshot and a replay are two independent
+computations of one state. Knows no files (`files` has them).
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _no_rows() -> PartitionRowsToWrite:
 
 
 def checkpoint(cluster: Cluster) -> Iterator[bytes]:
-    """The batches of a snapshot of what the log says up to now."""
+    """The batches of a snapshot of the log's current state."""
     writer = _Writer(cluster.log.epoch, cluster.log.last_ms)
     yield writer.control(SnapshotHeaderRecord(cluster.log.last_ms))
     brokers = [cluster.registration(broker) for broker in cluster.brokers.values()]
@@ -100,7 +101,7 @@ def checkpoint(cluster: Cluster) -> Iterator[bytes]:
 
 
 def _partitions(writer: _Writer, cluster: Cluster, rows: Rows, last: int | None) -> bytes:
-    """One batch of rows, each topic's record before its first partition."""
+    """One batch of rows, with each topic's record before its first partition."""
     partitions, at = cluster.partitions, cluster.partitions.at
     topics = at.topic[rows]
     previous = -1 if last is None else int(at.topic[last])

@@ -1,8 +1,8 @@
-"""One synthetic cluster that lives: brokers, topics and the moves that every incident is made of.
+"""One synthetic cluster: brokers, topics and the changes of which every incident consists.
 
-Owns what a controller would write when a broker registers, is fenced, shuts down or comes back, when ISRs
-shrink and grow, and while nothing happens; and the truth that goes with it. Which incidents happen and when
-is in `incidents` and `script`. Pure: randomness comes from the plan's seed, time is a number that it moves.
+Owns what a controller writes when a broker registers, is fenced, shuts down or returns, when ISRs shrink and
+grow, and while the cluster is idle; and the truth about it. Does not choose incidents: `incidents` and
+`script` do. Pure: randomness comes from the plan's seed, and time is a number.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ TOPIC, BROKER = 2, 4
 """Resource types of configurations."""
 MIN_ISR = "min.insync.replicas"
 DIRECTORIES = 2
-"""Log directories of a broker."""
+"""Log directories per broker."""
 FENCED, ACTIVE, SHUTDOWN = "fenced", "active", "controlled_shutdown"
 _TOPIC_WORDS = ("orders", "payments", "clicks", "invoices", "audit", "sessions", "alerts", "prices")
 SAMPLES = 6
-"""Partitions of a cluster whose every state is in the truth."""
+"""Partitions of a cluster of which the truth has every state."""
 
 
 @dataclass(slots=True)
 class Broker:
-    """A broker as the log knows it, and the incarnation that runs."""
+    """A broker as the log has it, and its current incarnation."""
 
     broker_id: int
     rack: str
@@ -76,16 +76,16 @@ class Cluster:
 
     @property
     def room(self) -> int:
-        """Records that the plan still asks for."""
+        """The number of records that the plan still needs."""
         return self.plan.records - self.log.offset
 
     def after(self, low_ms: int, high_ms: int) -> int:
-        """Time passes, up to `high_ms`, and nothing is written. The new time."""
+        """Moves time by `low_ms` to `high_ms` without a record. Returns the new time."""
         self.log.now_ms += self.rng.randint(low_ms, high_ms)
         return self.log.now_ms
 
     def idle(self, duration_ms: int, keep: int = 0) -> None:
-        """Time passes; NoOps are written in it as long as more than `keep` records are left to write."""
+        """Moves time, with NoOps while more than `keep` records are left to write."""
         end = self.log.now_ms + duration_ms
         step = self.plan.idle_ms
         while self.log.now_ms + step <= end and self.room > keep:
@@ -94,7 +94,7 @@ class Cluster:
         self.log.now_ms = max(self.log.now_ms, end)
 
     def idle_records(self, duration_ms: int) -> int:
-        """How many records `idle` writes at most in that time."""
+        """The most records that `idle` writes in that time."""
         return duration_ms // self.plan.idle_ms + 1
 
     # -- brokers -------------------------------------------------------------------------------------
@@ -104,13 +104,13 @@ class Cluster:
         return [at for at, broker in self.brokers.items() if broker.state == ACTIVE]
 
     def add_broker(self, broker_id: int) -> None:
-        """A broker that was not started yet."""
+        """Adds a broker that was not started yet."""
         directories = tuple(sorted(random_uuid(self.rng) for _ in range(DIRECTORIES)))
         rack = self.plan.racks[broker_id % len(self.plan.racks)]
         self.brokers[broker_id] = Broker(broker_id, rack, directories, random_uuid(self.rng))
 
     def register(self, broker_id: int) -> int:
-        """The process starts over and registers, fenced. The record's offset."""
+        """A new process registers, fenced. Returns the record's offset."""
         broker = self.brokers[broker_id]
         broker.incarnation = random_uuid(self.rng)
         broker.online = broker.directories
@@ -120,7 +120,7 @@ class Cluster:
         return offset
 
     def registration(self, broker: Broker) -> BrokerRecord:
-        """The record that says all of a broker's registration."""
+        """The record with all of a broker's registration."""
         host = f"broker-{broker.broker_id}.{self.plan.name}.example"
         return BrokerRecord(
             broker_id=broker.broker_id,
@@ -141,7 +141,7 @@ class Cluster:
         )
 
     def fence(self, broker_id: int) -> dict[str, Any]:
-        """The session ended: leaders and ISRs move, then the fence, in one batch. What it did."""
+        """A session ends: leaders and ISRs move, then the fence, in one batch. Returns what changed."""
         broker = self.brokers[broker_id]
         record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=1)
         told = self.leave(broker_id, record, "fenced")
@@ -149,7 +149,8 @@ class Cluster:
         return told
 
     def controlled_shutdown(self, broker_id: int) -> dict[str, Any]:
-        """The broker asks to leave: leaders and ISRs move, then it is marked. What it did."""
+        """The broker starts a controlled shutdown: leaders and ISRs move, then it is
+        marked. Returns what changed."""
         broker = self.brokers[broker_id]
         record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, in_controlled_shutdown=1)
         told = self.leave(broker_id, record, SHUTDOWN)
@@ -157,7 +158,7 @@ class Cluster:
         return told
 
     def leave(self, broker_id: int, record: Any, cause: str, rows: Rows | None = None) -> dict[str, Any]:
-        """`broker_id` leaves the ISRs of `rows` (all that it holds), and `record` says why."""
+        """`broker_id` leaves the ISRs of `rows` (default: all its replicas), with `record` as the reason."""
         own = self.partitions.holding(broker_id) if rows is None else rows
         change = self.partitions.without(broker_id, own)
         led = self.partitions.at.leader[change.rows] == broker_id
@@ -193,7 +194,7 @@ class Cluster:
         return Change(change.rows[low:high], change.isr[low:high], change.leader[low:high])
 
     def unfence(self, broker_id: int) -> dict[str, Any]:
-        """The broker is back: unfenced, and it leads again what no one could lead. What it did."""
+        """The broker is unfenced, and leads again the partitions without a leader. Returns what changed."""
         broker = self.brokers[broker_id]
         own = self.partitions.holding(broker_id)
         waiting = own[(self.partitions.at.leader[own] == NO_BROKER) & self.partitions.in_isr(broker_id, own)]
@@ -207,7 +208,8 @@ class Cluster:
     # -- ISRs and leaders ----------------------------------------------------------------------------
 
     def alter(self, change: Change) -> None:
-        """What leaders ask for, a batch each, in the order of their ids, within a short time."""
+        """Writes a change as requests of leaders: one batch per leader, in order of their
+        ids, within a short time."""
         leaders = self.partitions.at.leader[change.rows]
         order = np.argsort(leaders, kind="stable")
         bounds = np.flatnonzero(np.diff(leaders[order])) + 1
@@ -218,7 +220,8 @@ class Cluster:
             self.write(Change(change.rows[mine], change.isr[mine], change.leader[mine]))
 
     def write(self, change: Change) -> int:
-        """A change as one batch (or several, if it is too long for one). Offset of the first, or -1."""
+        """Writes a change as one batch, or several if it is too long. Returns the
+        offset of the first, or -1."""
         first = -1
         pieces = chunks(change.rows)
         for at, _ in enumerate(pieces):
@@ -231,14 +234,15 @@ class Cluster:
         return first
 
     def catch_up(self, broker_id: int, rows: Rows | None = None) -> None:
-        """`broker_id` joins the ISRs that it is not in, where there is a leader to take it in."""
+        """`broker_id` joins the ISRs that it is not in, if they have a leader."""
         own = self.partitions.holding(broker_id) if rows is None else rows
         own = own[~self.partitions.in_isr(broker_id, own) & (self.partitions.at.leader[own] >= 0)]
         if len(own):
             self.alter(self.partitions.with_member(broker_id, own))
 
     def preferred(self) -> int:
-        """Leadership goes back to the first replicas, where these are in sync. How many moved."""
+        """Preferred election: the first replicas lead again if they are in sync.
+        Returns how many leaders moved."""
         rows = self.partitions.live()
         first = self.partitions.at.replicas[rows, 0]
         fit = self.partitions.at.isr[rows, 0] & np.isin(first, self.active())
@@ -251,7 +255,7 @@ class Cluster:
     # -- topics --------------------------------------------------------------------------------------
 
     def create_topic(self, count: int, width: int, min_isr: int | None) -> Rows:
-        """A topic with its configuration and partitions in one batch; its rows."""
+        """A topic with its configuration and partitions in one batch. Returns its rows."""
         word = _TOPIC_WORDS[self.names % len(_TOPIC_WORDS)]
         name, topic_id = f"{word}-{self.names // len(_TOPIC_WORDS):03d}", random_uuid(self.rng)
         self.names += 1
@@ -282,7 +286,7 @@ class Cluster:
         return rows
 
     def delete_topic(self, topic: int) -> None:
-        """The topic, its partitions and its configuration are gone."""
+        """Deletes a topic with its partitions and its configuration."""
         self.log.records([RemoveTopicRecord(self.partitions.topic_ids[topic])])
         self.partitions.remove_topic(topic, self.log.now_ms)
         self.configs.pop((TOPIC, self.partitions.topic_names[topic], MIN_ISR), None)

@@ -1,10 +1,11 @@
-"""Writes synthetic fleets to disk: node directories as Kafka leaves them, and the truth beside them.
+"""Writes synthetic fleets to disk: node directories as Kafka leaves them, and the truth.
 
     OUT/clusters/NAME/controller-ID/meta.properties
     OUT/clusters/NAME/controller-ID/__cluster_metadata-0/...
     OUT/truth/fleet.json, OUT/truth/NAME.json
 
-The shell around `script`: the only file of this folder that touches a disk or starts processes.
+Owns files, processes and damaged tails; no other module of this folder touches a disk. Does not decide what
+is in a log (`script` does).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 _FLIPPED_AT = 70
 _ZEROS = 4096
 _LAG_BATCHES = 3
-"""Batches by which each further node is behind the one before it."""
+"""Number of batches by which each node is behind the node before it."""
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -51,10 +52,10 @@ Progress = Callable[[dict[str, Any]], None]
 def write_fleet(
     plan: FleetPlan, out: Path, *, jobs: int = 1, on_cluster: Progress | None = None
 ) -> dict[str, Any]:
-    """Writes a whole fleet below `out`, which must be empty or absent, and returns its summary (fleet.json).
+    """Writes a whole fleet below `out`, which must be empty or absent. Returns its summary (fleet.json).
 
-    `jobs` processes share the clusters; `on_cluster` gets each one's summary when it is written. Raises
-    FileExistsError for a folder that holds something, OSError from the disk.
+    `jobs` processes share the clusters. `on_cluster` gets each cluster's summary when it is written. Raises
+    FileExistsError for a folder that is not empty, OSError from the disk.
     """
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"{out} is not empty; give a new directory")
@@ -81,10 +82,10 @@ def _each(plan: FleetPlan, out: Path, jobs: int) -> Iterator[dict[str, Any]]:
         for cluster in cluster_plans(plan):
             yield write_cluster(cluster, out)
         return
-    # Spawned, not forked: the caller may run threads.
+    # Spawned instead of forked: the caller may have threads.
     context = multiprocessing.get_context("spawn")
     workers = min(jobs, plan.clusters)
-    # Ctrl-C is for this process, which then stops the others.
+    # Only this process handles Ctrl-C, and stops the others.
     ignore = (signal.SIGINT, signal.SIG_IGN)
     with ProcessPoolExecutor(workers, context, signal.signal, ignore) as pool:
         running = [pool.submit(write_cluster, cluster, out) for cluster in cluster_plans(plan)]
@@ -97,7 +98,7 @@ def _each(plan: FleetPlan, out: Path, jobs: int) -> Iterator[dict[str, Any]]:
 
 
 def write_cluster(plan: ClusterPlan, out: Path) -> dict[str, Any]:
-    """Writes one cluster's nodes and truth; a summary."""
+    """Writes the nodes and the truth of one cluster. Returns a summary."""
     home = out / CLUSTERS / plan.name
     rng = Random(f"files {plan.seed}")
     first = _node(home, plan, plan.controllers[0], rng)
@@ -137,14 +138,14 @@ def write_cluster(plan: ClusterPlan, out: Path) -> dict[str, Any]:
 
 
 class _LogWriter:
-    """Segments of the first node; remembers where the last batches end."""
+    """Segments of the first node. Keeps the ends of the last batches."""
 
     def __init__(self, directory: Path, segment_bytes: int) -> None:
         self.directory = directory
         self.segments: list[tuple[int, Path]] = []
         self.snapshots: list[LogPosition] = []
         self.ends: deque[tuple[int, int, int]] = deque(maxlen=5 * _LAG_BATCHES + 1)
-        """(segment number, bytes of it, end offset) after each of the last batches."""
+        """(segment number, its bytes, end offset) after each of the last batches."""
         self._segment_bytes = segment_bytes
         self._file: BinaryIO | None = None
         self._size = 0
@@ -186,7 +187,7 @@ class _LogWriter:
 
 
 def _node(home: Path, plan: ClusterPlan, controller: int, rng: Random) -> Path:
-    """Makes a node's directory with its identity; its log directory."""
+    """Creates a node's directory with its identity. Returns the log directory."""
     log = home / f"controller-{controller}" / METADATA_DIRECTORY
     log.mkdir(parents=True)
     identity = MetaProperties(cluster_id=plan.cluster_id, node_id=controller, directory_id=random_uuid(rng))
@@ -206,7 +207,7 @@ def _state_files(directory: Path, known: dict[str, Any], end_offset: int | None)
 
 
 def _follower(writer: _LogWriter, directory: Path, known: dict[str, Any], behind: int) -> None:
-    """A node that has the same bytes, but for the last `behind` batches."""
+    """A node that has the same bytes, except for the last `behind` batches."""
     ends = list(writer.ends)
     segment, size, end_offset = ends[max(0, len(ends) - 1 - behind)]
     for number, (_, path) in enumerate(writer.segments[: segment + 1]):
@@ -222,7 +223,7 @@ def _follower(writer: _LogWriter, directory: Path, known: dict[str, Any], behind
 
 
 def _damage(plan: ClusterPlan, log: BatchLog, path: Path, home: Path) -> list[dict[str, Any]]:
-    """Damages the end of the first node's log, behind everything that the truth tells of."""
+    """Damages the end of the first node's log, after everything that the truth describes."""
     position, offset = path.stat().st_size, log.offset
     log.now_ms += plan.idle_ms
     log.no_op()

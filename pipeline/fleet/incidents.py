@@ -1,7 +1,7 @@
-"""What can happen to a synthetic cluster: each incident as a function that lives it through and tells it.
+"""Incidents of a synthetic cluster: each a function that writes one to the log and adds it to the truth.
 
-Owns the course of the kinds in `plan.KINDS` (moves of replicas are in `moves`). Each leaves the cluster
-healthy, takes the cluster, writes to its log and adds one entry to its truth.
+Owns the course of the kinds in `plan.KINDS`, except moves of replicas (`moves`). Each leaves the cluster
+healthy. Does not choose when an incident happens; `script` does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SESSION_TIMEOUT_MS = 9000
 
 
 def comes_back(cluster: Cluster, broker: int, *, restarted: bool) -> dict[str, int]:
-    """Registers (if the process is a new one), is unfenced, and catches up. When each was."""
+    """The broker registers (if its process is new), is unfenced and catches up. Returns the times."""
     if restarted:
         cluster.register(broker)
         cluster.after(300, 4000)
@@ -35,7 +35,7 @@ def comes_back(cluster: Cluster, broker: int, *, restarted: bool) -> dict[str, i
 
 
 def broker_crash(cluster: Cluster) -> None:
-    """kill -9: the session times out, the broker is fenced, and comes back as a new process."""
+    """kill -9: the session times out, the broker is fenced and returns as a new process."""
     broker = cluster.rng.choice(cluster.active())
     start, first = cluster.log.now_ms, cluster.log.offset
     cluster.after(_SESSION_TIMEOUT_MS, _SESSION_TIMEOUT_MS + 1500)
@@ -61,7 +61,7 @@ def broker_crash(cluster: Cluster) -> None:
 
 
 def controlled_restart(cluster: Cluster) -> None:
-    """A rolling restart's step: controlled shutdown, fence, registration, unfence."""
+    """One step of a rolling restart: controlled shutdown, fence, registration, unfence."""
     broker = cluster.rng.choice(cluster.active())
     start, first = cluster.log.now_ms, cluster.log.offset
     moved = cluster.controlled_shutdown(broker)
@@ -88,7 +88,7 @@ def controlled_restart(cluster: Cluster) -> None:
 
 
 def flapping_broker(cluster: Cluster) -> None:
-    """A broker that loses its session again and again without being restarted."""
+    """A broker that loses its session repeatedly without a restart."""
     broker = cluster.rng.choice(cluster.active())
     start, first = cluster.log.now_ms, cluster.log.offset
     flaps = cluster.rng.randint(*FLAPS)
@@ -105,7 +105,7 @@ FLAPS = (4, 6)
 
 
 def fence_storm(cluster: Cluster) -> None:
-    """Several brokers lose their sessions within a few seconds, as when a switch dies."""
+    """Several brokers lose their sessions within a few seconds, as when a switch fails."""
     active = cluster.active()
     count = min(max(3, len(active) // 3), len(active) - 1)
     brokers = sorted(cluster.rng.sample(active, count))
@@ -118,7 +118,7 @@ def fence_storm(cluster: Cluster) -> None:
     for broker in brokers:
         cluster.after(50, 1500)
         comes_back(cluster, broker, restarted=False)
-    for broker in brokers:  # partitions that had no leader when one of the others came back
+    for broker in brokers:  # partitions without a leader when one of the others returned
         cluster.after(50, 500)
         cluster.catch_up(broker)
     cluster.after(1000, 5000)
@@ -135,7 +135,7 @@ def fence_storm(cluster: Cluster) -> None:
 
 
 def directory_failure(cluster: Cluster) -> None:
-    """A log directory of a broker goes offline; later the broker is restarted with it repaired."""
+    """A log directory of a broker goes offline. Later the broker restarts with the directory repaired."""
     broker_id = cluster.rng.choice(cluster.active())
     broker = cluster.brokers[broker_id]
     start, first = cluster.log.now_ms, cluster.log.offset
@@ -170,14 +170,14 @@ def directory_failure(cluster: Cluster) -> None:
 
 
 def shrink_to_one(cluster: Cluster, rows: Rows, keep: Rows | Ints) -> None:
-    """The ISR of each of `rows` shrinks to its leader, `keep`, which is a column of broker ids."""
+    """The ISR of each of `rows` shrinks to its leader, `keep`, a column of broker ids."""
     at = cluster.partitions.at
     isr = at.isr[rows] & (at.replicas[rows] == keep[:, None])
     cluster.alter(Change(rows, isr, at.leader[rows].copy()))
 
 
 def some_replicated(cluster: Cluster, most: int, leader: int | None = None, width: int = 2) -> Rows:
-    """A few partitions with `width` replicas or more, all in sync (and led by `leader`)."""
+    """A few partitions with at least `width` replicas, all in sync (and with the leader `leader`)."""
     at = cluster.partitions.at
     rows = cluster.partitions.live()
     held = (at.replicas[rows] != NO_BROKER).sum(axis=1)
@@ -190,7 +190,7 @@ def some_replicated(cluster: Cluster, most: int, leader: int | None = None, widt
 
 
 def unclean_election(cluster: Cluster) -> None:
-    """Followers fall out, the last member dies, and an operator elects one that was not in sync."""
+    """Followers leave the ISR, its last member fails, and an operator elects one that was not in sync."""
     broker = _leading(cluster)
     rows = some_replicated(cluster, 5, broker)
     start, first = cluster.log.now_ms, cluster.log.offset
@@ -278,7 +278,8 @@ def _with_min_isr(cluster: Cluster) -> Rows:
 
 
 def leaderless(cluster: Cluster) -> None:
-    """The last member of some ISRs dies, unclean election is off: they wait until it is back."""
+    """The last member of some ISRs fails while unclean election is off: they have
+    no leader until it returns."""
     broker = _leading(cluster)
     rows = some_replicated(cluster, 10, broker)
     start, first = cluster.log.now_ms, cluster.log.offset
@@ -305,7 +306,7 @@ def leaderless(cluster: Cluster) -> None:
 
 
 def quorum_failover(cluster: Cluster) -> None:
-    """The active controller dies; nothing is written until another one is elected."""
+    """The active controller fails. Nothing is written until another one is elected."""
     start, first = cluster.log.last_ms, cluster.log.offset
     old = cluster.leader
     others = [one for one in cluster.plan.controllers if one != old]
@@ -318,13 +319,13 @@ def quorum_failover(cluster: Cluster) -> None:
 
 
 def lead(cluster: Cluster, leader: int, epoch: int) -> None:
-    """`leader` begins `epoch`."""
+    """`leader` starts `epoch`."""
     offset = cluster.log.leader_change(leader, cluster.plan.controllers, epoch)
     cluster.epochs.append({"epoch": epoch, "leader": leader, "offset": offset, "time_ms": cluster.log.now_ms})
 
 
 def broken_invariant(cluster: Cluster, *, mend: bool = True) -> None:
-    """A bug of a controller, on purpose: a leader that is not in the ISR; mended a little later, or never."""
+    """A deliberate controller bug: a leader outside the ISR, corrected a little later, or never."""
     partitions, at = cluster.partitions, cluster.partitions.at
     row = int(some_replicated(cluster, 1)[0])
     start, first = cluster.log.now_ms, cluster.log.offset

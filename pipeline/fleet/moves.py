@@ -1,7 +1,8 @@
-"""Reassignments of a synthetic cluster: replicas that move to other brokers, or are called back.
+"""Reassignments of a synthetic cluster: replicas that move to other brokers, or whose move is cancelled.
 
-Owns how a move is written (KIP-455: adding and removing replicas, then the target when the new ones are in
-sync) and how it ends. The columns hold both the old and the new replicas while it lasts.
+Owns how a move is written (KIP-455: adding and removing replicas, then the target once the new ones are
+in sync) and how it ends. The columns hold both old and new replicas meanwhile. Knows no other
+incidents; `incidents` has them.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from metaquorum.pipeline.fleet.incidents import INCIDENTS, SECOND_MS, some_repli
 from metaquorum.pipeline.fleet.partitions import NO_BROKER, WIDTH
 
 MOST = 20
-"""Partitions of one reassignment at most."""
+"""Most partitions in one reassignment."""
 
 
 def _replicas(cluster: Cluster, row: int) -> list[tuple[int, int]]:
-    """(broker, its directory's number) of every replica."""
+    """(broker, number of its directory) of every replica."""
     at = cluster.partitions.at
     pairs = zip(at.replicas[row].tolist(), at.directory[row].tolist(), strict=True)
     return [(broker, directory) for broker, directory in pairs if broker != NO_BROKER]
 
 
 def _write(cluster: Cluster, row: int, replicas: list[tuple[int, int]], isr: set[int], **fields: Any) -> int:
-    """One record that gives `row` new replicas (and `isr` and a leader, where they differ); its offset."""
+    """One record with new replicas for `row` (and ISR and leader if they differ). Returns its offset."""
     partitions, at = cluster.partitions, cluster.partitions.at
     ids = tuple(broker for broker, _ in replicas)
     before, leader = set(partitions.isr_of(row)), int(at.leader[row])
@@ -52,7 +53,7 @@ def _write(cluster: Cluster, row: int, replicas: list[tuple[int, int]], isr: set
     at.isr[row] = np.isin(at.replicas[row], list(isr))
     at.leader[row] = new_leader
     partitions.totals.leader_changes += led
-    # A replica that was moved away fell out of no ISR.
+    # A replica that moved away did not fall out of the ISR.
     partitions.totals.isr_shrinks += bool((before - isr) & set(ids))
     partitions.totals.isr_expands += bool(isr - before)
     partitions.note(row, cluster.log.now_ms, offset, led=led)
@@ -60,7 +61,8 @@ def _write(cluster: Cluster, row: int, replicas: list[tuple[int, int]], isr: set
 
 
 def _start(cluster: Cluster, row: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]] | None:
-    """Begins to move one replica of `row`; (replicas before, target), or None where no broker is free."""
+    """Starts to move one replica of `row`. Returns (replicas before, target), or
+    None without a free broker."""
     before = _replicas(cluster, row)
     held = {broker for broker, _ in before}
     free = [one for one in cluster.active() if one not in held]
@@ -104,12 +106,12 @@ def _reassign(cluster: Cluster, kind: str, *, cancel: bool) -> None:
 
 
 def reassignment(cluster: Cluster) -> None:
-    """Replicas move to other brokers."""
+    """Moves replicas to other brokers."""
     _reassign(cluster, "reassignment", cancel=False)
 
 
 def reassignment_cancelled(cluster: Cluster) -> None:
-    """Replicas were to move, and the operator thought better of it."""
+    """Starts to move replicas, then cancels the move."""
     _reassign(cluster, "reassignment_cancelled", cancel=True)
 
 

@@ -1,8 +1,8 @@
-"""The partitions of one synthetic cluster in columns, and the account of what they went through.
+"""The partitions of one synthetic cluster in columns, with sums over their history.
 
-Owns leader, ISR, replicas and epochs of every partition, how a change is encoded, and the sums that make up
-the truth: how long partitions had no leader or fewer replicas in sync than they must have, and how often
-leaders and ISRs changed. Knows no brokers' states and no batches.
+Owns leader, ISR, replicas and epochs of every partition, the encoding of a change, and the sums of the truth:
+how long partitions had no leader or too few replicas in sync, and how often leaders and ISRs changed.
+Knows no states of brokers (`cluster`) and no batches (`batches`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHANGE_VERSION = 1
 """PartitionChangeRecord's version at the level of the generated logs."""
 
 WIDTH = 4
-"""Columns of the replica lists: three replicas, and one more while a partition is moved."""
+"""Columns of the replica lists: three replicas, and one more while a partition moves."""
 
 NO_BROKER = -1
 GONE = -2
@@ -33,7 +33,7 @@ _NEVER = -1
 
 
 class Change(NamedTuple):
-    """New ISR masks (rows, WIDTH) and leaders of `rows`; what is equal to before is not written."""
+    """New ISR masks (rows, WIDTH) and leaders of `rows`. Unchanged values are not written."""
 
     rows: Rows
     isr: Bools
@@ -71,7 +71,7 @@ class _Columns:
 
 
 class Partitions:
-    """Rows never move; a deleted topic's rows stay and are marked as gone."""
+    """Partitions as rows. Rows keep their numbers; those of a deleted topic stay and are marked as gone."""
 
     def __init__(self) -> None:
         self.topic_names: list[str] = []
@@ -97,7 +97,8 @@ class Partitions:
         return len(self.at.leader)
 
     def add_topic(self, name: str, topic_id: bytes, replicas: Ints, min_isr: int, directory: Any) -> Rows:
-        """A topic whose partitions are all in sync and led by their first replica; its row numbers.
+        """Adds a topic whose partitions are all in sync, with their first replica as
+        leader. Returns its row numbers.
 
         `replicas` and `directory` (which of its broker's log directories holds a replica) are (n, width).
         """
@@ -128,7 +129,7 @@ class Partitions:
         return np.arange(first, first + count, dtype=np.int64)
 
     def remove_topic(self, topic: int, now_ms: int) -> int:
-        """Marks a topic's partitions as gone; how many they were."""
+        """Marks a topic's partitions as gone. Returns their number."""
         rows = np.flatnonzero((self.at.topic == topic) & (self.at.leader != GONE))
         self._account(rows, now_ms, np.ones(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool))
         self.at.leader[rows] = GONE
@@ -139,7 +140,7 @@ class Partitions:
     # -- looking -------------------------------------------------------------------------------------
 
     def live(self) -> Rows:
-        """Rows of partitions that exist."""
+        """Rows of existing partitions."""
         return np.flatnonzero(self.at.leader != GONE)
 
     def holding(self, broker: int) -> Rows:
@@ -156,15 +157,15 @@ class Partitions:
         return f"{self.topic_names[self.at.topic[row]]}/{self.at.index[row]}"
 
     def isr_of(self, row: int) -> list[int]:
-        """The ISR of one partition, in the order of its replicas."""
+        """The ISR of one partition, in replica order."""
         members: list[int] = self.at.replicas[row][self.at.isr[row]].tolist()
         return members
 
     # -- changing ------------------------------------------------------------------------------------
 
     def without(self, broker: int, rows: Rows) -> Change:
-        """`broker` leaves the ISR of `rows` (those that it is in); the last member stays, and only stops
-        leading. A partition that it led goes to the first replica in sync."""
+        """`broker` leaves the ISR of `rows` (those that have it). As the last member it stays, without
+        leading. The first replica in sync becomes leader of a partition that it led."""
         rows = rows[self.in_isr(broker, rows)]
         at = self.at
         isr = at.isr[rows].copy()
@@ -178,17 +179,17 @@ class Partitions:
         return Change(rows[changed], isr[changed], leader[changed])
 
     def with_member(self, broker: int, rows: Rows) -> Change:
-        """`broker` joins the ISR of `rows`, of which all have a replica on it and a leader."""
+        """`broker` joins the ISR of `rows`, which all have a replica on it and a leader."""
         isr = self.at.isr[rows] | (self.at.replicas[rows] == broker)
         return Change(rows, isr, self.at.leader[rows].copy())
 
     def led_by(self, broker: int | Ints, rows: Rows) -> Change:
-        """`rows` get `broker` as leader; their ISR stays."""
+        """`broker` becomes leader of `rows`; their ISR stays."""
         leader = np.broadcast_to(np.asarray(broker, dtype=np.int32), rows.shape).copy()
         return Change(rows, self.at.isr[rows].copy(), leader)
 
     def encode(self, change: Change) -> list[tuple[str, Bytes]]:
-        """The PartitionChangeRecords of a change, grouped by shape, each group in the order of the rows."""
+        """The PartitionChangeRecords of a change, grouped by shape, each group in row order."""
         at, rows = self.at, change.rows
         isr_changed = (change.isr != at.isr[rows]).any(axis=1)
         leader_changed = change.leader != at.leader[rows]
@@ -209,7 +210,7 @@ class Partitions:
         return encoded
 
     def apply(self, change: Change, now_ms: int, offset: int) -> None:
-        """Takes a change over and accounts for it. `offset` is that of the batch."""
+        """Applies a change and updates the sums. `offset`: of the batch."""
         at, rows = self.at, change.rows
         before, after = at.isr[rows], change.isr
         leader_changed = change.leader != at.leader[rows]
@@ -227,7 +228,7 @@ class Partitions:
         self._sample(rows[changed], now_ms, offset)
 
     def note(self, row: int, now_ms: int, offset: int, *, led: bool) -> None:
-        """A single change that the caller made to the columns: epochs rise, spans begin and end."""
+        """Updates epochs and spans after a single change that the caller made to the columns."""
         at = self.at
         at.leader_epoch[row] += led
         at.partition_epoch[row] += 1
@@ -257,7 +258,8 @@ class Partitions:
                 totals.under_min_isr_spans += len(started)
 
     def close(self, end_ms: int) -> tuple[int, int]:
-        """Counts the spans that are open up to `end_ms`; how many are leaderless and under their minimum."""
+        """Closes open spans at `end_ms`. Returns how many partitions are
+        leaderless and under their minimum."""
         found = []
         for since in (self.at.leaderless_since, self.at.under_since):
             open_now = since[since != _NEVER]
@@ -269,7 +271,7 @@ class Partitions:
     # -- samples -------------------------------------------------------------------------------------
 
     def follow(self, rows: list[int], now_ms: int, offset: int) -> None:
-        """From now on every state of `rows` is kept, for the truth."""
+        """Keeps every state of `rows` from now on, for the truth."""
         for row in rows:
             self.samples[row] = []
         self._sample(np.array(rows, dtype=np.int64), now_ms, offset)

@@ -1,7 +1,7 @@
-"""What a fleet is to look like: sizes, names, seeds, and which incidents each cluster must have.
+"""The plan of a fleet: sizes, names, seeds, and the incidents of each cluster.
 
-Owns the step from a handful of numbers to one plan per cluster. Everything follows from the seed: the same
-numbers give the same bytes. Knows no records and no files.
+Owns the step from a few numbers to one plan per cluster. Everything follows from the seed: the same numbers
+give the same bytes. Knows no records and no files; `script` performs a plan.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ KINDS = (
     "quorum_failover",
     "broken_invariant",
 )
-"""Incidents that a cluster lives through. A corrupt tail comes on top: it happens to a file."""
+"""Incidents of a cluster. A corrupt tail is extra: it happens to a file."""
 
 DAMAGES = ("torn_batch", "flipped_byte", "zeros")
-"""What a corrupt tail can be."""
+"""Kinds of corrupt tails."""
 
 DEFAULT_START_MS = 1_782_864_000_000
-"""2026-07-01T00:00:00Z: when every log of a fleet begins, if nothing else is said."""
+"""2026-07-01T00:00:00Z: the default start of every log."""
 
 MIN_RECORDS = 400
-"""Fewer records a cluster leave no room for brokers, topics and one incident."""
+"""Fewer records per cluster leave no room for brokers, topics and one incident."""
 
 _MAX_BROKERS = 30
 _MAX_PARTITIONS = 4000
@@ -44,9 +44,9 @@ _RACKS = ("rack-a", "rack-b", "rack-c")
 
 
 class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A fleet in numbers. `records` is the sum over all clusters, exactly. `brokers` and `partitions` are per
-    cluster; None lets them vary with the records and the seed. `nodes` is how many controllers' logs are
-    written a cluster: the first whole, the others a few batches behind, as real followers are."""
+    """A fleet in numbers. `records` is the exact sum over all clusters. `brokers` and `partitions` are per
+    cluster; None: they vary with the records and the seed. `nodes`: the number of controllers per cluster
+    whose logs are written, the first one whole, the others a few batches behind, like real followers."""
 
     clusters: int = 4
     records: int = 100_000
@@ -84,9 +84,9 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One cluster. `kinds` is the order in which incidents are taken, again and again, as far as they fit;
-    `damage` is what happens to the end of the first node's log, or None; `ends_open`: the log ends while a
-    broker is down and what only it had in sync has no leader; `ends_broken`: with a broken invariant."""
+    """One cluster. `kinds`: the order of incidents, repeated while they fit. `damage`: what happens to the
+    end of the first node's log, or None. `ends_open`: the log ends while a broker is down, and partitions
+    that only it had in sync have no leader. `ends_broken`: the log ends with a broken invariant."""
 
     number: int
     name: str
@@ -109,7 +109,7 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def controllers(self) -> tuple[int, ...]:
-        """Ids of the quorum's voters; the first `nodes` of them have logs."""
+        """Ids of the quorum's voters. The first `nodes` of them have logs."""
         return tuple(range(3000, 3000 + max(3, self.nodes)))
 
 
@@ -128,7 +128,7 @@ def _cluster(plan: FleetPlan, number: int, records: int) -> ClusterPlan:
     rng = random.Random(f"cluster {plan.seed}/{number}")
     partitions = plan.partitions or max(16, min(_MAX_PARTITIONS, int(records * rng.uniform(0.012, 0.02))))
     brokers = plan.brokers or max(4, min(_MAX_BROKERS, 4 + int(partitions**0.5 * rng.uniform(0.2, 0.5))))
-    # Rotated by the number, so that a fleet of as many clusters as kinds has each of them first once.
+    # Rotated by the number: with as many clusters as kinds, each kind is first in one cluster.
     turn = number % len(plan.kinds) if plan.kinds else 0
     damaged = plan.damaged_every and number % plan.damaged_every == plan.damaged_every - 1
     return ClusterPlan(

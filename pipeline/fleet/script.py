@@ -1,8 +1,8 @@
-"""The life of one synthetic cluster from its first record to its last, and the truth about it.
+"""The course of one synthetic cluster from its first record to its last, and the truth about it.
 
-Owns the order of things: how the cluster begins, what happens between incidents, which incident comes next,
-and how the log gets exactly as many records as were asked for. Yields after every piece, so that the caller
-can write what is there, and memory stays bounded by the cluster, not by its log.
+Owns the order: how the cluster starts, what happens between incidents, which incident is next, and how the
+log gets exactly the planned number of records. Yields after every piece, so that the caller can write it and
+memory does not grow with the log. Does not write files (`files` does).
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from metaquorum.pipeline.fleet.plan import ClusterPlan
 from metaquorum.storage.uuids import random_uuid
 
 SLACK = 40
-"""Records that are kept free on top of what an incident may take."""
+"""Records to keep free beyond those that an incident may need."""
 
 
 def live(plan: ClusterPlan) -> Iterator[Cluster]:
-    """The cluster of a plan, again and again as its log grows; the last time it is complete.
+    """Yields the cluster of a plan as its log grows, last when it is complete.
 
-    Raises RuntimeError if it got another number of records than the plan says (a bug in the bounds)."""
+    Raises RuntimeError if the number of records is not the planned one (a bug in the bounds).
+    """
     cluster = Cluster(plan)
     _begin(cluster)
     yield cluster
@@ -95,12 +96,12 @@ def _begin(cluster: Cluster) -> None:
 
 
 def _topics(cluster: Cluster) -> Iterator[None]:
-    """Topics until the planned partitions are there."""
+    """Creates topics until the planned partitions exist."""
     most = max(4, cluster.plan.partitions // 12)
     while len(cluster.partitions) < cluster.plan.partitions:
         cluster.after(100, 5000)
         left = cluster.plan.partitions - len(cluster.partitions)
-        # The first ones are replicated three times: incidents need them, however small the cluster is.
+        # The first topics have three replicas: incidents need them, however small the cluster is.
         early = len(cluster.partitions.topic_ids) < 2
         _topic(cluster, min(left, cluster.rng.randint(2, most)), 3 if early else 0)
         yield
@@ -116,7 +117,7 @@ def _topic(cluster: Cluster, partitions: int, width: int = 0) -> None:
 
 
 def _between(cluster: Cluster) -> None:
-    """A while in which nothing bad happens: idle time, slow followers, users who change something."""
+    """A while without an incident: idle time, slow followers, changes by users."""
     rng = cluster.rng
     reserve = _reserve(cluster)
     cluster.idle(rng.randint(5 * SECOND_MS, 60 * SECOND_MS), keep=reserve)
@@ -133,7 +134,7 @@ def _between(cluster: Cluster) -> None:
 
 
 def _slow_follower(cluster: Cluster, most: int) -> bool:
-    """A follower falls out of some ISRs and catches up. False where there is no room for it."""
+    """A follower falls out of some ISRs and catches up. False if there is no room for it."""
     most = min(most, (cluster.room - _reserve(cluster)) // 2)
     active = cluster.active()
     if most < 1 or not active:
@@ -177,7 +178,7 @@ def _small_change(cluster: Cluster) -> None:
 
 
 def _delete_a_topic(cluster: Cluster) -> None:
-    """Deletes the smallest topic that is neither among the first two nor followed by the truth."""
+    """Deletes the smallest topic, except the first two and those whose states the truth has."""
     partitions = cluster.partitions
     kept = {int(partitions.at.topic[row]) for row in partitions.samples} | {0, 1}
     sizes = np.bincount(partitions.at.topic[partitions.live()], minlength=len(partitions.topic_ids))
@@ -193,7 +194,7 @@ def _delete_a_topic(cluster: Cluster) -> None:
 
 
 def _next_kind(cluster: Cluster, turn: int) -> str | None:
-    """The next kind whose records surely fit; None when none does."""
+    """The next kind whose records surely fit; None if there is none."""
     kinds = cluster.plan.kinds
     bounds = _bounds(cluster)
     for step in range(len(kinds)):
@@ -209,12 +210,12 @@ def _most_held(cluster: Cluster) -> int:
 
 
 def _reserve(cluster: Cluster) -> int:
-    """Records that are kept free: some, and what the fence of a broker that stays away takes at the end."""
+    """Records to keep free: some, and those for the fence of a broker that stays down at the end."""
     return SLACK + (_most_held(cluster) + 1 if cluster.plan.ends_open else 0)
 
 
 def _bounds(cluster: Cluster) -> dict[str, int]:
-    """How many records each kind takes at most, now."""
+    """The most records that each kind may write now."""
     partitions = cluster.partitions
     held, rows = _most_held(cluster), partitions.live()
     astray = int((partitions.at.leader[rows] != partitions.at.replicas[rows, 0]).sum())
@@ -241,7 +242,7 @@ def _bounds(cluster: Cluster) -> dict[str, int]:
 
 
 def _fill(cluster: Cluster) -> Iterator[None]:
-    """Slow followers and idle batches until the log is as long as planned."""
+    """Slow followers and idle batches until the log has its planned length."""
     most = max(2, cluster.plan.partitions // 10)
     while cluster.room > 2 * SLACK + _reserve(cluster) + 2 * most and _slow_follower(cluster, most):
         cluster.idle(5 * SECOND_MS, keep=_reserve(cluster))
@@ -270,7 +271,7 @@ def _fill(cluster: Cluster) -> Iterator[None]:
 
 
 def truth(cluster: Cluster) -> dict[str, Any]:
-    """Everything that is known about a complete cluster, for JSON. Times are ms since 1970."""
+    """Everything known about a complete cluster, for JSON. Times are Unix ms."""
     log, partitions = cluster.log, cluster.partitions
     leaderless, under = partitions.close(log.last_ms)
     rows = partitions.live()

@@ -1,7 +1,7 @@
-"""What goes to the executors as code, not as a name: an executor without this package can still answer.
+"""Functions that Spark sends to executors by value, so that one without this package can still report that.
 
-Spark sends this module's functions by value (`pipeline.ingest.spark` asks for that), so they use nothing but
-their arguments and each other, and import what they need when they run.
+Owns the check of an executor's release. Must not use anything but arguments and other functions of this
+module, and must import inside functions: Spark pickles the module (`spark` asks for that).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def problem(release: str | None) -> str | None:
-    """Why this executor cannot do what the driver, of `release`, asks for; None: it can."""
+    """Why this executor cannot run tasks of a driver with this `release`; None: it can."""
     try:
         from metaquorum.pipeline.ingest.frames import table_batches
         from metaquorum.pipeline.ingest.tasks import installed
@@ -25,7 +25,7 @@ def problem(release: str | None) -> str | None:
 
 
 def rows(batches: Iterator[Any], name: str, release: str | None, advice: str) -> Iterator[Any]:
-    """Rows of the table `name` for histories. Raises RuntimeError, in one line, where it cannot."""
+    """Rows of the table `name` for histories. Raises RuntimeError with one line if this executor cannot."""
     import os
 
     said = problem(release)
@@ -38,8 +38,8 @@ def rows(batches: Iterator[Any], name: str, release: str | None, advice: str) ->
 
 
 def call(batches: Iterator[Any], release: str | None) -> Iterator[Any]:
-    """Tasks in, results out (number, bytes). An executor that cannot run them answers with number -1 and why.
-    `release` is the driver's."""
+    """Runs tasks, returns results as (number, bytes). An executor that cannot run them returns number -1 and
+    the reason. `release`: the driver's."""
     import pyarrow as pa
 
     def row(number: int, data: bytes) -> Any:

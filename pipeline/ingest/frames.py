@@ -1,6 +1,7 @@
-"""A table straight from a history, for `make_table`: rows of one cluster in memory, and no file.
+"""Computes a table of one cluster from its history, in memory, for `make_table`.
 
-Runs on executors.
+Owns the collection of rows that a run would write to files. Runs on executors. Does not
+publish or keep state; `job` does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _EPOCH = datetime.date(1970, 1, 1)
 
 
 class _Rows(ClusterWriter):
-    """Keeps the rows of one table."""
+    """Keeps the rows of one table instead of writing files."""
 
     def __init__(self, cluster: str, table: str) -> None:
         super().__init__("", cluster, "")
@@ -43,7 +44,7 @@ class _Rows(ClusterWriter):
 
 
 def _whole(table: str, cluster: str, day: int, data: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with their partition columns, which come last as Spark has them."""
+    """The rows with their partition columns, which Spark puts last."""
     count = data.num_rows
     schema = arrow_schema(TABLES[table])
     given = {name: data.column(name) for name in data.schema.names}

@@ -1,7 +1,8 @@
-"""The run that writes the tables: plans on the driver, tasks on the executors, one publish at the end.
+"""The run that writes the tables: plans on the driver, tasks on executors, and one publish at the end.
 
-Owns what is new since the last run, which of the files of earlier runs stay, and progress. Spark moves tasks
-and their results, both as bytes; rows go from a task to its Parquet files.
+Owns the order of these steps, which files of earlier runs stay, and progress. Spark moves tasks and results
+as bytes; rows go from a task to its Parquet files. Does not compute rows (`tasks` does), decide about a
+cluster (`plan`) or know how to publish (`layout`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 Show = Callable[[str, int, int], None]
-"""Told what is being done, how many tasks are done, and how many there are."""
+"""Gets the name of a step, the number of finished tasks, and their total."""
 
 
 def ingest(
@@ -75,9 +76,9 @@ def ingest(
     watch: Watch = unwatched,
     say: Say = lambda line: None,
 ) -> IngestReport:
-    """Brings the tables below `out` up to what the logs below `paths` hold. `cluster` names the cluster of
-    all of them; a history with twice `span_records` to replay is cut. Raises NoLogsError, LayoutError,
-    PathError, ExecutorError; a run that fails changes nothing that can be read."""
+    """Updates the tables below `out` from the logs below `paths`. `cluster` names the cluster of all logs. A
+    history with at least twice `span_records` to replay is split. Raises NoLogsError, LayoutError, PathError,
+    ExecutorError; a failed run changes nothing that readers see."""
     disk = StoreDisk()
     places = find_logs(disk, [address(path) for path in paths], cluster)
     folder = Folder(address(str(out)))
@@ -109,7 +110,7 @@ def ingest(
 
 
 def survey_fleet(session: SparkSession, paths: list[str], cluster: str | None = None) -> list[Spine]:
-    """The history of each cluster that the logs below `paths` belong to. Raises as `ingest` does."""
+    """The history of each cluster of the logs below `paths`. Raises as `ingest` does."""
     disk = StoreDisk()
     places = find_logs(disk, [address(path) for path in paths], cluster)
     run_all = _Runner(session, lambda what, done, of: None, unwatched)
@@ -118,7 +119,7 @@ def survey_fleet(session: SparkSession, paths: list[str], cluster: str | None = 
 
 
 class _Runner:
-    """Runs tasks in a session, and shows under a name how far they are."""
+    """Runs tasks in a session, and shows the progress of each step."""
 
     def __init__(self, session: SparkSession, show: Show, watch: Watch) -> None:
         self._session, self._show, self._watch = session, show, watch
@@ -128,7 +129,7 @@ class _Runner:
 
 
 def _require_done(results: list[TaskResult], folder: Folder) -> None:
-    """Raises ExecutorError where a task failed, or wrote to a place that the driver does not see."""
+    """Raises ExecutorError if a task failed, or wrote to a place that the driver does not see."""
     for result in results:
         if result.problem is not None:
             raise ExecutorError(f"{result.where} failed on cluster {result.cluster}: {result.problem}")
@@ -143,7 +144,7 @@ def _require_done(results: list[TaskResult], folder: Folder) -> None:
 def _survey(
     run: _Runner, disk: StoreDisk, places: list[LogPlace], split_bytes: int, report: IngestReport
 ) -> list[LogSurvey]:
-    """`disk` has listed the logs."""
+    """Surveys the logs, which `disk` has listed."""
     tasks: list[Task] = [
         SurveyTask(place=place, size_bytes=_size_bytes(disk, place), split_bytes=split_bytes)
         for place in places
@@ -166,11 +167,11 @@ def _survey(
 
 
 def _size_bytes(disk: StoreDisk, place: LogPlace) -> int:
-    """About how much a task has to look at; 0 for what an earlier run retained, which is little."""
+    """About how many bytes a task reads; 0 for what an earlier run retained, which is little."""
     try:
         return 0 if place.is_retained else MetadataLog(disk, place.path).size_bytes()
     except (OSError, StorageError):
-        return 0  # the task says what is wrong with it
+        return 0  # the task reports the problem
 
 
 def _facts(run: _Runner, logs: list[LogSurvey]) -> list[Facts]:
@@ -181,8 +182,8 @@ def _facts(run: _Runner, logs: list[LogSurvey]) -> list[Facts]:
 def _run_tasks(
     run_all: _Runner, replays: list[ReplayTask], records: list[RecordsTask], folder: Folder
 ) -> tuple[list[TaskResult], list[TaskResult]]:
-    """Results of the replays, and of reading records. Parts of long histories are replayed side by side with
-    all else; then they are joined."""
+    """Results of the replays, and of reading records. Parts of long histories are replayed in parallel with
+    everything else, then joined."""
     parts = [PartTask(replay=at, number=n) for at in replays for n in range(len(at.spans))]
     whole = [at for at in replays if not at.spans]
     first: list[Task] = [*parts, *whole, *records]
@@ -207,7 +208,7 @@ def _run_tasks(
 
 
 def _replays(plans: list[Plan], folder: Folder, run: IngestRun, span_records: int) -> list[ReplayTask]:
-    """The longest first, so that no long one is left for the end."""
+    """The longest first, so that no long one remains for the end."""
     replays: list[ReplayTask] = []
     for plan in sorted(plans, key=lambda plan: plan.entry.resume_offset - plan.spine.end_offset):
         spine, entry = _light(plan.spine), plan.entry
@@ -252,7 +253,7 @@ def _records_tasks(plans: list[Plan], folder: Folder, run: IngestRun) -> list[Re
 
 
 def _light(spine: Spine) -> Spine:
-    """The spine without what logs are compared by: the replay needs none of it."""
+    """The spine without the values for comparing logs, which the replay does not need."""
     replace = msgspec.structs.replace
 
     def bare(log: LogSurvey) -> LogSurvey:
@@ -273,7 +274,7 @@ def _state_name(cluster: str, run: IngestRun) -> str:
 def _next(
     manifest: Manifest, plans: list[Plan], replays: list[TaskResult], read: list[TaskResult], run: IngestRun
 ) -> Manifest:
-    """The next version: what the run wrote, and the files of the current version that it keeps."""
+    """The next version: the files of this run, and those of the current version that it keeps."""
     replayed = {result.cluster: result for result in replays}
     rebuilt = {plan.spine.cluster for plan in plans if plan.rebuild}
     kept = [file for file in manifest.files if _stays(file, replayed.get(file.cluster), rebuilt)]
@@ -292,7 +293,7 @@ def _next(
 
 
 def _stays(file: WrittenFile, replayed: TaskResult | None, rebuilt: set[str]) -> bool:
-    """Whether a file of the current version is one of the next version too."""
+    """Whether a file of the current version belongs to the next one."""
     if replayed is None:
         return True  # nothing new in its cluster
     if not file.final or file.cluster in rebuilt:

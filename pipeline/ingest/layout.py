@@ -1,17 +1,18 @@
-"""The folder of tables: files that never change, and one small manifest a version that names them.
+"""The folder of tables: files that never change, and one small manifest per version that names them.
 
 OUT/_data/NAME/cluster=.../date=.../*.parquet   files of every version
-OUT/_state/NAME                 what is kept of each cluster to continue from
-OUT/_versions/N-RUN.json        the manifest of a version: writing it is what publishes
+OUT/_state/NAME                 what each cluster needs to continue
+OUT/_versions/N-RUN.json        the manifest of a version: writing it publishes the version
 OUT/_runs/RUN                   a run that is writing, or was killed
 
-Nothing is renamed, linked, locked or written over, so any object store will do. Names hold the run's id, so
-two runs never write one object. Readers take the newest manifest that is whole. Of two runs that publish the
-same version the earlier manifest counts: the later run sees that after `settle_seconds`, takes its own back
-and fails. A listing that lags shows readers an older version, never a part of one. Folders begin with "_": a
-reader of plain Parquet folders finds nothing, instead of the rows of several versions.
+Nothing is renamed, linked, locked or overwritten, so any object store works. Names contain the run's id, so
+two runs never write one object. Readers take the newest complete manifest. If two runs publish the same
+version, the earlier manifest wins: the later run sees it after `settle_seconds`, removes its own and fails. A
+stale listing shows readers an older version, never a part of one. Folders begin with "_": a reader of plain
+Parquet folders finds nothing, instead of rows of several versions.
 
-Owns these names and the step from written to published. Knows no Spark.
+Owns these names and the step from written to published. Knows no Spark and no rows; objects
+are written by `stores.folder`.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from metaquorum.storage.errors import FileMissingError, StorageError
 
 FORMAT = 8
 READ_FROM = 5
-"""The oldest format whose tables can be read: they lack tables and columns that came later."""
+"""The oldest format whose tables can be read. It lacks tables and columns that were added later."""
 KEPT_VERSIONS = 2
-"""The number of versions that are kept, so that a reader that opened the one before can finish."""
+"""The number of versions to keep, so that a reader of the previous one can finish."""
 DATA, STATE, VERSIONS, RUNS = "_data", "_state", "_versions", "_runs"
 ABANDONED_AFTER_S = 24 * 3600
-"""What a run of another machine wrote, and did not publish within this time, is removed."""
+"""Unpublished objects of a run on another machine are removed after this time."""
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
 _VERSION = re.compile(rf"{VERSIONS}/(\d{{12}})-([0-9a-f]+)\.json")
 
@@ -47,12 +48,12 @@ FileRow = tuple[int | None, str, int, int, int, bool, str | None]
 
 
 LogLook = tuple[int, int, int]
-"""What a log looked like: end offset, bytes, end of the newest snapshot."""
+"""End offset of a log, its bytes, and the end of its newest snapshot."""
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A Parquet file; `path` is relative to the folder of tables. `final` files stay for good, the others are
-    replaced by the next run over their cluster."""
+    """A Parquet file. `path` is relative to the folder of tables. `final` files stay; the others are replaced
+    by the next run for their cluster."""
 
     table: str
     cluster: str
@@ -63,7 +64,7 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToldDamage(msgspec.Struct, frozen=True):
-    """A row of `damage` about a log that was not read: `log` is its path."""
+    """A row of `damage` about a log that was not read. `log`: its path."""
 
     log: str
     node_id: int | None
@@ -71,9 +72,8 @@ class ToldDamage(msgspec.Struct, frozen=True):
 
 
 class ClusterEntry(msgspec.Struct, kw_only=True):
-    """What is known of a cluster: where its replay goes on (0: at the beginning) and the epoch before that,
-    the same for its records, the log's end when it was read, the name of its state file, and what its logs
-    looked like."""
+    """What is known of a cluster: where its replay continues (0: at the start) and the epoch before that, the
+    same for its records, the log's end when it was read, the name of its state file, and its logs."""
 
     resume_offset: int = 0
     resume_epoch: int = -1
@@ -84,18 +84,18 @@ class ClusterEntry(msgspec.Struct, kw_only=True):
     state: str | None = None
     logs: dict[str, LogLook] = {}
     shared_id: str = ""
-    """The cluster id that its logs have; its name is another where clusters share one."""
+    """The cluster id in its logs. Clusters that share an id have other names."""
     covered: list[tuple[int, int]] = []
     """Offsets (first, after the last) whose records are in the tables."""
     retained: str | None = None
-    """The folder with a copy of the records that the next run tells again."""
+    """The folder with a copy of the records that the next run reads again."""
     files: list[tuple[int, FileRow]] = []
-    """Rows of the table `files` with their day: those of files that are deleted stay."""
+    """Rows of the table `files` with their day. Rows of deleted files stay."""
     damage: list[ToldDamage] = []
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """One version of the tables. `base` is the version that it was made from."""
+    """One version of the tables. `base`: the version that it was made from."""
 
     format: int = FORMAT
     version: int = 0
@@ -110,7 +110,7 @@ class _Format(msgspec.Struct):
 
 
 class IngestRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that writes: its id is in the name of everything that it writes."""
+    """A run that writes. Its id is in the name of everything that it writes."""
 
     id: str
     version: int
@@ -121,7 +121,7 @@ class IngestRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayoutError(Exception):
-    """The output folder cannot be used; the text says what to do."""
+    """The output folder cannot be used. The text says what to do."""
 
 
 def escape(value: str) -> str:
@@ -131,7 +131,7 @@ def escape(value: str) -> str:
 
 def load_manifest(out: Folder | str | Path, *, oldest: int = FORMAT) -> Manifest:
     """The newest version; an empty one for a new folder. Raises LayoutError for any other folder, and for
-    tables of a format before `oldest`."""
+    tables with a format before `oldest`."""
     folder = out if isinstance(out, Folder) else Folder(str(out))
     listed = _listed(folder)
     for version in sorted(listed, reverse=True):
@@ -152,7 +152,7 @@ def load_manifest(out: Folder | str | Path, *, oldest: int = FORMAT) -> Manifest
 
 
 def _listed(folder: Folder) -> dict[int, list[str]]:
-    """Manifests by version; of one version the one that counts first."""
+    """Manifests by version; those of one version in the order in which they count."""
     found: dict[int, list[tuple[int, str]]] = {}
     for name, changed_ns in folder.names(VERSIONS):
         match = _VERSION.fullmatch(name)
@@ -162,7 +162,7 @@ def _listed(folder: Folder) -> dict[int, list[str]]:
 
 
 def _read(folder: Folder, name: str, oldest: int = FORMAT) -> Manifest | None:
-    """A manifest; None for one that is not whole or gone. Raises LayoutError for one of another release."""
+    """A manifest; None if it is incomplete or gone. Raises LayoutError for another release's."""
     try:
         data = folder.get(name)
         if oldest <= msgspec.json.decode(data, type=_Format).format <= FORMAT:
@@ -178,7 +178,7 @@ def _read(folder: Folder, name: str, oldest: int = FORMAT) -> Manifest | None:
 
 
 def begin(folder: Folder, base: Manifest) -> IngestRun:
-    """A run that makes the version after all that are listed. What killed runs left is removed."""
+    """A run for the version after all listed ones. Removes what killed runs left."""
     version = max((base.version, *_listed(folder))) + 1
     made = IngestRun(
         id=secrets.token_hex(8),
@@ -195,7 +195,7 @@ def begin(folder: Folder, base: Manifest) -> IngestRun:
 
 
 def _bury(folder: Folder, name: str) -> None:
-    """Removes what an earlier run left, if it does not write any more."""
+    """Removes what an earlier run left, unless it still writes."""
     try:
         run = msgspec.json.decode(folder.get(name), type=IngestRun)
     except (FileMissingError, msgspec.DecodeError):
@@ -216,8 +216,8 @@ def _runs_here(process: int) -> bool:
 
 
 def publish(folder: Folder, run: IngestRun, manifest: Manifest) -> None:
-    """Makes the manifest the newest version. Raises LayoutError where another run was earlier; then nothing
-    of this one can be seen."""
+    """Makes the manifest the newest version. Raises LayoutError if another run was earlier; then
+    readers see nothing of this one."""
     rival = load_manifest(folder)
     name = f"{VERSIONS}/{run.version:012d}-{run.id}.json"
     if rival.version == run.base:
@@ -241,7 +241,7 @@ def _winner(folder: Folder, version: int) -> Manifest | None:
 
 
 def _objects(manifest: Manifest) -> set[str]:
-    """Objects and folders of state that a version needs."""
+    """Objects and state folders that a version needs."""
     states = {
         f"{STATE}/{name}"
         for entry in manifest.clusters.values()
@@ -279,11 +279,12 @@ def _remove(folder: Folder, names: Iterable[str]) -> None:
 
 
 RETAINED_SUFFIX, STATE_SUFFIX, NOTES_SUFFIX = ".retained", ".state", ".notes"
-"""Of a folder of retained records, of a state, and of what was noted before it, which is told at the end."""
+"""Suffixes of a folder of retained records, of a state, and of the damage noted before it,
+which is reported at the end."""
 
 
 def abandon(folder: Folder, run: IngestRun) -> None:
-    """Removes what a run wrote, unless it published it."""
+    """Removes what a run wrote, unless it was published."""
     try:
         manifests = [_read(folder, name) for names in _listed(folder).values() for name in names]
         needed: set[str] = set().union(

@@ -1,6 +1,7 @@
-"""What of the logs is not in the tables, in words for the end of a run.
+"""Describes what of the logs is not in the tables, for the end of a run.
 
-Owns the sums over files by reason. Knows surveys and histories, not files.
+Owns the sums of files by reason, and their wording. Knows surveys and histories, not files: the choice
+was made in `pipeline.logs`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from metaquorum.pipeline.logs.spine import SHARED_ID, Spine
 
 
 def left_out(spines: Iterable[Spine]) -> list[str]:
-    """A line for each reason, the gravest first; none where all is in the tables."""
+    """One line per reason, the most serious first; empty if everything is in the tables."""
     spines = list(spines)
     copies = conflicts = copied = lost = garbage = 0
     for spine in spines:

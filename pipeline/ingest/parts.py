@@ -1,8 +1,9 @@
-"""Parts of one cluster's history that are replayed side by side, and their joining.
+"""Parts of one cluster's history that are replayed in parallel, and joined.
 
-Owns what a part leaves for the task that joins, and what is done about a seam: where the state at the end of
-a part is not that of the snapshot with which the next one began, the log is told, and the next part is
-replayed again. Runs on whatever machine.
+Owns what a part leaves for the task that joins, and the handling of a seam: if the state at the end of a part
+differs from the snapshot with which the next one began, it is reported as damage, and the next part is
+replayed again. Does not choose the parts (`pipeline.logs.spans`); what must match at a seam is in
+`pipeline.intervals.seams`. Runs on any machine.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ from metaquorum.storage.types import LogPosition
 _IDLE_BYTES = len(
     encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=0, values=[encode(NoOpRecord(), 0)])
 )
-"""The size of the batch that an idle quorum writes: what a header shows of it."""
+"""The size of the batch that an idle quorum writes, which its header shows."""
 
 
 class LeftPart(msgspec.Struct, kw_only=True):
-    """What the replay of a part leaves: the first one its `state`, later ones what was `told` of them;
-    neither where it cannot be joined. `seam`: how the snapshot at its end differs from what it reached."""
+    """What the replay of a part leaves: the first part its `state`, later ones what they `told`; neither if
+    it cannot be joined. `seam`: how the snapshot at its end differs from the state that it reached."""
 
     state: bytes | None = None
     told: ToldStretch | None = None
@@ -72,7 +73,7 @@ class LeftPart(msgspec.Struct, kw_only=True):
 
 
 def keep_part(task: PartTask, left: LeftPart, writer: ClusterWriter) -> TaskResult:
-    """Keeps what a part leaves for the task that joins it."""
+    """Stores what a part leaves for the task that joins it."""
     replay = task.replay
     name = f"{STATE}/{replay.state_target}-{task.number}-{uuid.uuid4().hex[:16]}.part"
     Folder(replay.out).put(name, msgspec.msgpack.encode(left), private=True)
@@ -80,7 +81,7 @@ def keep_part(task: PartTask, left: LeftPart, writer: ClusterWriter) -> TaskResu
 
 
 def _first_snapshot(span: HistorySpan) -> tuple[str, MetadataImage] | None:
-    """The snapshot with which a part begins, its file and what it holds; None: none, or it cannot be read."""
+    """The snapshot with which a part begins, as its file and image; None without one that can be read."""
     if span.log is None:
         return None
     position = LogPosition(span.epoch, span.start)
@@ -89,7 +90,7 @@ def _first_snapshot(span: HistorySpan) -> tuple[str, MetadataImage] | None:
 
 
 def seam_damage(engine: ClusterReplay, following: HistorySpan) -> DamageRow | None:
-    """How the snapshot with which the next part begins differs from the state where this one ends."""
+    """How the snapshot with which the next part begins differs from the state at the end of this one."""
     snapshot = _first_snapshot(following)
     if snapshot is None:
         return None
@@ -143,8 +144,8 @@ def _feed(
     passed: Callable[[int, int], None],
     flush: Callable[[], None],
 ) -> None:
-    """Feeds a replay. `passed` hears how many records were replayed and of what time they are, `flush` that
-    there are many rows."""
+    """Feeds a replay. `passed` gets the number of replayed records and their time. `flush` is called
+    when there are many rows."""
     engine = replay.engine if isinstance(replay, LateReplay) else replay
     gathered = 0
 
@@ -187,7 +188,7 @@ def _items(run: SpineRun, start: int, end: int) -> Iterable[RecordBatch | Damage
 
 
 def _before(task: ReplayTask, run: SpineRun, span: HistorySpan) -> Before | None:
-    """What is known where a part begins; None where its snapshot cannot be read."""
+    """What is known where a part begins; None if its snapshot cannot be read."""
     snapshot = _first_snapshot(span)
     if snapshot is None:
         return None
@@ -215,7 +216,8 @@ def _election(run: SpineRun, offset: int) -> EpochStart | None:
 
 
 def _silence(task: ReplayTask, run: SpineRun, end: int, now_ms: int) -> object:
-    """How long an idle quorum waits, as the headers of the first batches show: what joins looks closer."""
+    """How long an idle quorum waits, according to the headers of the first batches. The task that joins
+    examines it more closely."""
     silence, clock, start = Silence(), BatchClock(), run.start
     if task.state_file is not None:
         try:
@@ -235,7 +237,7 @@ def _silence(task: ReplayTask, run: SpineRun, end: int, now_ms: int) -> object:
 
 
 class PartJoin:
-    """Joins the parts of a cluster in order. `engine` is where the last of them ends."""
+    """Joins the parts of a cluster in order. `engine`: the replay at the end of the last joined part."""
 
     def __init__(self, task: ReplayTask, writer: ClusterWriter, first: LeftPart, state: bytes) -> None:
         """Raises StateError for a state that cannot be used."""
@@ -253,7 +255,7 @@ class PartJoin:
 
     @classmethod
     def of(cls, task: ReplayTask, writer: ClusterWriter) -> PartJoin | None:
-        """The parts of a task, joined; None where it has none, or the first cannot be used."""
+        """The joined parts of a task; None if it has none, or the first cannot be used."""
         if not task.parts:
             return None
         folder = Folder(task.out)
@@ -268,7 +270,7 @@ class PartJoin:
         return made
 
     def _join(self, left: LeftPart, span: HistorySpan, later: list[HistorySpan]) -> bool:
-        """Takes a part; false where it had to be replayed again."""
+        """Joins a part. False if it had to be replayed again."""
         told, seam, self._seam = left.told, self._seam, left.seam
         if seam is not None:
             self.notes.add(seam.kind, seam.file, seam.position, seam.offset, seam.reason)
@@ -287,7 +289,7 @@ class PartJoin:
         return False
 
     def _look(self, later: list[HistorySpan]) -> None:
-        """What was said of the seam was said of another state than the one that is reached."""
+        """Examines a seam again: the earlier result was about another state than the one that is reached."""
         self._seam = seam_damage(self.engine, later[0]) if later else None
 
     def _splice(self, told: ToldStretch) -> bool:
@@ -308,7 +310,7 @@ class PartJoin:
         return False
 
     def _feed(self, end: int, *, noting: bool) -> None:
-        """Replays the records up to an offset; with `noting` what is odd about them is not known yet."""
+        """Replays the records up to an offset. `noting`: their damage is not known yet."""
         notes, engine = self.notes if noting else DamageNotes(), self.engine
         items = _items(self._run, engine.end_offset, end)
         _feed(engine, items, notes, lambda records, time_ms: None, self._flush)

@@ -1,7 +1,8 @@
-"""What a run does for each cluster: go on, read it again, or leave its tables as they are.
+"""Decides for each cluster whether a run continues, reads it again, or leaves its tables as they are.
 
-Owns the comparison of the history that is there now with what earlier runs read. What was read once stays,
-unless logs that hold all of it say something else.
+Owns the comparison of the present history with what earlier runs read. What was read stays, unless
+logs that hold all of it contradict it. Does not run tasks (`job` does) and does not choose between
+logs (`pipeline.logs.spine`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ Ranges = list[tuple[int, int]]
 
 
 class IngestReport(msgspec.Struct, kw_only=True):
-    """What a run did. `unchanged` clusters had nothing new, `kept` ones nothing that can be told after what
-    was read before, `rebuilt` ones logs whose past is another now; `rows` are those of the published version
-    by table."""
+    """The result of a run. `unchanged` clusters had nothing new. `kept` clusters had nothing that can
+    follow what was read before. `rebuilt` clusters have logs with another past. `rows`: of the
+    published version, by table."""
 
     version: int
     records: int = 0
@@ -32,12 +33,12 @@ class IngestReport(msgspec.Struct, kw_only=True):
     rebuilt: list[str] = []
     unreadable: list[str] = []
     left_out: list[str] = []
-    """What of the logs is not in the tables, and why, in words: a line for each reason."""
+    """What of the logs is not in the tables, and why: one line per reason."""
     rows: dict[str, int] = {}
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What is due for one cluster."""
+    """The work for one cluster."""
 
     spine: Spine
     entry: ClusterEntry
@@ -48,7 +49,7 @@ class Plan(msgspec.Struct, kw_only=True):
 def plan_clusters(
     spines: Iterable[Spine], shared_ids: dict[str, str], manifest: Manifest, report: IngestReport, say: Say
 ) -> list[Plan]:
-    """A plan for every cluster with something new. `shared_ids`: the cluster id of each log, by its path."""
+    """A plan for every cluster with something new. `shared_ids`: the cluster id of each log, by path."""
     plans = []
     for spine in spines:
         given = _given(spine)
@@ -82,7 +83,8 @@ def plan_clusters(
 def _go_on(
     spine: Spine, given: list[LogSurvey], known: ClusterEntry
 ) -> tuple[Spine, ClusterEntry, bool] | str:
-    """The history to read, from where on, and whether everything again; or why nothing is read."""
+    """The history to read, where to start, and whether to read everything again; or
+    the reason to read nothing."""
     of_given = choose_spine(spine.cluster, given)
     is_older = (of_given.last_epoch, of_given.end_offset) < (known.last_epoch, known.end_offset)
     if is_older and _within(covered(of_given), known.covered):
@@ -108,7 +110,7 @@ def _anew(spine: Spine, of_given: Spine) -> Spine:
 
 
 def _given(spine: Spine) -> list[LogSurvey]:
-    """The logs that are there now."""
+    """The logs that exist now."""
     return [log for log in spine.logs if not log.place.is_retained]
 
 
@@ -125,7 +127,7 @@ def _continues(spine: Spine, known: ClusterEntry) -> bool:
 
 
 def looks(logs: Iterable[LogSurvey]) -> dict[str, LogLook]:
-    """What logs look like, by path."""
+    """A few values of each log, by path, that show whether it changed."""
     found: dict[str, LogLook] = {}
     for log in logs:
         end, size_bytes, _ = found.get(log.place.path, (0, 0, 0))
@@ -135,7 +137,7 @@ def looks(logs: Iterable[LogSurvey]) -> dict[str, LogLook]:
 
 
 def covered(spine: Spine) -> Ranges:
-    """Offsets (first, after the last) whose records are there."""
+    """Offsets (first, after the last) of existing records."""
     return [(run.start, run.end) for run in spine.runs() if run.start < run.end]
 
 
@@ -148,12 +150,12 @@ def _size(ranges: Ranges, below: int) -> int:
 
 
 def final_below(spine: Spine) -> int:
-    """Records below this offset are final: the last place where a later run can go on."""
+    """Records below this offset are final: it is the last place where a later run can continue."""
     return spine.records_end // RESUME_EVERY * RESUME_EVERY
 
 
 def next_entry(plan: Plan, resumed: bool) -> ClusterEntry:
-    """What is known of a cluster after its plan was carried out, but for what the replay says."""
+    """What is known of a cluster after its plan was performed, without the results of the replay."""
     spine, entry = plan.spine, plan.entry
     below = max(final_below(spine), entry.records_offset)
     made = ClusterEntry(

@@ -1,4 +1,7 @@
-"""What a replay reads and writes: the pieces of a run, snapshots, rows."""
+"""Input and output of a replay: the pieces of a run, snapshots, rows.
+
+Owns how each is read or written. Does not replay or decide the order; `replay` and `parts` share this.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from metaquorum.storage.files.snapshots import snapshot_path
 from metaquorum.storage.types import LogPosition
 
 FLUSH_ROWS = 20_000
-"""The number of rows of a table that are gathered before they are written."""
+"""Rows of a table to gather before they are written."""
 
 
 def pieces_of(run: SpineRun, start: int) -> Iterator[Piece]:
@@ -40,7 +43,7 @@ def snapshot_file(log: LogSurvey, position: LogPosition) -> str:
 
 
 def image_of(log: LogSurvey, position: LogPosition, notes: DamageNotes) -> MetadataImage | None:
-    """The image of a snapshot; None, and a note, if it is not whole."""
+    """The image of a snapshot; None, with a note, if it is incomplete."""
     path = snapshot_file(log, position)
     try:
         batches = [item for item in MetadataLog(StoreDisk(), path).batches() if isinstance(item, RecordBatch)]
@@ -51,7 +54,7 @@ def image_of(log: LogSurvey, position: LogPosition, notes: DamageNotes) -> Metad
 
 
 def write_rows(writer: ClusterWriter, rows: Iterable[tuple[str, Sequence[Row]]], *, final: bool) -> None:
-    """Rows by table."""
+    """Writes rows by table."""
     for table, some in rows:
         if isinstance(some, StateRows):
             writer.states(table, some, final=final)

@@ -1,7 +1,8 @@
 """Replays one cluster's history, run by run, into the files of its tables.
 
-Owns what a replay is fed with: batches from the logs that were chosen, snapshots where a run begins without a
-state, the state of an earlier run; and the damage that it meets on the way. Runs on whatever machine.
+Owns the input of a replay: batches of the chosen logs, snapshots where a run begins without a state, the
+state of an earlier run; and the damage found on the way. Does not know what rows a batch gives
+(`pipeline.intervals` does) or which log is read (`pipeline.logs.spine`). Runs on any machine.
 """
 
 from __future__ import annotations
@@ -46,8 +47,7 @@ from metaquorum.storage.types import LogPosition
 
 
 def run_replay(task: ReplayTask) -> TaskResult:
-    """Replays a cluster, from its beginning or from where an earlier run saved a state; or joins its parts,
-    and replays the rest."""
+    """Replays a cluster from its start or from a saved state; or joins its parts, and replays the rest."""
     writer = ClusterWriter(task.out, task.spine.cluster, task.run)
     joining = PartJoin.of(task, writer)
     feeder = _Feeder(task, writer, joining)
@@ -57,7 +57,7 @@ def run_replay(task: ReplayTask) -> TaskResult:
 
 
 def run_first_part(task: PartTask) -> TaskResult:
-    """Replays a cluster up to where the next part begins."""
+    """Replays a cluster up to the start of the next part."""
     replay, span = task.replay, task.replay.spans[0]
     writer = ClusterWriter(replay.out, replay.spine.cluster, replay.run)
     feeder = _Feeder(replay, writer)
@@ -66,7 +66,7 @@ def run_first_part(task: PartTask) -> TaskResult:
 
 
 def replay_into(task: ReplayTask, writer: ClusterWriter) -> None:
-    """Replays a cluster from its beginning and gives all rows to `writer`; keeps nothing to go on from."""
+    """Replays a cluster from its start and gives all rows to `writer`. Keeps no state."""
     feeder = _Feeder(task, writer)
     for run in task.spine.runs():
         feeder.run(run)
@@ -95,7 +95,7 @@ class _Feeder:
             self._engine = self._resumed() or new
 
     def _resumed(self) -> ClusterReplay | None:
-        """The replay as an earlier run left it; None, as the result says, if its state cannot be used."""
+        """The replay as an earlier run left it. None, as the result says, if its state cannot be used."""
         file = self._task.state_file
         if file is None:
             return None
@@ -110,7 +110,7 @@ class _Feeder:
             return None
 
     def run(self, run: SpineRun) -> None:
-        """Feeds one run of the history, from where the replay is on."""
+        """Feeds one run of the history, from the replay's position on."""
         engine = self._engine
         start = engine.end_offset
         if run.end < start or (run.end == start and engine.is_resumed):
@@ -150,14 +150,14 @@ class _Feeder:
             self._notes.add(MISSING, run.stretches[0].log.place.path, 0, end, reason)
 
     def _note_gap(self, batch: RecordBatch, expected: int | None) -> None:
-        """A batch that does not follow: pieces are read by themselves and do not see it."""
+        """Notes a batch that does not follow the one before: pieces are read separately and do not see it."""
         found = batch.header.base_offset
         if expected is not None and found > expected:
             reason = f"expected offset {expected}, found {found}: the records between are in no log"
             self._notes.add(CORRUPT, batch.file, batch.position, expected, reason)
 
     def _learn_before(self, offset: int, snapshots: list[tuple[LogSurvey, int, int]]) -> None:
-        """Takes the state from the first snapshot at or before `offset` that can be read, if one is due."""
+        """Takes the state from the first readable snapshot at or before `offset`, if one is due."""
         while snapshots and snapshots[0][1] <= offset:
             log, end, epoch = snapshots.pop(0)
             if end < self._engine.end_offset:
@@ -187,7 +187,7 @@ class _Feeder:
         return taken
 
     def _passed(self, records: int, time_ms: int) -> None:
-        """Counts records that were replayed, the newest of that time."""
+        """Counts replayed records. `time_ms`: of the newest."""
         self._keep_notes()
         self._records += records
         self._gathered += records
@@ -197,12 +197,12 @@ class _Feeder:
             write_rows(self._writer, self._engine.final_rows().items(), final=True)
 
     def _keep_notes(self) -> None:
-        """At the place from which a later run goes on, what was noted before is kept with the state."""
+        """At the resume point, keeps the notes so far with the state."""
         if self._kept_notes is None and self._engine.saved_state is not None:
             self._kept_notes = self._notes.save()
 
     def part(self) -> LeftPart:
-        """What the first part leaves, all that ended in it being written."""
+        """What the first part leaves, after all its ended rows are written."""
         engine, span = self._engine, self._task.spans[1]
         write_rows(self._writer, engine.final_rows().items(), final=True)
         rows, unknown = self._notes.cut_off()
@@ -221,14 +221,15 @@ class _Feeder:
         return left
 
     def finish(self) -> TaskResult:
-        """The rest of the rows, what is kept for the next run, and what the driver is told."""
+        """Writes the remaining rows and the state for the next run. Returns the result for the driver."""
         files, told = self.rest()
         result = self._result([*self._joined, *self._writer.close()])
         result.told_files, result.told_damage = files, told
         return result
 
     def rest(self) -> tuple[list[tuple[int, FileRow]], list[ToldDamage]]:
-        """Writes the rest of the rows; gives what was told of files and of logs that were not read."""
+        """Writes the remaining rows. Returns the rows of `files`, and the damage
+        of logs that were not read."""
         engine, writer = self._engine, self._writer
         write_rows(writer, engine.final_rows().items(), final=True)
         write_rows(writer, engine.provisional_rows().items(), final=False)
@@ -266,8 +267,8 @@ class _Feeder:
         return result
 
     def _told_damage(self) -> list[ToldDamage]:
-        """What is wrong with logs that are not read, as far as their headers tell, and how logs differ; and
-        what earlier runs told of logs that are gone."""
+        """Damage of logs that were not read, according to their headers; how logs differ; and what earlier
+        runs reported of logs that are gone."""
         given = {log.place.path for log in self._spine.logs if not log.place.is_retained}
         known = [at for at in self._task.known_damage if at.log not in given]
         return [*known, *_other_damage(self._spine)]

@@ -1,8 +1,8 @@
-"""What a run keeps of a cluster's logs beside its tables: the next one can go on when Kafka has deleted them.
+"""Copies of log records that a run keeps beside its tables, for when Kafka has deleted them.
 
-Rows before the place where a replay goes on are final. What comes after it is written again by the next run,
-from the same bytes: this owns their copy, a log for each run of the history, with the snapshots that it
-begins with, where each came from, and the facts by which the cluster is known again.
+Rows before the resume point are final. Those after it are written again by the next run, from the same bytes.
+Owns the copy of these bytes: a log for each run of the history, with its first snapshots, the origin of each,
+and the facts that identify the cluster. Does not choose the resume point (`pipeline.intervals.cluster` does).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ COPY_BYTES = 1 << 20
 def retain(
     spine: Spine, low: int, snapshots: Iterable[tuple[str, int]], facts: Facts, folder: Folder, target: str
 ) -> None:
-    """Copies the bytes from the batch before offset `low` on, and those of the `snapshots` (file, end offset)
-    that end later, to `target` in a folder."""
+    """Copies the bytes from the batch before offset `low` on, and the `snapshots` (file, end offset) that end
+    later, to `target` in a folder."""
     known = list(snapshots)
     for number, run in enumerate(spine.runs()):
         if run.end < low:
@@ -60,7 +60,7 @@ def _copy_run(run: SpineRun, low: int, folder: Folder, target: str) -> dict[str,
             if found is None:
                 continue
             base, start, end = found
-            # What is after the last batch of a segment that others follow is damage, and is kept too.
+            # After the last batch of a segment that others follow there is damage, which is kept, too.
             is_cut = pieces[-1].to_offset is not None or pieces[-1].file == last
             name = segment_name(base)
             _copy(path, start, end if is_cut else None, folder, f"{target}/{name}")
@@ -69,7 +69,7 @@ def _copy_run(run: SpineRun, low: int, folder: Folder, target: str) -> dict[str,
 
 
 def _whole_batches(pieces: list[Piece]) -> tuple[int, int, int] | None:
-    """Base offset and byte of the first batch, and the byte after the last one, in the file that is read."""
+    """Base offset and byte of the first batch, and the byte after the last one, in the source file."""
     found: tuple[int, int, int] | None = None
     for piece in pieces:
         for item in read_piece(StoreDisk(), piece):
@@ -81,7 +81,7 @@ def _whole_batches(pieces: list[Piece]) -> tuple[int, int, int] | None:
 
 
 def _copy(source: str, start: int, end: int | None, folder: Folder, target: str) -> None:
-    """Bytes `start` to `end` (None: its end) of a file, without holding all of them."""
+    """Copies bytes `start` to `end` (None: its end) of a file in pieces."""
     file = StoreDisk().open_read(source)
     try:
         with folder.sink(target) as into, in_one_line("write", folder.place(target)):

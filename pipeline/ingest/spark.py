@@ -1,7 +1,8 @@
-"""Tasks on Spark's executors, whichever way the session reaches them: values out, values back.
+"""Runs tasks on Spark's executors, in any kind of session: values out, values back.
 
-Owns how tasks become a DataFrame and results come back, and what is said when an executor cannot run them.
-Uses DataFrames only, so the same code runs in a classic session, under spark-submit and over Spark Connect.
+Owns how tasks become a DataFrame and results come back, and the message about an executor that cannot run
+them. Uses DataFrames only, so the same code runs in a classic session, under spark-submit and over Spark
+Connect. Does not know what a task does (`tasks`).
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ if TYPE_CHECKING:
 
 MAX_SLICES = 4_096
 SLICE_RECORDS = 40_000
-"""Small tasks share a task of Spark, each of which costs a tenth of a second, up to so many records."""
+"""A Spark task costs a tenth of a second: small tasks share one, up to this many records."""
 TASK_RECORDS = 2_500
-"""What a task costs by itself, its files above all, is as much as so many records."""
+"""The fixed cost of a task, mostly its files, in records."""
 INSTALL = (
     "install metaquorum[pipeline] of the driver's release in the Python of every executor (PYSPARK_PYTHON), "
     "or ship an environment with --archives"
 )
 SURVEYED_BYTES = 2_000
-"""Bytes of a log that are looked at in the time in which a record is replayed."""
+"""Bytes of a log that are surveyed in the time in which one record is replayed."""
 HERE_RECORDS = 300_000
-"""What costs up to so many records is done before the first job of a session has begun: no job is made of it
-where the driver's machine would run it."""
+"""Before a session's first job, tasks of up to this many records run in the driver, if the driver's machine
+would run the job anyway."""
 Watch = Callable[["SparkSession", Callable[[int], None]], AbstractContextManager[None]]
-"""Tells how many Spark tasks have ended while its body runs."""
+"""While entered, reports how many Spark tasks have ended."""
 
 
 def unwatched(session: SparkSession, told: Callable[[int], None]) -> AbstractContextManager[None]:
-    """No progress between the beginning and the end."""
+    """Reports no progress."""
     return nullcontext()
 
 
@@ -68,7 +69,7 @@ def table_of(fleet: DataFrame, name: str) -> DataFrame:
 
 
 def slots_of(tasks: list[Task]) -> list[int]:
-    """Which task of Spark does each: neighbours that are small share one."""
+    """The Spark task of each task: small neighbors share one."""
     slots: list[int] = []
     slot, taken = -1, SLICE_RECORDS
     for task in tasks:
@@ -81,7 +82,7 @@ def slots_of(tasks: list[Task]) -> list[int]:
 
 
 def _size(task: Task) -> int:
-    """What a task costs, in records that are replayed."""
+    """The cost of a task, in replayed records."""
     match task:
         case ReplayTask() if not task.spans:
             return TASK_RECORDS + max(0, task.spine.end_offset - task.resume_offset)
@@ -111,9 +112,9 @@ def run_tasks(
     show: Callable[[int, int], None] = lambda done, of: None,
     watch: Watch = unwatched,
 ) -> list[TaskResult]:
-    """Runs every task on the executors, or a few small ones in this process, if it is on the only executor;
-    results in the order of the tasks. Raises ExecutorError where an
-    executor lacks this package or a module that it needs, or has another release, and where Spark fails."""
+    """Runs every task on the executors, or a few small ones in this process if it is on the only executor.
+    Results are in the order of the tasks. Raises ExecutorError if an executor lacks this package or a module
+    that it needs, or has another release, and if Spark fails."""
     if not tasks:
         return []
     if is_executor(session) and sum(map(_size, tasks)) <= HERE_RECORDS:

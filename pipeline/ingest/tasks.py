@@ -1,6 +1,7 @@
-"""What a task does, on whatever machine: survey a log, replay a cluster, read records.
+"""Runs a task on any machine: surveys a log, replays a cluster, or reads records.
 
-Input and output are values and files; nothing else is shared with the driver.
+Owns the dispatch, and errors as values. Input and output are values and files; nothing else is shared with
+the driver. Knows no Spark (`spark` does).
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.storage.errors import StorageError
 
 _GC_THRESHOLD = 200_000
-"""Replay makes many objects and no cycles: looking for those more often costs a fifth of the time."""
+"""A replay makes many objects and no cycles: more frequent collections cost a fifth of the time."""
 
 
 def run_task(task: Task) -> TaskResult:
-    """Runs one task; what is wrong with its input is in the result."""
+    """Runs one task. Problems with its input are in the result."""
     gc.set_threshold(_GC_THRESHOLD)
     try:
         result = _run(task)
@@ -59,7 +60,7 @@ def run_encoded(task: bytes) -> bytes:
 
 
 def installed() -> str | None:
-    """The release of this package; None where it runs from a folder or an archive that was not installed."""
+    """The release of this package; None if it runs from a folder or an archive without being installed."""
     try:
         return version("metaquorum")
     except PackageNotFoundError:
@@ -121,7 +122,7 @@ def _records(task: RecordsTask) -> TaskResult:
 
 
 def by_day(batch: pa.RecordBatch, final_below: int) -> Iterator[tuple[int, bool, pa.RecordBatch]]:
-    """The batch without its cluster column, cut where the day or what is final changes."""
+    """The batch without its cluster column, split where the day or `final` changes."""
     batch = batch.drop_columns(["cluster"])
     times = batch.column("timestamp").cast(pa.int64())
     days = pc.fill_null(times, 0).to_numpy(zero_copy_only=False) // (DAY_MS * 1000)

@@ -1,6 +1,6 @@
-"""What the driver asks of the executors, and what they answer: values that travel as bytes.
+"""Tasks for executors and their results: values that travel as bytes.
 
-Owns the tasks and their results. Does nothing.
+Owns their fields. Does not run anything (`tasks` does) and knows no Spark.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from metaquorum.pipeline.logs.survey import LogSurvey
 
 
 class ExecutorError(Exception):
-    """An executor does not see what the driver sees; the text names it and the path, and says what to do."""
+    """An executor does not see what the driver sees. The text names it and the path, and says what to do."""
 
 
 class SurveyTask(msgspec.Struct, tag="survey", kw_only=True):
-    """Look at the batch headers of one log, which has about so many bytes."""
+    """Survey the batch headers of one log, which has about this many bytes."""
 
     place: LogPlace
     size_bytes: int
@@ -29,7 +29,7 @@ class SurveyTask(msgspec.Struct, tag="survey", kw_only=True):
 
 
 class FactsTask(msgspec.Struct, tag="facts", kw_only=True):
-    """Read what tells the cluster of one log from others with the same id."""
+    """Read the facts that distinguish the cluster of one log from others with the same id."""
 
     log: LogSurvey
 
@@ -42,9 +42,8 @@ class PartFile(msgspec.Struct, frozen=True):
 
 
 class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
-    """Replay one cluster from `resume_offset` (0: its beginning) on, with the bytes of
-    `state_file`. It writes to the tables in `out`, for the run `run`, and its state to `state_target` with a
-    suffix."""
+    """Replay one cluster from `resume_offset` (0: its start) on, with the bytes of `state_file`. Writes to
+    the tables in `out` for the run `run`, and its state to `state_target` plus a suffix."""
 
     spine: Spine
     resume_offset: int
@@ -53,13 +52,13 @@ class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
     run: str
     state_target: str
     final_below: int
-    """Records from here on are written again by the next run."""
+    """The next run writes records from here on again."""
     spans: list[HistorySpan] = []
     """The parts that other tasks replayed before, and what they left."""
     parts: list[PartFile] = []
     known_files: list[tuple[int, FileRow]] = []
     known_damage: list[ToldDamage] = []
-    """What earlier runs told of logs: it stays where the logs are no longer there."""
+    """Damage that earlier runs reported. It stays in the tables if the logs are gone."""
 
 
 class PartTask(msgspec.Struct, tag="part", kw_only=True):
@@ -83,7 +82,7 @@ Task = SurveyTask | FactsTask | ReplayTask | PartTask | RecordsTask
 
 
 class TaskResult(msgspec.Struct, kw_only=True):
-    """What a task reports to the driver."""
+    """The result of a task for the driver."""
 
     cluster: str
     files: list[WrittenFile] = []
@@ -91,11 +90,11 @@ class TaskResult(msgspec.Struct, kw_only=True):
     facts: Facts | None = None
     problem: str | None = None
     path: str | None = None
-    """With a problem: the file or directory that it is about."""
+    """With a problem: the file or directory with the problem."""
     where: str = ""
-    """Who did the task."""
+    """The executor that ran the task."""
     part: str | None = None
-    """Of a part: the object with what it left."""
+    """For a part: the object with what it left."""
     records: int = 0
     resume_offset: int = 0
     resume_epoch: int = -1
@@ -103,4 +102,4 @@ class TaskResult(msgspec.Struct, kw_only=True):
     told_files: list[tuple[int, FileRow]] = []
     told_damage: list[ToldDamage] = []
     anew: bool = False
-    """A replay that was to continue from a state began at the beginning: the state could not be used."""
+    """The replay should have continued from a state, which could not be used, and started over."""

@@ -1,7 +1,7 @@
-"""Rows of one cluster to Parquet files by table and day, for a task that runs anywhere.
+"""Writes rows of one cluster to Parquet files by table and day, on any machine.
 
-Owns file names that no other attempt of the task has, and the step from rows to Arrow. Only what a finished
-task reports is published, so a task may run twice.
+Owns file names that no other attempt of the task uses, and the step from rows to Arrow. Does not publish:
+only what a finished task reports is published (`layout`), so a task may run twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EPOCH_DAY = datetime.date(1970, 1, 1)
 
 @cache
 def file_schema(name: str) -> pa.Schema:
-    """The columns in a file: the partition columns are in its folder's name."""
+    """The columns in a file. The partition columns are in its folder's name."""
     schema = arrow_schema(TABLES[name])
     return pa.schema([field for field in schema if field.name not in PARTITION_COLUMNS])
 
@@ -44,13 +44,13 @@ def _comments(name: str) -> dict[str, str]:
 
 @cache
 def _day_column(name: str) -> int | None:
-    """Which value of a row says its day; None where the caller does."""
+    """The position in a row of the column that gives its day; None if the caller gives it."""
     names = [column.name for column in TABLES[name].columns if column.name not in PARTITION_COLUMNS]
     return next((names.index(at) for at in ("from_time", "time", "timestamp") if at in names), None)
 
 
 def day_of(time_ms: int | None) -> int:
-    """Days since 1970; 0 for no time."""
+    """Days since 1970; 0 for None."""
     return time_ms // DAY_MS if time_ms is not None and 0 <= time_ms <= MAX_TIME_MS else 0
 
 
@@ -59,8 +59,8 @@ def date_text(day: int) -> str:
 
 
 class ClusterWriter:
-    """Writes files of one cluster below the folder `root`, for a run. Close it to get them all; `final` tells
-    which will stay."""
+    """Writes files of one cluster below the folder `root`, for a run. `close` returns them all. `final`:
+    whether the rows stay in later versions."""
 
     def __init__(self, root: str, cluster: str, run: str) -> None:
         self._root = Folder(root)
@@ -71,7 +71,8 @@ class ClusterWriter:
         self._number = 0
 
     def rows(self, table: str, rows: Iterable[Row], *, final: bool, day: int | None = None) -> None:
-        """Rows in the order of the table's columns without cluster and date; all of `day`, if it is given."""
+        """Rows in the order of the table's columns, without cluster and date.
+        `day`: the day of all of them."""
         by_day: dict[int, list[Row]] = {}
         column = _day_column(table)
         for row in rows:
@@ -81,7 +82,7 @@ class ClusterWriter:
             self.arrow(table, at, as_arrow(TABLES[table], some), final=final)
 
     def states(self, table: str, rows: StateRows, *, final: bool) -> None:
-        """Rows of `partition_states`, tuples and columns."""
+        """Rows of `partition_states`, as tuples and in columns."""
         for part in rows.parts:
             if isinstance(part, list):
                 self.rows(table, part, final=final)
@@ -119,7 +120,7 @@ class ClusterWriter:
             sink.close()
 
     def close(self) -> list[WrittenFile]:
-        """Every file that was written."""
+        """Closes all files and returns them."""
         for key in list(self._open):
             self._close(key)
         return [
@@ -131,7 +132,7 @@ class ClusterWriter:
 
 
 def as_arrow(table: Table, rows: list[Row]) -> pa.RecordBatch:
-    """Rows (tuples in the order of the columns) as Arrow; times come as Unix ms or None."""
+    """Rows (tuples in column order) as Arrow. Times come as Unix ms or None."""
     schema = file_schema(table.name)
     columns = []
     for field, values in zip(schema, zip(*rows, strict=True), strict=True):

@@ -1,7 +1,7 @@
-"""From the logs of a fleet to its clusters: logs with one cluster id that are of several are distinguished.
+"""Groups the logs of a fleet into clusters, and separates clusters that share one id.
 
 Owns which logs are read as one history, and the names of clusters that share an id: the id itself, then
-`ID~2` and so on.
+`ID~2` and so on. Does not read logs: `survey` and `identity` do; which log is read where is `spine`'s.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Said = tuple[Relation, str]
 
 
 class _Cluster:
-    """Logs that are of one cluster, and why they are of no other."""
+    """Logs of one cluster, and why they are of no other."""
 
     def __init__(self, first: list[LogSurvey], why: str) -> None:
         self.logs = first
@@ -29,7 +29,7 @@ class _Cluster:
 
 
 def histories(surveys: Iterable[LogSurvey], facts_of: FactsOf) -> list[Spine]:
-    """One history for each cluster, in the order of their names."""
+    """One history per cluster, sorted by name."""
     by_id: dict[str, list[LogSurvey]] = {}
     for one in surveys:
         by_id.setdefault(one.place.cluster, []).append(one)
@@ -50,7 +50,7 @@ def _of_one_id(name: str, logs: list[LogSurvey], facts_of: FactsOf) -> list[Spin
 
 
 def _same_bytes(logs: list[LogSurvey]) -> list[list[LogSurvey]]:
-    """Logs that share bytes, or a directory, are together; those that hold most records first."""
+    """Groups of logs that share bytes or a directory, those with most records first."""
     parts: list[list[LogSurvey]] = []
     for log in logs:
         joined = [part for part in parts if any(_together(log, other) for other in part)]
@@ -84,7 +84,8 @@ def _told_apart(parts: list[list[LogSurvey]], facts: list[list[Facts]]) -> list[
 
 
 def _relation(said: list[_Said]) -> _Said:
-    """What holds for all, from what was said pair by pair: one sign that they are one outweighs the rest."""
+    """The relation of two groups from those of their pairs: one proof that they are one
+    cluster outweighs the rest."""
     for wanted in (Relation.SAME, Relation.OTHER):
         for one in said:
             if one[0] is wanted:
@@ -120,7 +121,7 @@ def _in_order(one: LogSurvey, other: LogSurvey) -> _Said:
 
 
 def _names(name: str, found: list[_Cluster]) -> list[str]:
-    """What each cluster is called: as its tables are called already, else the first name that is free."""
+    """The name of each cluster: the one in its tables if it has one, otherwise the first that is free."""
     told = [next((log.place.told for log in one.logs if log.place.told), None) for one in found]
     taken = {at for at in told if at} | {log.place.told for one in found for log in one.logs}
     names: list[str] = []

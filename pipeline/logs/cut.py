@@ -1,7 +1,7 @@
-"""From logs to the pieces that are read side by side.
+"""Cuts logs into pieces that are read in parallel.
 
-Owns which files are read, from where to where. A segment smaller than a piece is one piece and is not looked
-into; a larger one is hopped over once.
+Owns which files are read, and their ranges. A segment smaller than a piece is one piece and is not opened;
+the headers of a larger one are read once. Does not read records (`pieces` does) or filter them (`selection`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def record_pieces(
     one_history: bool,
     split_bytes: int,
 ) -> list[Piece]:
-    """Pieces of all logs that may hold what is selected."""
+    """Pieces of all logs that may have selected records."""
     found: list[Piece] = []
     spines = _histories(places, split_bytes) if one_history else []
     if checkpoints != "only":
@@ -45,7 +45,7 @@ def record_pieces(
     if checkpoints != "false":
         found += _newest_of_histories(spines) if one_history else _checkpoint_pieces(places)
     elif not found:
-        # Paths that are checkpoints themselves are read without being asked for twice.
+        # Paths that are checkpoints are read without being asked for again.
         found += [_checkpoint(place, place.path) for place in places if ".checkpoint" in place.path]
     return found
 
@@ -71,7 +71,7 @@ def _log_pieces(place: LogPlace, selection: Selection, split_bytes: int) -> Iter
 
 
 def _segment_pieces(place: LogPlace, file: str, size_bytes: int, split_bytes: int) -> Iterator[Piece]:
-    """Cuts one segment at batch boundaries. What comes after damage belongs to the last piece."""
+    """Cuts one segment at batch boundaries. What follows damage belongs to the last piece."""
     position, offset = 0, None
     if size_bytes >= 2 * split_bytes:
         for header in hop(file, None):
@@ -124,7 +124,7 @@ def _histories(places: list[LogPlace], split_bytes: int) -> list[Spine]:
 
 
 def stretch_pieces(log: LogSurvey, start: int, end: int) -> list[Piece]:
-    """Pieces of a surveyed log that hold offsets `start` to below `end`."""
+    """Pieces of a surveyed log with offsets `start` to below `end`."""
     found: list[Piece] = []
     for segment in log.segments:
         if segment.end_offset > start and segment.start_offset < end:
@@ -160,7 +160,7 @@ def _piece_of(log: LogSurvey, segment: SegmentSurvey, split: Split) -> Piece:
 
 
 def damage_places(places: list[LogPlace]) -> list[LogPlace]:
-    """The logs, and beside each directory's segments its snapshots, which can be damaged too."""
+    """The logs and, for each directory of segments, its snapshots, which can be damaged, too."""
     disk = StoreDisk()
     found = list(places)
     for place in places:

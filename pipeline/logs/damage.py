@@ -1,7 +1,8 @@
 """What of a log cannot be read or trusted, as rows of the table `damage`.
 
-Owns the kinds of damage. `DamageNotes` is fed what a tolerant reader gives, batch by batch, so that code that
-reads a log for another reason tells of its damage on the way.
+Owns the kinds of damage. `DamageNotes` takes what a tolerant reader returns, batch by batch, so that
+any reader of a log can report its damage. Does not read or repair; broken invariants are not damage and
+are in `pipeline.intervals`.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ class DamageRow(msgspec.Struct, frozen=True):
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """What a log is expected to look like: framed as KRaft frames records; with a `level`, only record types
-    and versions that this metadata.version has."""
+    """The expected form of a log: records framed as in KRaft and, with a `level`, only record types and
+    versions of this metadata.version."""
 
     level: int | None = None
 
 
 def parse_dialect(text: str) -> Dialect:
-    """`kraft`, or a release or level as in 3.7 or 3.7-IV4. Raises ValueError."""
+    """Parses `kraft`, or a release or level such as 3.7 or 3.7-IV4. Raises ValueError."""
     return Dialect() if text.lower() == "kraft" else Dialect(parse_metadata_version(text))
 
 
 class DamageNotes:
-    """Gathers rows. A problem is a tail until a batch comes after it."""
+    """Collects rows. Damage counts as the torn end of the log until a batch follows."""
 
     def __init__(self, dialect: Dialect | None = None) -> None:
         self._dialect = dialect
@@ -69,7 +70,7 @@ class DamageNotes:
         self._rows.append(DamageRow(file, position, offset, kind, reason))
 
     def batch(self, batch: RecordBatch) -> tuple[DecodedRecord, ...] | None:
-        """The batch's records, noted what is odd about them; None, and a row, if they cannot be decoded."""
+        """The records of a batch, with notes about them. None, and a row, if they cannot be decoded."""
         self._settle(CORRUPT)
         try:
             records = decode_batch(batch, tolerant=True)
@@ -91,7 +92,7 @@ class DamageNotes:
         return records
 
     def whole(self) -> None:
-        """Batches follow of which nothing is odd: what was noted before them is no torn end of the log."""
+        """Sound batches follow: what was noted before them is not a torn end of the log."""
         self._settle(CORRUPT)
 
     def _check_dialect(
@@ -125,12 +126,12 @@ class DamageNotes:
         self._pending = []
 
     def cut_off(self) -> tuple[list[DamageRow], bytes]:
-        """All that was noted, where other batches follow in another reader's notes."""
+        """All notes, for a reader that continues with other batches in notes of its own."""
         self._settle(CORRUPT)
         return self.take(), self.save()
 
     def go_on(self, rows: list[DamageRow], saved: bytes) -> None:
-        """What `cut_off` gave for the batches that come next."""
+        """Takes over what `cut_off` returned, for the batches that follow."""
         self._settle(CORRUPT)
         self._rows += rows
         later = DamageNotes()
@@ -141,7 +142,7 @@ class DamageNotes:
             self._where.setdefault(key, later._where[key])
 
     def take(self, *, at_end: bool = False) -> list[DamageRow]:
-        """Rows since the last call; at the log's end also its tail and the sums of unknown records."""
+        """Rows since the last call. `at_end`: also the log's torn end and the sums of unknown records."""
         if at_end:
             self._settle(TAIL)
             for (name, number, version), (offset, count) in self._unknown.items():
@@ -154,7 +155,7 @@ class DamageNotes:
         return taken
 
     def save(self) -> bytes:
-        """What a reader that goes on later must know to tell the sums of unknown records."""
+        """State from which a later reader can continue the sums of unknown records."""
         known = [(*key, *self._where[key], *counted) for key, counted in self._unknown.items()]
         return msgspec.msgpack.encode(known)
 
@@ -181,7 +182,7 @@ def _version_problem(cls: type, version: int, level: int) -> str | None:
 
 
 def log_damage(disk: Disk, place: LogPlace, dialect: Dialect | None = None) -> Iterator[DamageRow]:
-    """Every row of one log, which is read from its beginning to its end. An unreadable file is one row."""
+    """Every row of one log, which is read from start to end. An unreadable file is one row."""
     notes = DamageNotes(dialect)
     try:
         log = MetadataLog(disk, place.path)

@@ -1,6 +1,7 @@
-"""Who reads: the driver and the executors need not be on one machine, nor in one folder.
+"""Checks that an executor sees the paths of the driver, and names executors in messages.
 
-Owns how an executor is named, and the check that it sees a path.
+Owns the check and the wording: driver and executors may be on different machines, or in different folders.
+Knows no Spark and no tasks; `pipeline.ingest.spark` runs them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from metaquorum.storage.errors import StorageError
 
 
 def where() -> str:
-    """This process, for a person who looks for it."""
+    """This process as an operator can find it."""
     return f"the executor on {socket.gethostname()} (process {os.getpid()}, started in {os.getcwd()})"
 
 
 def require_path(disk: Disk, path: str) -> None:
-    """Raises FileNotFoundError, PermissionError or StorageError for a path that this process cannot read,
-    where a log was found."""
+    """Raises FileNotFoundError, PermissionError or StorageError if this process cannot read a
+    path where a log was found."""
     if not disk.exists(path):
         raise FileNotFoundError(2, "there is no such file or directory", path)
     if not is_remote(path) and not os.access(holder_of(path), os.R_OK):
@@ -39,7 +40,7 @@ def can_read(path: str) -> bool:
 
 
 def unseen(who: str, path: str, problem: str) -> str:
-    """What is said when `who` cannot read what the driver can."""
+    """The message that `who` cannot read what the driver can."""
     return (
         f"{who} cannot read {path}, which the driver can ({problem}): logs and tables must be where the "
         "driver and all executors see them, in a store or under the same path"

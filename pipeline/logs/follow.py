@@ -1,6 +1,7 @@
-"""What a stream reads of logs that grow: where they end, and the pieces between two ends.
+"""The ends of growing logs, and the pieces between two ends, for streams.
 
-Owns the byte at which a stream goes on: a trigger looks at what came after it, and at nothing before.
+Owns the byte at which a stream continues: a trigger reads only what follows it. Does not decode records
+(`pieces` does) and knows no Spark (`pipeline.source`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from metaquorum.storage.disk.interface import join
 from metaquorum.storage.log.segment import list_segments, segment_name
 
 StreamOffset = dict[str, int | list[int]]
-"""A stream's offset as Spark keeps it, by the path of each log: the fields of LogEnd, or only the first (a
+"""A stream's offset as Spark stores it, by path of the log: the fields of LogEnd, or only the first (a
 checkpoint of an earlier build)."""
 
 
@@ -30,16 +31,16 @@ class LogEnd(NamedTuple):
 
 
 def ends_of(given: StreamOffset) -> dict[str, LogEnd]:
-    """What a stream's offset says."""
+    """The ends in a stream's offset."""
     return {path: LogEnd(at) if isinstance(at, int) else LogEnd(*at) for path, at in given.items()}
 
 
 def log_ends(
     places: Iterable[LogPlace], known: Mapping[str, LogEnd], disk: StoreDisk | None = None
 ) -> dict[str, LogEnd]:
-    """Where each log ends: after its last whole batch, damage before that is read past. A log that became
-    shorter stays where it was. One that is as long as it was is not opened: with a `disk` that has listed
-    the logs it costs nothing."""
+    """The end of each log: after its last whole batch; damage before that is skipped. A log that became
+    shorter keeps its old end. One with unchanged length is not opened: with a `disk` that has listed the
+    logs, that costs nothing."""
     disk, ends = disk or StoreDisk(), dict[str, LogEnd]()
     for place in places:
         end = known.get(place.path, LogEnd())
@@ -52,7 +53,7 @@ def log_ends(
 
 
 def pieces_between(place: LogPlace, start: LogEnd, end: LogEnd, split_bytes: int) -> list[Piece]:
-    """Pieces that hold what a log got between two places."""
+    """Pieces with what was added to a log between two ends."""
     found: list[Piece] = []
     if start.offset >= end.offset:
         return found
@@ -65,7 +66,7 @@ def pieces_between(place: LogPlace, start: LogEnd, end: LogEnd, split_bytes: int
 
 
 def _segments(place: LogPlace, disk: StoreDisk) -> list[tuple[str, int]]:
-    """(file, base offset) of each segment. One that was renamed begins where its first batch does."""
+    """(file, base offset) of each segment. A renamed segment starts at its first batch."""
     if disk.is_directory(place.path):
         bases = list_segments(disk, place.path)
         return [(join(place.path, segment_name(base)), base) for base in bases]
@@ -75,8 +76,8 @@ def _segments(place: LogPlace, disk: StoreDisk) -> list[tuple[str, int]]:
 
 
 def _begin(file: str, base: int, known: LogEnd) -> tuple[int, int]:
-    """(byte, offset) of the batch from which on a segment is looked at: where `known` is, if a batch still
-    begins there, else the first."""
+    """(byte, offset) of the batch at which to start in a segment: `known` if a batch still starts there,
+    otherwise the first batch."""
     if known.base == base and known.position:
         header = next(hop(file, None, known.position), None)
         is_end = header is None and known.position == StoreDisk().file_size(file)
@@ -100,7 +101,7 @@ def _end_of(file: str, base: int, begin: tuple[int, int]) -> LogEnd:
 def _pieces_of(
     place: LogPlace, file: str, base: int, start: LogEnd, end: LogEnd, split_bytes: int
 ) -> Iterator[Piece]:
-    """One segment's part, cut at batch boundaries. What comes after damage belongs to the last piece."""
+    """One segment's part, cut at batch boundaries. What follows damage belongs to the last piece."""
     position, offset = _begin(file, base, start)
     last = end.position if end.base == base else None
 

@@ -1,7 +1,8 @@
 """Whether two logs are of one cluster, whatever their identity files say.
 
-Owns the facts by which clusters are distinguished: the bytes at one place, topic ids, processes of brokers,
-and at which offsets those registered. A cluster id proves nothing: people copy the one in the documentation.
+Owns the facts that distinguish clusters: bytes at the same place, topic ids, processes of brokers, and the
+offsets of their registrations. A cluster id proves nothing: people copy the one in the documentation.
+Does not group logs or name clusters; `clusters` does.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from metaquorum.storage.uuids import uuid_to_text
 
 
 class Facts(msgspec.Struct, kw_only=True):
-    """What a log, with its snapshots, says of topics and brokers. All registrations at offsets from `since`
-    to below `until` are in `brokers` ((broker id, broker epoch): process)."""
+    """What a log with its snapshots says about topics and brokers. `brokers` ((broker id, broker epoch):
+    process) has all registrations at offsets from `since` to below `until`."""
 
     topics: dict[bytes, str] = {}
     brokers: dict[tuple[int, int], bytes] = {}
@@ -32,16 +33,17 @@ class Facts(msgspec.Struct, kw_only=True):
 
 
 class Relation(Enum):
-    """How two logs are related."""
+    """The relation of two logs."""
 
     SAME = "same"
     OTHER = "other"
     OPEN = "open"
-    """Nothing says that they are of one cluster, and nothing that they are not."""
+    """Nothing proves that they are of one cluster, or of two."""
 
 
 def read_facts(disk: Disk, log: LogSurvey) -> Facts:
-    """The facts of a log and of its oldest and newest snapshot; of what was retained, those beside it."""
+    """The facts of a log and of its oldest and newest snapshot. Of a retained log,
+    the facts stored beside it."""
     if log.place.is_retained:
         return msgspec.msgpack.decode(read_file(disk, join(log.place.path, FACTS_FILE)), type=Facts)
     whole = log.records >= log.end_offset - log.start_offset
@@ -57,7 +59,7 @@ def read_facts(disk: Disk, log: LogSurvey) -> Facts:
 
 
 def facts_of_image(image: MetadataImage, end: int) -> Facts:
-    """What an image at offset `end` says."""
+    """The facts in an image at offset `end`."""
     brokers = {(at.broker_id, at.epoch): at.incarnation_id for _, at in image.brokers.items()}
     since = max((epoch + 1 for _, epoch in brokers), default=end)
     topics = {topic.topic_id: topic.name for topic in image.topics.all()}
@@ -85,8 +87,8 @@ def _note(facts: Facts, record: object) -> None:
 
 
 def by_bytes(one: LogSurvey, other: LogSurvey) -> tuple[Relation, str]:
-    """What the bytes at common places say, and where they differ. Equal bytes behind others prove nothing:
-    idle records of two clusters can be alike."""
+    """The relation by the bytes at common places, and where they differ. Equal bytes after different ones
+    prove nothing: idle records of two clusters can be the same."""
     equal: list[int] = []
     differing: list[int] = []
     for offset in sorted(one.marks.keys() & other.marks.keys()):
@@ -100,7 +102,7 @@ def by_bytes(one: LogSurvey, other: LogSurvey) -> tuple[Relation, str]:
 
 
 def by_facts(one: Facts, other: Facts, *, overlap: bool) -> tuple[Relation, str]:
-    """What the facts say, and what tells the two apart. `overlap`: they have offsets in common."""
+    """The relation by facts, and the fact that differs. `overlap`: the logs have offsets in common."""
     if one.topics.keys() & other.topics.keys() or set(one.brokers.values()) & set(other.brokers.values()):
         return Relation.SAME, ""
     for mine, theirs in ((one, other), (other, one)):

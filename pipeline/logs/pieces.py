@@ -1,4 +1,8 @@
-"""Reads a piece of a log: the batches from one place of a file to another, damage between them."""
+"""Reads a piece of a log: the batches from one place of a file to another, with damage between them.
+
+Owns the definition of a piece, which driver and executors share. Does not choose pieces (`cut` does)
+and does not decode records.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,10 @@ from metaquorum.storage.log.reader import Damage, LogReader
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes `position` to `end` (None: the file's end) of `file`, that begin with the batch at `offset`; of
-    its records those from `from_offset` to below `to_offset` are wanted (None: all). `checkpoint` is true for
-    a snapshot, whose records count from 0. The bytes may be kept elsewhere: in `read_from`, from byte `shift`
-    of `file` on; `position` and `end` count there."""
+    """Bytes `position` to `end` (None: the file's end) of `file`, which begin with the batch at `offset`. Its
+    records from `from_offset` to below `to_offset` (None: all) are selected. `checkpoint`: a snapshot, whose
+    records count from 0. The bytes may be in another file, `read_from`, which starts at byte `shift` of
+    `file`; then `position` and `end` are bytes of that file."""
 
     cluster: str
     node_id: int | None
@@ -32,16 +36,16 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """The file that is read."""
+        """The file to read."""
         return self.read_from or self.file
 
 
 class DamagedError(Exception):
-    """Records that were asked for are damaged; the text names file, byte and offset."""
+    """Selected records are damaged. The text names file, byte and offset."""
 
 
 class PieceReader(LogReader):
-    """A tolerant reader that begins in the middle of a file, at a batch boundary."""
+    """A tolerant reader that starts in the middle of a file, at a batch boundary."""
 
     def __init__(self, disk: Disk, piece: Piece) -> None:
         super().__init__(disk, piece.path, tolerant=True, start_offset=piece.from_offset)
@@ -51,7 +55,7 @@ class PieceReader(LogReader):
 
 
 def read_piece(disk: Disk, piece: Piece) -> Iterator[RecordBatch | Damage]:
-    """The piece's batches; a batch that reaches over `from_offset` or `to_offset` comes whole."""
+    """The piece's batches. A batch that contains `from_offset` or `to_offset` is whole."""
     reader = PieceReader(disk, piece)
     try:
         for item in reader:
@@ -66,7 +70,7 @@ def read_piece(disk: Disk, piece: Piece) -> Iterator[RecordBatch | Damage]:
 
 
 def _told(item: RecordBatch | Damage, piece: Piece) -> RecordBatch | Damage:
-    """The item as what it is of `file`."""
+    """The item with its place in `file`."""
     position = item.position + piece.shift
     if isinstance(item, RecordBatch):
         return item._replace(file=piece.file, position=position)

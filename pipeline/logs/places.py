@@ -1,6 +1,7 @@
-"""From the paths that a user gave to logs: files, log directories, node directories, or whole trees of them.
+"""Finds the logs at the paths that a user gave: files, log directories, node directories, or trees of them.
 
-Owns finding logs and saying whose they are. Reads names and `meta.properties` only.
+Owns the search, and the cluster and node of each log by `meta.properties`. Does not read segments (`survey`
+does); the syntax of addresses is `pipeline.stores.address`'.
 """
 
 from __future__ import annotations
@@ -25,45 +26,46 @@ from metaquorum.storage.log.log import METADATA_DIRECTORY
 from metaquorum.storage.log.segment import list_segments
 
 ORIGINS_FILE, FACTS_FILE = "origins.json", "facts"
-"""Beside what was retained of a log: where its segments came from, and how the cluster is known again."""
+"""Stored beside the records that were retained of a log: the origin of its segments, and the facts
+that identify the cluster."""
 _PATTERN = re.compile(r"[*?\[]")
 MAX_DEPTH = 12
-"""The number of levels below a given directory that are searched for logs."""
+"""The number of levels below a given directory to search for logs."""
 READERS = 16
-"""Threads that read `meta.properties` of a store: each waits for its answers."""
+"""Threads that read `meta.properties` of a store: each waits for answers."""
 SETTLED_NS = 2_000_000_000
-"""A file that changed less than so long ago may change again, and a store that counts seconds not show it."""
+"""A file that changed less than this long ago may change again within one tick of a store's clock."""
 
 
 class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """One log: a directory, a segment or a checkpoint. `cluster` is the cluster id of `meta.properties`, or
-    `file:` and the log's path where nothing names one; `node_id` None likewise."""
+    """One log: a directory, a segment or a checkpoint. `cluster`: the cluster id of `meta.properties`;
+    without one, `file:` and the log's path. `node_id`: None without one."""
 
     path: str
     cluster: str
     node_id: int | None
     is_retained: bool = False
-    """It is what an earlier run kept of logs, beside the tables."""
+    """Whether it was retained by an earlier run, beside the tables."""
     told: str = ""
-    """With it: the name that the cluster has in the tables."""
+    """For a retained log: the cluster's name in the tables."""
 
 
 class NoLogsError(Exception):
-    """The paths hold no log; the text says which, and what to give."""
+    """The paths have no log. The text says which, and what to give."""
 
 
 _Stamps = tuple[tuple[int, int] | None, ...]
 
 
 class Identities:
-    """What `meta.properties` says beside logs. Asked again, as by a stream at each trigger, it reads only
-    those files that changed. Remembers no more than the logs of the last question."""
+    """The `meta.properties` of logs. If asked again, as by a stream at each trigger, it reads only files that
+    changed. Remembers only the logs of the last call."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[_Stamps, ClusterIdentity | None]] = {}
 
     def of(self, disk: Disk, logs: list[MetadataLog]) -> list[ClusterIdentity | None]:
-        """The identity of each log; None where nothing that can be read names one."""
+        """The identity of each log; None without a readable file that names one."""
         now_ns = time.time_ns()
         stamps = [_stamps(disk, log) for log in logs]
         said = [self._known.get(log.path, (None, None)) for log in logs]
@@ -80,7 +82,7 @@ class Identities:
 
 
 def _stamps(disk: Disk, log: MetadataLog) -> _Stamps:
-    """How the files in which `MetadataLog.identity` looks are now."""
+    """The present state of the files in which `MetadataLog.identity` looks."""
     if not isinstance(disk, StoreDisk):
         return ((0, time.time_ns()),)
     return tuple(disk.stamp(join(at, META_PROPERTIES)) for at in (log.directory, parent_of(log.directory)))
@@ -103,9 +105,9 @@ def _identity(log: MetadataLog) -> ClusterIdentity | None:
 def find_logs(
     disk: Disk, paths: Iterable[str], cluster: str | None = None, known: Identities | None = None
 ) -> list[LogPlace]:
-    """Every log below the paths, each once, in the order of the paths. `cluster` names the cluster of all of
-    them, whatever they say themselves; `known` is what was read before. Parts of a path may hold *, ? and
-    [...]. Raises NoLogsError for a path that is absent or holds no log."""
+    """Every log below the paths, each once, in path order. `cluster`: the cluster of all of them, whatever
+    their files say. `known`: what was read before. Parts of a path may contain *, ? and [...]. Raises
+    NoLogsError for a path that is missing or has no log."""
     found: dict[str, MetadataLog] = {}
     for path in (one for given in paths for one in _matching(disk, given)):
         before = len(found)
@@ -126,12 +128,13 @@ def find_logs(
 
 
 def _unpacked_name(disk: Disk, path: str) -> str:
-    """The name by which a file that gzip packed is read."""
+    """The name of a gzip file's content."""
     return path.removesuffix(GZIP) if not disk.is_directory(path) else path
 
 
 def _matching(disk: Disk, path: str) -> list[str]:
-    """The path, or what matches where parts of it hold *, ? or [...]. Raises NoLogsError for nothing."""
+    """The path, or the paths that match if parts of it contain *, ? or [...]. Raises
+    NoLogsError if there are none."""
     if disk.exists(path):
         return [path]
     if not _PATTERN.search(path):
@@ -180,7 +183,7 @@ def _below(disk: Disk, path: str, depth: int) -> Iterator[MetadataLog]:
 
 
 def _is_data_log(disk: Disk, path: str) -> bool:
-    """Whether a directory of segments is a topic's partition: NAME-NUMBER beside a metadata log or below a
+    """Whether a directory of segments is a topic partition: NAME-NUMBER beside a metadata log, or in a
     broker's directory, which has `meta.properties`."""
     stem, dash, number = name_of(path).rpartition("-")
     if not (stem and dash and number.isdigit()):

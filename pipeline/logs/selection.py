@@ -1,4 +1,8 @@
-"""Which records are wanted: by type, time and offset. Decides batch by batch what need not be decoded."""
+"""Selects records by type, time and offset.
+
+Owns what matches, and which batches need not be decoded. Knows no options or filters of Spark, which
+`pipeline.source` and `pipeline.source_options` turn into a selection.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ TYPE_NAMES = (
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds are inclusive, times are Unix ms; None and no types select everything."""
+    """The selection. Bounds are inclusive, times are Unix ms. None and an empty set select everything."""
 
     types: tuple[str, ...] = ()
     from_ms: int | None = None
@@ -28,10 +32,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     from_offset: int | None = None
     to_offset: int | None = None
     secrets: bool = False
-    """Whether secrets are shown (`metadata.secrets`); this selects nothing."""
+    """Whether secrets are shown (`metadata.secrets`). Does not affect the selection."""
 
     def may_hold(self, header: BatchHeader) -> bool:
-        """Whether a batch may have a wanted record, by its header."""
+        """Whether a batch may have a selected record, by its header."""
         low = min(header.base_timestamp_ms, header.max_timestamp_ms)
         high = max(header.base_timestamp_ms, header.max_timestamp_ms)
         return (
@@ -42,7 +46,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def wants(self, type_name: str, offset: int, timestamp_ms: int) -> bool:
-        """Whether a record is wanted."""
+        """Whether a record is selected."""
         return (
             (not self.types or type_name in self.types)
             and (self.from_ms is None or timestamp_ms >= self.from_ms)
@@ -53,7 +57,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wants_all(self) -> bool:
-        """Whether every record is wanted."""
+        """Whether every record is selected."""
         return self == Selection(secrets=self.secrets)
 
 

@@ -1,6 +1,7 @@
-"""Where a cluster's history is cut, so that its parts are replayed side by side: at snapshots.
+"""Cuts a cluster's history at snapshots into parts that are replayed in parallel.
 
-Owns the choice of the snapshots. Knows histories, not files.
+Owns the choice of the snapshots. Knows histories, not files; replaying and joining the parts
+is `pipeline.ingest.parts`'.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from metaquorum.pipeline.logs.spine import Spine, SpineRun
 from metaquorum.pipeline.logs.survey import LogSurvey
 
 SPAN_RECORDS = 100_000
-"""A part has at least so many records. Joining it takes as long as the replay of about a quarter of them, and
-parts are joined one after the other: so the parts of a longer history grow with the root of its length, the
-length at which replay on many executors and joining take about the same time."""
+"""Least number of records in a part. To join a part takes as long as to replay about a quarter of these, and
+parts are joined one after another. So the parts of a longer history grow with the square root of its length:
+then replay on many executors and joining take about the same time."""
 MAX_SPANS = 64
 
 
 class HistorySpan(msgspec.Struct, frozen=True):
-    """Offsets `start` to below `end`. All but the first begin at the end of a snapshot of `log` and `epoch`;
-    `elected` is the offset where that epoch began, None where no log holds it."""
+    """Offsets `start` to below `end`. All but the first begin at the end of a snapshot of `log` and `epoch`.
+    `elected`: the offset where that epoch began, None if no log has it."""
 
     start: int
     end: int
@@ -31,7 +32,7 @@ class HistorySpan(msgspec.Struct, frozen=True):
 
 
 def spans_of(spine: Spine, low: int, high: int, span_records: int = SPAN_RECORDS) -> list[HistorySpan]:
-    """The parts from offset `low` to `high` of a history; none where it is not worth it, or has holes."""
+    """The parts from offset `low` to `high` of a history. Empty if the history is too short or has holes."""
     runs = list(spine.runs())
     start = max(low, runs[0].start)
     if len(runs) > 1 or high - start < 2 * span_records:
@@ -39,7 +40,7 @@ def spans_of(spine: Spine, low: int, high: int, span_records: int = SPAN_RECORDS
     length = high - start
     span_records = max(span_records, math.isqrt(span_records // 4 * length), math.ceil(length / MAX_SPANS))
     known = spine.snapshots(runs[0].start, runs[0].end)
-    if runs[0].start > 0 and not low:  # the state is not known before the first of them
+    if runs[0].start > 0 and not low:  # the state before the first one is unknown
         known = [at for at in known if at[1] > known[0][1]]
     places: list[tuple[LogSurvey, int, int]] = []
     for at in known:

@@ -1,7 +1,8 @@
-"""One history from the logs of a cluster's nodes: which of them is read where.
+"""One history from the logs of a cluster's nodes: which log is read where.
 
-Owns the choice (Raft: two logs that agree on the epoch of an offset agree on everything before it), where the
-history has holes, and what is said about logs that are left out. Knows surveys, not files.
+Owns the choice (Raft: two logs that agree on the epoch of an offset agree on everything before it), the holes
+of the history, and the remarks on logs that are left out. Knows surveys, not files; which logs are of one
+cluster is `clusters`' decision.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ SUPERSEDED, MISMATCH, SHARED_ID, UNREADABLE = "superseded", "mismatch", "shared-
 
 
 class SpineStretch(msgspec.Struct, frozen=True):
-    """Offsets `start` to below `end` are read from `log`. None of them: only a snapshot tells of `end`."""
+    """Offsets `start` to below `end` are read from `log`. An empty range: only a snapshot
+    gives the state at `end`."""
 
     log: LogSurvey
     start: int
@@ -25,7 +27,7 @@ class SpineStretch(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """What is wrong with a log as one of this cluster: `kind` is as in damage."""
+    """What is wrong with a log as one of this cluster. `kind`: as in the table `damage`."""
 
     log: LogSurvey
     offset: int
@@ -34,8 +36,8 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 class SpineRun(msgspec.Struct, frozen=True):
-    """Stretches that join, and the snapshots that tell the state in them: (log, end offset, epoch), oldest
-    first; none where the run begins at offset 0."""
+    """Adjacent stretches, and the snapshots with the state in them: (log, end offset, epoch), oldest first;
+    empty if the run begins at offset 0."""
 
     stretches: list[SpineStretch]
     snapshots: list[tuple[LogSurvey, int, int]]
@@ -70,7 +72,7 @@ class Spine(msgspec.Struct, frozen=True):
         return self.stretches[-1].log.last_epoch
 
     def epoch_at(self, offset: int) -> int | None:
-        """Epoch of the record at `offset`; None outside, and in a hole."""
+        """The epoch of the record at `offset`; None outside the history and in a hole."""
         for stretch in self.stretches:
             if stretch.start <= offset < stretch.end:
                 return stretch.log.epoch_at(offset)
@@ -78,12 +80,12 @@ class Spine(msgspec.Struct, frozen=True):
 
     @property
     def records_end(self) -> int:
-        """Offset after the last record that is there."""
+        """The offset after the last existing record."""
         return next((at.end for at in reversed(self.stretches) if at.start < at.end), self.end_offset)
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """Offsets that no log holds, between those that are there."""
+        """Offsets between existing records that no log has."""
         return [(a.end, b.start) for a, b in pairwise(self.stretches) if a.end < b.start]
 
     def runs(self) -> Iterator[SpineRun]:
@@ -101,7 +103,7 @@ class Spine(msgspec.Struct, frozen=True):
         return SpineRun(stretches, self.snapshots(start, end) if start or not end else [])
 
     def snapshots(self, start: int, end: int) -> list[tuple[LogSurvey, int, int]]:
-        """(log, end offset, epoch) of the snapshots of this history in a run of it, oldest first."""
+        """(log, end offset, epoch) of this history's snapshots in a run of it, oldest first."""
         found: dict[tuple[int, int, str], tuple[LogSurvey, int, int]] = {}
         for log in self.logs:
             for offset, epoch in log.snapshots:
@@ -110,7 +112,7 @@ class Spine(msgspec.Struct, frozen=True):
         return [found[key] for key in sorted(found)]
 
     def _fits(self, offset: int, epoch: int, start: int, end: int) -> bool:
-        """Whether a snapshot is of this history: the record before its end is of its epoch."""
+        """Whether a snapshot is of this history: the record before its end has its epoch."""
         if start == end:
             return True
         if offset > start:
@@ -119,7 +121,7 @@ class Spine(msgspec.Struct, frozen=True):
         return first is None or epoch <= first
 
     def why_unused(self, log: LogSurvey, segment: SegmentSurvey) -> str | None:
-        """Why none of a segment's records was taken; None if some were."""
+        """Why none of a segment's records was used; None if some were."""
         low, high = segment.start_offset, segment.end_offset
         if low >= high:
             return "it holds no record"
@@ -140,10 +142,9 @@ class Spine(msgspec.Struct, frozen=True):
 
 
 def choose_spine(cluster: str, logs: Iterable[LogSurvey]) -> Spine:
-    """The log that is most up to date (Raft paper 5.4.1: last epoch, then end) is read where it reaches;
-    what it no longer holds comes from the log that reaches back farthest and agrees with it. A log that ends
-    before that, in no later epoch, is read too, with a hole between. A snapshot that is newer than every
-    record comes last."""
+    """The log that is most up to date (Raft paper 5.4.1: last epoch, then end) is read over its whole range;
+    earlier offsets come from the log that begins earliest and agrees with it. A log that ends before that, in
+    no later epoch, is read too, with a hole between. A snapshot that is newer than every record is last."""
     ordered = sorted(
         logs,
         key=lambda log: (
@@ -164,13 +165,14 @@ def choose_spine(cluster: str, logs: Iterable[LogSurvey]) -> Spine:
 
 
 def _before(first: SpineStretch, ordered: list[LogSurvey]) -> SpineStretch | None:
-    """What comes before `first`: a log that joins it, else the most up to date of those that end earlier."""
+    """What comes before `first`: a log that continues into it, otherwise the most up to date
+    of those that end earlier."""
     joining = [log for log in ordered if _continues(log, first)]
     if joining:
         longest = min(joining, key=lambda log: log.start_offset)
         return SpineStretch(longest, longest.start_offset, first.start)
     epoch = first.log.epochs[0][0] if first.log.epochs else first.log.last_epoch
-    for log in ordered:  # what was read once stays, also where it can no longer be compared
+    for log in ordered:  # what was read once stays, even if it can no longer be compared
         reaches = log.start_offset < first.start <= log.end_offset
         if log.place.is_retained and reaches and log.last_epoch <= epoch:
             return SpineStretch(log, log.start_offset, first.start)
@@ -179,7 +181,7 @@ def _before(first: SpineStretch, ordered: list[LogSurvey]) -> SpineStretch | Non
 
 
 def _continues(log: LogSurvey, first: SpineStretch) -> bool:
-    """Whether `log` holds what comes before `first` and says the same where both reach."""
+    """Whether `log` has what comes before `first` and agrees with it in their common range."""
     if not log.start_offset < first.start <= log.end_offset:
         return False
     mine, theirs = log.epoch_at(first.start), first.log.epoch_at(first.start)
@@ -189,7 +191,7 @@ def _continues(log: LogSurvey, first: SpineStretch) -> bool:
 
 
 def _newest_snapshot(logs: list[LogSurvey]) -> SpineStretch | None:
-    """The newest snapshot as the end of the history, if it is of no older epoch than the records."""
+    """The newest snapshot as the end of the history, if its epoch is not older than the records'."""
     found = [(epoch, offset, log) for log in logs for offset, epoch in log.snapshots]
     if not found:
         return None
@@ -205,7 +207,7 @@ def _newest_snapshot(logs: list[LogSurvey]) -> SpineStretch | None:
 
 
 def _conflict(log: LogSurvey, stretches: list[SpineStretch]) -> Conflict | None:
-    """What a log says otherwise than the history does."""
+    """How a log contradicts the history; None if it does not."""
     if not log.has_records or any(at.log.key == log.key for at in stretches):
         return None
     overlapping = [at for at in stretches if at.start < log.end_offset and at.end > log.start_offset]

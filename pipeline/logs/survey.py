@@ -1,7 +1,8 @@
-"""What a log holds, by its batch headers: offsets, epochs, times, and where it can be cut.
+"""Surveys a log by its batch headers: offsets, epochs, times, and where it can be cut.
 
-Owns the hop over batch headers (no payload is looked at) and the places at which a reader may begin. Knows no
-records. A log with damage is hopped over as far as it is whole and then read batch by batch.
+Owns the pass over the headers, which reads no payload, and the places at which a reader may start. A
+log with damage is read batch by batch after its whole part. Knows no records and no clusters:
+`identity` and `spine` compare surveys.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from metaquorum.storage.disk.interface import Disk, join, name_of, read_file
 from metaquorum.storage.log.segment import segment_name
 
 SPLIT_BYTES = 32 * 1024 * 1024
-"""A reader's piece of a segment is at least so large, unless the segment is smaller."""
+"""The least size of a piece of a segment, in bytes, unless the segment is smaller."""
 WINDOW_OFFSETS = 10_000
-"""The number of offsets of batches that share one sum, by which two nodes' logs are compared."""
+"""Offsets of the batches that share one checksum, by which the logs of two nodes are compared."""
 MAX_MARKS = 512
-"""The number of batches all over a log that are remembered one by one, and END_MARKS at either end."""
+"""Batches all over a log to remember individually, with END_MARKS at either end."""
 END_MARKS = 64
 
 _HEADER = struct.Struct(">qiibIhiqq")
@@ -41,7 +42,7 @@ _SUMMED = struct.Struct(">qiI")
 
 
 class Split(msgspec.Struct, kw_only=True):
-    """A piece of a segment that begins at a batch boundary. `end` is exclusive, None for the file's end."""
+    """A piece of a segment that starts at a batch boundary. `end`: exclusive; None: the file's end."""
 
     position: int
     offset: int
@@ -49,7 +50,7 @@ class Split(msgspec.Struct, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where the bytes of a retained segment came from: from byte `position` of a file of a node."""
+    """The origin of a retained segment's bytes: byte `position` of a node's file."""
 
     file: str
     node_id: int | None
@@ -57,7 +58,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class SegmentSurvey(msgspec.Struct, kw_only=True):
-    """One segment. `end_offset` is that after its last readable record, `last_ms` the latest time in it."""
+    """One segment. `end_offset`: after its last readable record. `last_ms`: the latest time in it."""
 
     file: str
     size_bytes: int
@@ -66,15 +67,15 @@ class SegmentSurvey(msgspec.Struct, kw_only=True):
     last_ms: int
     splits: list[Split]
     readable_bytes: int = 0
-    """Where the hop over its headers ended."""
+    """The byte where the pass over its headers ended."""
     origin: Origin | None = None
-    """Of what an earlier run retained: whose bytes these are."""
+    """For a retained segment: the origin of its bytes."""
 
 
 class LogSurvey(msgspec.Struct, kw_only=True):
-    """One log without a hole. `epochs` are (epoch, first offset) in order; `sums` by window of offsets:
-    (first offset, end offset, sum over base offset, epoch and CRC of its batches); `snapshots` (end offset,
-    epoch)."""
+    """One log without holes. `epochs`: (epoch, first offset) in order. `sums`, by window of
+    offsets: (first offset, end offset, sum over base offset, epoch and CRC of its batches).
+    `snapshots`: (end offset, epoch)."""
 
     place: LogPlace
     start_offset: int
@@ -85,15 +86,15 @@ class LogSurvey(msgspec.Struct, kw_only=True):
     snapshots: list[tuple[int, int]]
     records: int = 0
     marks: dict[int, tuple[int, int]] = {}
-    """Base offset: (epoch, CRC) of some batches. Two logs of one cluster have the same CRC at the same offset
-    and epoch."""
+    """Base offset: (epoch, CRC) of some batches. Two logs of one cluster have the same CRC at
+    the same offset and epoch."""
 
     problem: str | None = None
-    """Why it could not be read at all; nothing else is known of it then."""
+    """Why the log could not be read at all; then nothing else is known of it."""
 
     @property
     def key(self) -> tuple[str, int]:
-        """Tells it from every other log, also of those that one directory with a hole holds."""
+        """Identifies the log, also among several in one directory with holes."""
         return self.place.path, self.start_offset
 
     @property
@@ -102,7 +103,7 @@ class LogSurvey(msgspec.Struct, kw_only=True):
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record; that of the newest snapshot where there is no record."""
+        """The epoch of the last record; without records, of the newest snapshot."""
         if self.epochs:
             return self.epochs[-1][0]
         return self.snapshots[-1][1] if self.snapshots else -1
@@ -112,14 +113,14 @@ class LogSurvey(msgspec.Struct, kw_only=True):
         return sum(segment.size_bytes for segment in self.segments)
 
     def epoch_at(self, offset: int) -> int | None:
-        """Epoch of the record at `offset`; None outside the log."""
+        """The epoch of the record at `offset`; None outside the log."""
         if not self.start_offset <= offset < self.end_offset:
             return None
         return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), None)
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a hop sees of a batch."""
+    """The fields of a batch header that a survey needs."""
 
     position: int
     base_offset: int
@@ -131,7 +132,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def hop(file: str, expected_offset: int | None, position: int = 0) -> Iterator[Header]:
-    """Every batch header of a segment from a byte on, until one is not what must come there."""
+    """The batch headers of a segment from a byte on, up to the first that is not valid there."""
     if is_remote(file) or holder_of(file) != file:
         yield from _remote_headers(file, expected_offset, position)
         return
@@ -144,7 +145,7 @@ def hop(file: str, expected_offset: int | None, position: int = 0) -> Iterator[H
 
 
 def _remote_headers(file: str, expected: int | None, position: int) -> Iterator[Header]:
-    """The same of an object or a packed file, of which a part is held at a time."""
+    """The batch headers of an object or a packed file, of which only a part is in memory."""
     handle = StoreDisk().open_read(file)
     try:
         yield from _headers(
@@ -157,7 +158,7 @@ def _remote_headers(file: str, expected: int | None, position: int) -> Iterator[
 def _headers(
     unpack: Callable[[int], tuple[int, ...]], size: int, expected: int | None, position: int
 ) -> Iterator[Header]:
-    """`unpack`: the fields of the header at a byte."""
+    """`unpack`: returns the fields of the header at a byte."""
     last_epoch = -1
     while position + _HEADER_BYTES <= size:
         base, length, epoch, magic, crc, _, delta, _, max_ms = unpack(position)
@@ -172,8 +173,9 @@ def _headers(
 
 
 class _Marks:
-    """Remembers some batches of a log: those at either end, and between them the first of every so many
-    offsets. The more there are, the fewer of them; logs of any two lengths have some in common."""
+    """Remembers some batches of a log: those at either end, and between them the first of
+    every range of offsets. The longer the log, the larger the ranges; logs of any two lengths
+    have some batches in common."""
 
     def __init__(self) -> None:
         self._stride = 1
@@ -200,7 +202,7 @@ class _Marks:
 
 
 class _Survey:
-    """Gathers what headers say, segment by segment."""
+    """Collects the headers' values, segment by segment."""
 
     def __init__(self, split_bytes: int) -> None:
         self._split_bytes = split_bytes
@@ -211,7 +213,7 @@ class _Survey:
         self.marks = _Marks()
 
     def leaves_out(self, base: int) -> bool:
-        """Whether a segment at `base` does not follow the last one, which is whole: a segment is missing."""
+        """Whether a segment at `base` does not follow the last, complete one: a segment is missing."""
         last = self.segments[-1] if self.segments else None
         return last is not None and base > last.end_offset and last.readable_bytes == last.size_bytes
 
@@ -258,8 +260,8 @@ class _Survey:
 
 
 def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> list[LogSurvey]:
-    """What the log at `place` holds now: one value, or several where segments are missing between others.
-    Raises StorageError or OSError where it cannot be read."""
+    """The present content of the log at `place`: one value, or several if segments are missing between
+    others. Raises StorageError or OSError if it cannot be read."""
     require_path(disk, place.path)
     log = MetadataLog(disk, place.path)
     gathered = [_Survey(split_bytes)]
@@ -287,7 +289,7 @@ def _note_origins(disk: Disk, gathered: list[_Survey], place: LogPlace) -> None:
 
 
 def _bases(log: MetadataLog) -> list[int]:
-    """Base offsets of the segments. One that was renamed begins where its first batch does."""
+    """Base offsets of the segments. A renamed segment starts at its first batch."""
     if log.segments or log.is_directory or log.is_checkpoint:
         return log.segments
     return [next((header.base_offset for header in hop(log.path, None)), 0)]
@@ -305,7 +307,7 @@ def _snapshots(log: MetadataLog) -> list[tuple[int, int]]:
 
 
 def _slowly(disk: Disk, log: MetadataLog) -> list[_Survey]:
-    """The same by reading every batch, past what is damaged. Segments are then read in one piece each."""
+    """Surveys a log by reading every batch, past damage. Its segments are then read in one piece each."""
     headers: dict[str, list[Header]] = {}
     for found in log.batches():
         if isinstance(found, RecordBatch):

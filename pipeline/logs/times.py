@@ -1,8 +1,8 @@
-"""Between which times the records of a segment are, as far as that is known without reading it.
+"""The range of record times in a segment, as far as it is known without reading the segment.
 
-Known are the times of segments in an archive (`storage.archive`), and when a segment ended whose successor
-is there, by Kafka's time index beside it. Where clocks jump the first record of a segment is not its
-earliest, so its beginning tells nothing.
+Owns the two sources: the times in an archive (`storage.archive`), and the time index that Kafka writes beside
+a segment that is followed by another. Where clocks jump, the first record is not the earliest, so a segment's
+start has no time. Does not survey headers (`survey` does).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _ENTRY = struct.Struct(">qi")
 
 
 class SegmentTimes(NamedTuple):
-    """No record is earlier than `low`, none later than `high` (Unix ms); None: not known."""
+    """No record is earlier than `low` or later than `high` (Unix ms); None: unknown."""
 
     low: int | None = None
     high: int | None = None
 
 
 def times_of(disk: Disk, directory: str, base_offset: int, next_base: int | None) -> SegmentTimes:
-    """The times of a segment; `next_base` is that of the one after it."""
+    """The times of a segment. `next_base`: the base offset of the next one."""
     path = join(directory, segment_name(base_offset))
     file = disk.open_read(path)
     try:
@@ -43,8 +43,8 @@ def times_of(disk: Disk, directory: str, base_offset: int, next_base: int | None
 
 
 def _indexed(disk: Disk, path: str, offsets: int) -> int | None:
-    """The highest timestamp by a time index whose last entry is about the last of so many offsets; None for
-    an index that is absent or ends earlier, since later batches may have higher ones."""
+    """The highest timestamp in a time index whose last entry is close to the last of `offsets` offsets. None
+    for an index that is missing or ends earlier, since later batches may have higher timestamps."""
     try:
         file = disk.open_read(path)
     except FileMissingError:
@@ -61,7 +61,7 @@ def _indexed(disk: Disk, path: str, offsets: int) -> int | None:
 
 
 def is_outside(times: SegmentTimes, selection: Selection) -> bool:
-    """Whether no record with such a time is wanted."""
+    """Whether no record with such a time is selected."""
     return (selection.from_ms is not None and times.high is not None and times.high < selection.from_ms) or (
         selection.to_ms is not None and times.low is not None and times.low > selection.to_ms
     )

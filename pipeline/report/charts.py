@@ -1,7 +1,8 @@
 """Charts as SVG: bars over time, strips of states, a heat map, a histogram, ticks.
 
-Owns scales, axes and paths, and keeps each chart's size bounded: what is closer than a pixel is drawn once.
-Colours are classes of the page's style. Every chart has a title and a description in words.
+Owns scales, axes and paths, and limits each chart's size: what is closer than a pixel is drawn once.
+Colors are classes of the page's style (`style`). Every chart has a title and a description. Knows no
+fleet: values come with labels.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ RIGHT = 12
 PLOT = WIDTH - LEFT - RIGHT
 ROW = 15
 StateRow = tuple[str, str, list[tuple[str, float, float]]]
-"""A label, what to say about the row, and its spans: (class, from ms, to ms)."""
+"""A label, a description of the row, and its spans: (class, from ms, to ms)."""
 Marks = Sequence[tuple[str, float, float]]
-"""Stretches of time that are drawn over everything: (UNSEEN or OFF, from ms, to ms)."""
+"""Stretches of time to draw over everything: (UNSEEN or OFF, from ms, to ms)."""
 UNSEEN, OFF = "unseen", "off"
 _STEPS_MIN = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 7200, 10_080, 20_160)
 _STEPS_MONTHS = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200)
@@ -33,7 +34,7 @@ _DAY_MIN = 1440
 
 
 class TimeScale:
-    """From times in ms to x."""
+    """Maps times in ms to x."""
 
     def __init__(self, start_ms: int, end_ms: int) -> None:
         self.start_ms, self.end_ms = start_ms, max(end_ms, start_ms + 1)
@@ -43,8 +44,8 @@ class TimeScale:
         return LEFT + PLOT * min(1.0, max(0.0, share))
 
     def ticks(self) -> list[tuple[float, str]]:
-        """(x, label): at most eight round times, of which the first says its date and each its year where
-        there are several."""
+        """(x, label): at most eight round times. The first label has the date, and each has its
+        year if there are several."""
         minutes = (self.end_ms - self.start_ms) / 60_000
         if minutes < 2:
             ends = ((self.start_ms, "%d %b %Y %H:%M:%S"), (self.end_ms, "%H:%M:%S"))
@@ -67,7 +68,7 @@ class TimeScale:
         ]
 
     def _months(self) -> list[int]:
-        """Beginnings of months, at most eight, evenly apart."""
+        """The starts of months, at most eight, at equal distances."""
         first, last = (_moment(at).year * 12 + _moment(at).month - 1 for at in (self.start_ms, self.end_ms))
         step = next((one for one in _STEPS_MONTHS if (last - first) / one <= _TICKS), _STEPS_MONTHS[-1])
         begins = [
@@ -114,19 +115,20 @@ def _time_axis(scale: TimeScale, top: int, bottom: int) -> str:
 
 
 def _inside(x: float, label: str) -> float:
-    """The middle of a label at x that does not leave the drawing."""
+    """The middle of a label near x that stays inside the drawing."""
     half = 3.1 * len(label)
     return min(max(x, LEFT - 30 + half), WIDTH - half)
 
 
 def _marked(scale: TimeScale, marks: Marks, top: float, height: float) -> str:
-    """Time that no one saw hatched, time switched off pale."""
+    """Unobserved time hatched, switched-off time pale."""
     drawn = []
     for kind, start, end in marks:
         x, width = scale.x(start), max(1.5, scale.x(end) - scale.x(start))
         drawn.append(f'<path class="{kind}" d="{_rect(x, top, width, height)}"/>')
         if kind == UNSEEN and width > 3:
-            # One thick line of dashes, as steep as the hatching: the same size however long the stretch is.
+            # One thick dashed line, as steep as the hatching: its size does not depend on the length of the
+            # stretch.
             for row in np.arange(top, top + height - 1, ROW).tolist():
                 tall = min(ROW, top + height - row)
                 place = f"translate({x + tall / 2:.1f} {row + tall / 2:.1f}) skewX(-45)"
@@ -151,7 +153,7 @@ def _rect(x: float, y: float, width: float, height: float) -> str:
 def bars(
     title: str, scale: TimeScale, series: Sequence[tuple[str, str, Floats]], unit: str, marks: Marks = ()
 ) -> str:
-    """Values over time, a strip a series with its own scale: (class, label, values)."""
+    """Values over time, one strip per series with its own scale: (class, label, values)."""
     height_of, gap, top = 62, 16, 6
     body, described = [], []
     bottom = top + len(series) * (height_of + gap) - gap
@@ -180,7 +182,7 @@ def bars(
 
 
 def states(title: str, scale: TimeScale, rows: Iterable[StateRow], marks: Marks = ()) -> str:
-    """A strip a row: (label, what to say about it, [(class, from ms, to ms)]); `marks` hold for all rows."""
+    """One strip per row: (label, description, [(class, from ms, to ms)]). `marks` apply to all rows."""
     body, top, at = [], 4, 0
     for at, (label, told, spans) in enumerate(rows, 1):
         y = top + (at - 1) * ROW
@@ -208,7 +210,7 @@ def _by_kind(spans: list[tuple[str, float, float]]) -> dict[str, list[tuple[floa
 
 
 def _merged(scale: TimeScale, spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """(x, width) of spans, those less than a pixel apart joined; none is narrower than a pixel and a half."""
+    """(x, width) of spans. Those less than a pixel apart are joined; the least width is 1.5 pixels."""
     merged: list[list[float]] = []
     for start, end in sorted(spans):
         low, high = scale.x(start), scale.x(end)
@@ -220,7 +222,7 @@ def _merged(scale: TimeScale, spans: list[tuple[float, float]]) -> list[tuple[fl
 
 
 def heat(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Floats, Marks]]) -> str:
-    """A strip a row, darker where the values are higher: (label, what to say about it, values, marks)."""
+    """One strip per row, darker for higher values: (label, description, values, marks)."""
     body, top = [], 4
     most = max((float(values.max()) for _, _, values, _ in rows), default=0.0)
     bottom = top + len(rows) * ROW
@@ -229,7 +231,8 @@ def heat(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Floats, Ma
         width = PLOT / len(values)
         levels = np.zeros(len(values), dtype=int)
         if most > 0:
-            # By square root, so that a few partitions are seen beside a storm; any at all is level 1.
+            # By square root, so that a few partitions are visible beside a storm. Any value above 0 is at
+            # least level 1.
             levels = np.ceil(4 * np.sqrt(np.clip(values, 0, None) / most)).astype(int)
         drawn = [f'<path class="heat0" d="{_rect(LEFT, y + 1, PLOT, ROW - 2)}"/>']
         for level in range(1, 5):
@@ -247,7 +250,7 @@ def heat(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Floats, Ma
 
 
 def columns(title: str, values: Sequence[tuple[str, int]]) -> str:
-    """A histogram: (label, how many)."""
+    """A histogram: (label, count)."""
     height_of, top = 110, 16
     most = max((value for _, value in values), default=0) or 1
     width = WIDTH / max(1, len(values))
@@ -270,7 +273,7 @@ def columns(title: str, values: Sequence[tuple[str, int]]) -> str:
 
 
 def ticks(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Sequence[int], Marks]]) -> str:
-    """Moments: (label, what to say about them, times in ms, marks)."""
+    """Moments: (label, description, times in ms, marks)."""
     listed = [
         (label, told, [*(("tick", float(at), float(at)) for at in times), *marks])
         for label, told, times, marks in rows

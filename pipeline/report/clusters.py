@@ -1,6 +1,7 @@
-"""The sections of the report about whole clusters: one row each, and a part of its own for the most troubled.
+"""The sections of the report about whole clusters: an overview, and details of the most troubled.
 
-Owns which clusters have a part, its figures and its tables, and cells that lead to it.
+Owns which clusters have details, their figures and tables, and links to them. Knows no single partitions or
+failovers; those are in `details`.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from metaquorum.pipeline.report.html import (
 MAX_CLUSTERS = 60
 MAX_DETAILED = 20
 MAX_FINDINGS = 8
-"""Findings of one cluster; as many changes of its voters."""
+"""Findings of one cluster to show; also the most changes of its voters."""
 MAX_ASKED = 12
 _ABOUT = 3
-"""Things that are named of a batch."""
+"""Entities to name per batch."""
 NameCells = Callable[[str], Cell]
 
 
@@ -52,12 +53,12 @@ def _by_trouble(fleet: Fleet) -> list[ClusterFacts]:
 
 
 def _anchor(cluster: str) -> str:
-    """The same in every report."""
+    """The anchor of a cluster, the same in every report."""
     return f"cluster-{crc32(cluster.encode()):08x}"
 
 
 def named(fleet: Fleet) -> NameCells:
-    """Cells with clusters' names, which lead to what the page says of each."""
+    """Cells with clusters' names, linked to their details."""
     detailed = {one.cluster for one in _by_trouble(fleet)[:MAX_DETAILED]}
     return lambda cluster: name(cluster, _anchor(cluster) if cluster in detailed else "")
 
@@ -102,8 +103,8 @@ def _counted(found: list[AuditFinding], severity: str) -> Counter[str]:
 
 
 def one_by_one(fleet: Fleet, found: list[AuditFinding]) -> str:
-    """Figures, findings, voters and who changed what, cluster by cluster. Of a single cluster the page says
-    the figures and findings above."""
+    """Figures, findings, voters and audit trail, cluster by cluster. For a single cluster, the page has
+    figures and findings further up."""
     ordered = _by_trouble(fleet)
     shown = ordered[:MAX_DETAILED]
     alone = len(ordered) == 1
@@ -185,7 +186,7 @@ def _voters(one: ClusterFacts) -> str:
 
 
 def _asked(one: ClusterFacts) -> str:
-    """Who asked for what; nothing for logs that do not say it."""
+    """Which principal made which requests. Empty for logs without causes."""
     if not one.asked:
         return ""
     latest = sorted(one.asked.items(), key=lambda at: (-at[1]["offset"], at[0]))

@@ -1,6 +1,7 @@
 """The sections of the report that list single things: partitions, failovers, elections, violations, damage.
 
-Owns their columns and bounds. Knows nothing of the page around them.
+Owns their columns and limits. Knows nothing of the page around them (`page`) or of
+whole clusters (`clusters`).
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ MAX_ROWS = 40
 
 
 def marks_of(one: ClusterFacts) -> list[tuple[str, float, float]]:
-    """When no one saw how a cluster was, and when it was switched off."""
+    """The times in which a cluster was unobserved or switched off."""
     marks = [(charts.OFF, float(at.start_ms), float(at.end_ms)) for at in one.offs]
     return [*marks, *((charts.UNSEEN, float(at.start_ms), float(at.end_ms)) for at in one.silences)]
 
 
 def marks_key(shown: Iterable[ClusterFacts]) -> str:
-    """The legend of the marks that are drawn; empty without any."""
+    """The legend of the marks that are drawn; empty if there are none."""
     kinds = {kind for one in shown for kind, _, _ in marks_of(one)}
     words = {
         charts.UNSEEN: "unobserved: nothing was written, the quorum was down",
@@ -57,7 +58,7 @@ def marks_key(shown: Iterable[ClusterFacts]) -> str:
 
 
 def partitions(fleet: Fleet) -> str:
-    """Partitions by their time without a leader, the worst first."""
+    """Partitions by their time without a leader, longest first."""
 
     def weight(at: tuple[str, tuple[str, str, int], Trouble]) -> tuple[int, int, str, tuple[str, str, int]]:
         return -at[2].leaderless_ms, -at[2].under_min_isr_ms, at[0], at[1]
@@ -90,7 +91,7 @@ def partitions(fleet: Fleet) -> str:
 
 
 def failovers(fleet: Fleet) -> str:
-    """How long leaders were missing, and why they went."""
+    """How long leaders were missing, and why."""
     durations = [values for one in fleet.clusters for values in one.failover_ms]
     joined = np.concatenate(durations) if durations else np.empty(0, dtype=np.int64)
     causes: Counter[str] = Counter()
@@ -117,7 +118,7 @@ def failovers(fleet: Fleet) -> str:
 
 
 def _failovers_of_each(fleet: Fleet) -> str:
-    """By cluster: they have too little in common for a quantile of all."""
+    """Failovers by cluster: the clusters differ too much for quantiles of all."""
     name = named(fleet)
     listed = [(one, quantiles(one.durations())) for one in fleet.clusters if one.failover_causes]
     listed.sort(key=lambda at: (-(at[1] or (0, 0, -1))[2], at[0].cluster))
@@ -206,7 +207,7 @@ def violations(fleet: Fleet) -> str:
 
 
 def damage(fleet: Fleet) -> str:
-    """What could not be read."""
+    """Bytes that could not be read."""
     listed = [row for one in fleet.clusters for row in one.damage]
     listed.sort(key=lambda row: (row["cluster"], row["file"], row["position"] or 0))
     name = named(fleet)

@@ -1,6 +1,7 @@
-"""The sections of the report that say what happened: incidents, and what is new since the last report.
+"""The sections of the report about what happened: incidents, and changes since the last report.
 
-Owns what a page remembers of itself for the next one.
+Owns what a page stores about itself for the next one. Does not find incidents (`pipeline.intervals` does) and
+knows no rules of findings (`pipeline.audit.findings`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MAX_INCIDENTS = 30
 MAX_TIMELINES = 6
 MAX_CHANGES = 25
 MAX_REMEMBERED = 5_000
-"""Findings that a page remembers, the most severe first."""
+"""Findings that a page stores, the most severe first."""
 _KINDS = (BROKER_OUT, DIRECTORY_LOST, LEADER_CHANGED, QUORUM_SILENT)
 _ORDERLY, _BAD = "controlled_shutdown", "fenced"
 """Classes of the page's style."""
@@ -50,7 +51,7 @@ _Key = tuple[str, str, str, int | None]
 
 
 def incidents(fleet: Fleet) -> str:
-    """The worst incidents, and all of the most troubled clusters over time."""
+    """The worst incidents, and all incidents of the most troubled clusters over time."""
     listed = [row for one in fleet.clusters for row in one.incidents]
     if not listed:
         return section("incidents", "Incidents", '<p class="note">Nothing went wrong.</p>')
@@ -123,8 +124,8 @@ def _row(one: ClusterFacts, kind: str) -> StateRow:
 
 
 class PageMemory(msgspec.Struct, kw_only=True):
-    """What a page remembers: when its logs ended, records by cluster, and its findings as (cluster, kind,
-    subject, from, to, severity, text)."""
+    """What a page stores: when its logs ended, records by cluster, and findings as (cluster, kind, subject,
+    from, to, severity, text)."""
 
     end_ms: int
     clusters: dict[str, int]
@@ -132,7 +133,7 @@ class PageMemory(msgspec.Struct, kw_only=True):
 
 
 def seen(fleet: Fleet, found: Sequence[AuditFinding]) -> PageMemory:
-    """What this page remembers."""
+    """What this page stores."""
     return PageMemory(
         end_ms=fleet.end_ms,
         clusters={one.cluster: one.records for one in fleet.clusters},
@@ -144,7 +145,7 @@ def seen(fleet: Fleet, found: Sequence[AuditFinding]) -> PageMemory:
 
 
 def remembered(page: str) -> PageMemory | None:
-    """What an earlier page remembers; None for a text that is none, or of another release."""
+    """What an earlier page stores; None for another text, or another release's page."""
     match = _MEMORY.search(page)
     try:
         return None if match is None else msgspec.json.decode(match[1], type=PageMemory)
@@ -153,13 +154,13 @@ def remembered(page: str) -> PageMemory | None:
 
 
 def memory(now: PageMemory) -> str:
-    """The part of a page that `remembered` reads. Nothing in it ends the element."""
+    """The part of a page that `remembered` reads. Its content cannot end the element."""
     data = json.dumps(msgspec.to_builtins(now), separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" id="seen">{data}</script>'
 
 
 def changes(before: PageMemory, now: PageMemory, name: NameCells) -> str:
-    """Findings that are new, those that are over, and clusters that came or went."""
+    """New findings, ended findings, and clusters that are new or gone."""
     old: dict[_Key, Any] = {at[:4]: at for at in before.findings}
     new: dict[_Key, Any] = {at[:4]: at for at in now.findings}
     begun = [at for place, at in new.items() if place not in old]

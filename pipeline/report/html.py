@@ -1,4 +1,7 @@
-"""Pieces of the page: escaped text, tables, tiles, numbers as people read them. Knows no fleet."""
+"""HTML parts of the page: escaped text, tables, tiles, numbers in readable form.
+
+Owns escaping and the markup of each part. Knows no fleet and no sections; SVG is `charts`'.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from metaquorum.pipeline.audit.findings import seconds_text
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One cell: its HTML, whether it is a number, and what it is sorted by (its text, if None)."""
+    """One cell: its HTML, whether it is a number, and its sort key (None: its text)."""
 
     html: str
     number: bool = False
@@ -20,11 +23,12 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 MAX_ID, MAX_CODE, MAX_WORD = 26, 72, 40
-"""The longest that is shown whole: of an id on one line, of a path or entity, of a word in a sentence."""
+"""The longest form that is shown whole: of an id on one line, of a path or
+entity, of a word in a sentence."""
 
 
 def cut(value: str, limit: int) -> str:
-    """A long name without its middle: how it begins and how it ends tell most."""
+    """A long name without its middle: its start and end are the most useful."""
     if len(value) <= limit:
         return value
     end = limit // 2
@@ -36,7 +40,7 @@ def _hovered(value: str, shown: str) -> str:
 
 
 def words(value: str) -> str:
-    """A sentence whose long words (ids, paths) are cut; the whole word on hovering."""
+    """A sentence whose long words (ids, paths) are cut. Hovering shows the whole word."""
     return " ".join(
         escape(word)
         if len(word) <= MAX_WORD
@@ -51,14 +55,14 @@ def text(value: object) -> Cell:
 
 
 def code(value: object) -> Cell:
-    """An entity path; the whole on hovering where it is long."""
+    """An entity path. Hovering shows the whole of a long one."""
     whole = str(value)
     shown = cut(whole, MAX_CODE)
     return Cell(f"<code{_hovered(whole, shown)}>{escape(shown)}</code>", sort=whole)
 
 
 def name(value: object, anchor: str = "") -> Cell:
-    """An id that is kept on one line; the whole on hovering where it is long. `anchor`: where it leads to."""
+    """An id on one line. Hovering shows the whole of a long one. `anchor`: its link."""
     whole = str(value)
     shown = cut(whole, MAX_ID)
     linked = f'<a href="#{anchor}">{escape(shown)}</a>' if anchor else escape(shown)
@@ -66,7 +70,7 @@ def name(value: object, anchor: str = "") -> Cell:
 
 
 def path(value: str, parts_shown: int = 3) -> Cell:
-    """A file's path: its last parts, the whole on hovering."""
+    """A file path: its last parts. Hovering shows the whole."""
     parts = value.split("/")
     more = "…/" if len(parts) > parts_shown else ""
     shown = more + cut("/".join(parts[-parts_shown:]), MAX_CODE)
@@ -74,7 +78,7 @@ def path(value: str, parts_shown: int = 3) -> Cell:
 
 
 def number(value: float | None, shown: str | None = None) -> Cell:
-    """A number, right-aligned; `shown` instead of its digits."""
+    """A number, right-aligned. `shown`: text instead of its digits."""
     if value is None:
         return Cell("–", True, -1)
     return Cell(escape(shown) if shown is not None else f"{value:,.0f}", True, value)
@@ -86,18 +90,18 @@ def seconds(value: float | None) -> Cell:
 
 
 def cluster_name(cluster: str) -> str:
-    """A cluster's id as a chart has room for it."""
+    """A cluster's id, short enough for a chart."""
     return cut(cluster, 15)
 
 
 def tag(severity: str) -> Cell:
-    """A severity as a coloured word."""
+    """A severity as a colored word."""
     order = {"error": 0, "warning": 1, "info": 2}.get(severity, 3)
     return Cell(f'<span class="tag {escape(severity)}">{escape(severity)}</span>', sort=order)
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, wide: int = -1) -> str:
-    """A sortable table; the column `wide` gets room for words. Nothing but its caption for no rows."""
+    """A sortable table. The column `wide` gets room for words. Without rows, only the caption."""
     listed = list(rows)
     if not listed:
         return f'<p class="note">{escape(caption)}: none.</p>'
@@ -105,7 +109,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], *,
     top = "".join(
         f'<th scope="col"{" class=n" if is_number else ""}>{escape(head)}</th>' for head, is_number in columns
     )
-    # On a narrow screen a row of more than a name and numbers is a card, in which numbers need their heads.
+    # On a narrow screen, a row of more than a name and numbers is a card, in which numbers need their heads.
     cards = sum(not is_number for _, is_number in columns) > 1
     labels = [f' data-h="{escape(head)}"' if cards and is_number else "" for head, is_number in columns]
     body = "".join(
@@ -127,18 +131,18 @@ def _cell(cell: Cell, wide: bool, label: str) -> str:
 
 
 def tile(value: str, label: str, tone: str = "") -> str:
-    """One big number with what it is."""
+    """One big number with its label."""
     return f'<div class="tile {tone}"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
 
 
 def key(entries: Iterable[tuple[str, str]]) -> str:
-    """The legend of a chart: (class, words)."""
+    """The legend of a chart: (class, label)."""
     listed = "".join(f'<span><i class="{kind}"></i>{escape(words)}</span>' for kind, words in entries)
     return f'<div class="key">{listed}</div>'
 
 
 def section(anchor: str, title: str, *parts: str) -> str:
-    """One part of the page."""
+    """One section of the page."""
     return (
         f'<section id="{anchor}" aria-labelledby="{anchor}-title">'
         f'<h2 id="{anchor}-title">{escape(title)}</h2>{"".join(parts)}</section>'
@@ -146,7 +150,7 @@ def section(anchor: str, title: str, *parts: str) -> str:
 
 
 def left_out(shown: int, total: int, what: str, where: str) -> str:
-    """Says what a bounded list leaves out; empty where it leaves nothing out."""
+    """What a limited list leaves out; empty if nothing."""
     if total <= shown:
         return ""
     return f'<p class="note">{shown} of {total} {escape(what)} are shown; {escape(where)}</p>'
@@ -166,7 +170,7 @@ def moment(time_ms: int | None) -> Cell:
 
 
 def period(start_ms: int | None, end_ms: int | None) -> Cell:
-    """From when to when; the day of the end where it is another."""
+    """Start and end, with the day of the end if it differs."""
     begin, end = utc(start_ms), "lasts" if end_ms is None else utc(end_ms)
     if end_ms is not None and end[:10] == begin[:10]:
         end = end[11:]

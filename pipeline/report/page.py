@@ -1,7 +1,8 @@
-"""The report: which sections there are, what each shows, and what is left out where a fleet is large.
+"""The report page: its sections, their order, and what is left out for a large fleet.
 
-Owns the order and the bounds. Facts come from `pipeline.audit`; how they look is in `html`, `charts` and
-`style`. The page is one text that fetches nothing.
+Owns the order, the limits, the summary tiles and the list of findings. Does not compute facts
+(`pipeline.audit`) and has no markup of its own: `html`, `charts` and `style` do. The page is
+one text that loads nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def page(
     fleet: Fleet, found: list[AuditFinding], *, title: str, tables: str, previous: str | None = None
 ) -> str:
     """The whole page. The same facts give the same text. `previous`: an earlier page about the same tables,
-    with which it is compared."""
+    for the section on changes."""
     scale = TimeScale(fleet.start_ms, fleet.end_ms)
     before, now = happened.remembered(previous or ""), happened.seen(fleet, found)
     sections = _SECTIONS if before is None else (("changes", "Since the last report"), *_SECTIONS)
@@ -143,7 +144,7 @@ def _tiles(fleet: Fleet, found: list[AuditFinding]) -> str:
 
 
 def _worst_tile(clusters: list[ClusterFacts]) -> str:
-    """The availability of one cluster: clusters have too little in common for an average."""
+    """The worst availability of a cluster: the clusters differ too much for an average."""
     seen = [(one.availability, one.cluster) for one in clusters if one.availability is not None]
     if not seen:
         return tile("–", "of partition time with a leader")
@@ -182,7 +183,7 @@ def _findings(found: list[AuditFinding], fleet: Fleet) -> str:
 
 
 def _spread_over_kinds(found: list[AuditFinding], limit: int) -> list[AuditFinding]:
-    """At most `limit` findings in their order; of a long list, every kind gets its share."""
+    """At most `limit` findings in their order. Of a long list, every kind gets a share."""
     if len(found) <= limit:
         return found
     share = max(3, limit // max(1, len({one.kind for one in found})))
@@ -258,7 +259,7 @@ def _churn(fleet: Fleet, scale: TimeScale) -> str:
 
 
 def _marks_of_all(fleet: Fleet) -> list[tuple[str, float, float]]:
-    """Marks of a chart of sums: only a single cluster has time that is unobserved for all."""
+    """Marks of a chart of sums: only in a fleet of one cluster is its unobserved time that of the whole."""
     return details.marks_of(fleet.clusters[0]) if len(fleet.clusters) == 1 else []
 
 

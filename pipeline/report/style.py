@@ -1,4 +1,7 @@
-"""The page's style and its few lines of script. Text only; knows no data."""
+"""The style sheet and the script of the page, as text.
+
+Owns the classes that `html` and `charts` name. Knows no data and no markup.
+"""
 
 from __future__ import annotations
 

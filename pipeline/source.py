@@ -1,22 +1,23 @@
 """`spark.read.format("metadata_log")`: records of metadata logs as a Spark table, in batches or as a stream.
 
-Owns the options, the cut into partitions and the filters that are pushed into the reader; `pipeline.arrow`
-makes the rows. One partition is a piece of a segment that begins at a batch boundary, or a checkpoint.
+Owns the plan of a read (one partition is a piece of a segment that starts at a batch boundary, or a
+checkpoint) and the filters that are pushed into the reader. Does not check options (`source_options`) or make
+rows (`arrow`).
 
 Options (names are case-insensitive; several paths are joined by commas in `path`, or given as a JSON list in
 `paths`, or to `load` as a list):
 
 type         all (default): the wide view. damage: what cannot be read. Or a record type: its typed table.
-types        of the wide view: record types to keep, joined by commas
+types        for the wide view: record types to keep, joined by commas
 fromTime, toTime        inclusive; 2026-11-21T03:07:57Z, 2026-11-21, or Unix ms
 fromOffset, toOffset    inclusive
-checkpoints  false (default), true: also the newest snapshot of each log, only: nothing but those
+checkpoints  false (default). true: also the newest snapshot of each log. only: nothing but snapshots
 cluster      names the cluster of all paths
-nodes        all (default): every node's copy. one: a single history, whichever nodes hold it
-dialect      of type=damage: kraft, or a release such as 3.7: also tells what such a cluster does not write
-secrets      false (default): secrets are (redacted) in texts and null in binary columns. true: as they are
-splitBytes   a piece of a segment has about so many bytes (default 32 MiB)
-onDamage     of a stream: fail (default) where records are damaged or gone, and say where; skip: continue past
+nodes        all (default): every node's copy. one: a single history, from any of the nodes
+dialect      for type=damage: kraft, or a release such as 3.7: also reports what such a cluster does not write
+secrets      false (default): secrets are (redacted) in texts and null in binary columns. true: shown
+splitBytes   approximate size of a piece of a segment (default 32 MiB)
+onDamage     for a stream: fail (default) at damaged or missing records, and say where. skip: continue past them
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ if TYPE_CHECKING:
 
 
 class SourceError(Exception):
-    """A log cannot be read as it was asked for; the text says where, and what to do."""
+    """A log cannot be read as requested. The text says where, and what to do."""
 
 
 class PiecePartition(InputPartition):
-    """A piece of a file; or, for damage, a whole log. `whole_to`: of a stream that fails at damage, the
-    offset up to which every batch must be there."""
+    """A piece of a file or, for damage, a whole log. `whole_to`: in a stream that fails at damage, the offset
+    up to which every batch must exist."""
 
     def __init__(
         self, piece: Piece | None, place: LogPlace | None = None, whole_to: int | None = None
@@ -73,7 +74,7 @@ class PiecePartition(InputPartition):
         self.whole_to = whole_to
 
     def require(self) -> None:
-        """Raises SourceError where this executor cannot read what the driver found."""
+        """Raises SourceError if this executor cannot read what the driver found."""
         from metaquorum.pipeline.logs.executors import require_path, unseen, where
 
         path = self.piece.path if self.piece is not None else self.place.path if self.place else None
@@ -91,8 +92,8 @@ R = TypeVar("R")
 
 
 def _in_one_line(method: Callable[P, R]) -> Callable[P, R]:
-    """A user's mistake reaches the user as Spark's error class and one line; anything else keeps its
-    traceback. Spark's worker looks at the variable when it reports what a method raised, and goes on."""
+    """Reports a user's mistake as Spark's error class and one line; any other error keeps its traceback.
+    Spark's worker reads the variable when it reports an exception, and then continues."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -107,7 +108,7 @@ def _in_one_line(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class MetadataLogSource(DataSource):
-    """The data source."""
+    """The data source `metadata_log`."""
 
     @classmethod
     def name(cls) -> str:
@@ -146,19 +147,21 @@ class MetadataLogSource(DataSource):
 
 
 class MetadataLogReader(DataSourceReader):
-    """Reads what the logs hold now."""
+    """Reads the present content of the logs."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._selection = options.selection
         self._nothing = False
         self._only: list[tuple[str, frozenset[Any]]] = []
-        """Names and values of columns that are the same in all records of a log."""
+        """Names and values of filters on columns that have one value per log."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Takes into the reader cluster and node, which leave out whole logs, bounds of offset and timestamp,
-        and of the wide view the type. Spark checks the others, and lists those that are taken in EXPLAIN
-        FORMATTED.
+        """Takes filters into the reader: cluster and node, which leave out whole logs, bounds of offset
+        and timestamp and, in the wide view, the type. Spark checks the others, and lists those that
+        were taken in EXPLAIN FORMATTED.
+
+        A filter on the node stays with Spark if one history is read.
         """
         for one in filters:
             if not self._take_logs(one) and (self._options.type == DAMAGE or not self._take(one)):
@@ -166,7 +169,7 @@ class MetadataLogReader(DataSourceReader):
 
     def _take_logs(self, one: Filter) -> bool:
         if self._options.one_history and one.attribute == ("node_id",):  # type: ignore[attr-defined]
-            return False  # which node's log is read follows from all of them
+            return False  # which node's log is read depends on all of them
         match one:
             case EqualTo(attribute=("cluster" | "node_id",), value=value):
                 self._only.append((one.attribute[0], frozenset([value])))
@@ -181,7 +184,7 @@ class MetadataLogReader(DataSourceReader):
         return all(given[name] is not None and given[name] in values for name, values in self._only)
 
     def _take(self, one: Filter) -> bool:
-        """Whether the reader does all that the filter asks for."""
+        """Whether the reader fully applies the filter."""
         match one:
             case EqualTo(attribute=("type",), value=str(name)) if self._options.type == ALL:
                 return self._take_types((name,))
@@ -266,8 +269,8 @@ def _tighter(choose: Any, known: int | None, found: int | None) -> int | None:
 
 
 def _time_bounds(one: Filter) -> tuple[int, int] | None:
-    """The first and the last Unix ms that a filter on the timestamp lets pass, of those that are a time at
-    all; None for any other filter."""
+    """The first and the last Unix ms of valid times that a filter on the timestamp accepts.
+    None for any other filter."""
     if getattr(one, "attribute", None) != ("timestamp",):
         return None
     time_us = _unix_us(getattr(one, "value", None))
@@ -299,7 +302,7 @@ _GO_ON = "to continue past it, set the option onDamage to skip; type=damage list
 
 
 def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
-    """Raises SourceError where a stream is to continue at a record that is gone."""
+    """Raises SourceError if a stream should continue at a record that is gone."""
     first = pieces[0].offset or 0
     if first > offset:
         raise SourceError(
@@ -309,12 +312,12 @@ def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
 
 
 class MetadataLogStreamReader(DataSourceStreamReader):
-    """Follows logs that grow. Its offset says, by path, where each log is to be read on."""
+    """Follows logs that grow. Its offset has the position of each log, by path."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._listed: list[LogPlace] = []
-        """The logs as the trigger that is being planned found them: they are listed once for it."""
+        """The logs as the planned trigger found them: they are listed once per trigger."""
         self._identities = Identities()
 
     def initialOffset(self) -> StreamOffset:
@@ -322,7 +325,7 @@ class MetadataLogStreamReader(DataSourceStreamReader):
 
     @_in_one_line
     def latestOffset(self, start: StreamOffset, limit: Any) -> StreamOffset:
-        """Where every log ends now. A log that became shorter, or is gone, stays where it was."""
+        """The present end of every log. A log that became shorter, or is gone, keeps its old end."""
         disk = StoreDisk()
         self._listed = self._options.places(disk, self._identities)
         ends = log_ends(self._listed, ends_of(start), disk)
@@ -356,7 +359,7 @@ class MetadataLogStreamReader(DataSourceStreamReader):
             raise SourceError(f"{error}; {_GO_ON}") from None
 
     def commit(self, end: StreamOffset) -> None:
-        """Nothing is kept here."""
+        """Does nothing: there is no state to keep."""
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no resources are open."""

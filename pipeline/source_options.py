@@ -1,4 +1,7 @@
-"""The options of the Spark data source: names, values and what is wrong with them, in one line."""
+"""The options of the Spark data source: names, values, and what is wrong with them in one line.
+
+Owns their check and defaults. Does not plan or read (`source` does) and knows no Spark.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ OPTIONS = (
 
 
 class OptionError(ValueError):
-    """An option of the data source is wrong; the text says what to write."""
+    """An option of the data source is wrong. The text says what to write."""
 
 
 class Options:
-    """The options, checked."""
+    """The options after their check."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         options = {key.lower(): value for key, value in given.items()}
@@ -60,7 +63,7 @@ class Options:
         self.skips_damage = _choice(options, "ondamage", ("fail", "skip")) == "skip"
 
     def places(self, disk: StoreDisk | None = None, known: Identities | None = None) -> list[LogPlace]:
-        """The logs below the paths, listed by `disk`; `known` is what was read before. Raises NoLogsError."""
+        """The logs below the paths, listed by `disk`. `known`: what was read before. Raises NoLogsError."""
         return find_logs(disk or StoreDisk(), self.paths, self.cluster, known)
 
 

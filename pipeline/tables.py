@@ -1,14 +1,15 @@
-"""The tables that the pipeline writes: names, columns, types and what each column means.
+"""The tables that the pipeline writes: names, columns, types and the meaning of each column.
 
-Owns the schemas, and their form for pyarrow and for Spark. Knows neither files nor how rows are made.
+Owns the schemas, and their form for pyarrow and for Spark. Knows neither files nor how rows are made; tables
+that combine others are in `derived_tables`.
 
 A table is a set of Parquet files by `cluster` and `date`, which `read_tables` opens. Times are UTC with
-microseconds (the logs have milliseconds). An interval holds from `from_offset` (the
-record that made the state; of a metadata transaction: its last one) until `to_offset` (the record that
-made the next state); `to_offset` and `to_time` are null while it lasts. `from_known` is false where the state
-was there before the log's first record (it comes from a snapshot), so that it may have begun earlier;
-`to_known` where the log breaks off at `to_offset`, so that it may have lasted longer (see `coverage`). `date`
-is the UTC day of `from_time`, `time` or `timestamp`; of damage and files that of the last record before.
+microseconds (the logs have milliseconds). An interval holds from `from_offset` (the record that made the
+state; of a metadata transaction, its last one) until `to_offset` (the record that made the next state).
+`to_offset` and `to_time` are null while the state lasts. `from_known` is false if the state existed before
+the log's first record (it comes from a snapshot), so that it may have begun earlier. `to_known` is false if
+the log breaks off at `to_offset`, so that it may have lasted longer (see `coverage`). `date` is the UTC day
+of `from_time`, `time` or `timestamp`; of damage and files, of the record before.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ FILES = _table(
 )
 KNOWN = "known"
 UNOBSERVED, OFF = "unobserved", "off"
-"""Stretches of time beside those of offsets."""
+"""States of `coverage` that are stretches of time, beside those of offsets."""
 COVERAGE = _table(
     "coverage",
     "what is known about each part of the history: every offset from 0 to the end, once; and (unobserved, "
@@ -342,20 +343,20 @@ PARTITION_COLUMNS = ("cluster", "date")
 
 
 def spark_schema(table: Table) -> str:
-    """The table's schema as Spark DDL, with comments; partition columns last as Spark reads them back."""
+    """The table's schema as Spark DDL, with comments; partition columns last, where Spark reads them."""
     plain = [column for column in table.columns if column.name not in PARTITION_COLUMNS]
     last = [column for column in table.columns if column.name in PARTITION_COLUMNS]
     return ", ".join(f"`{at.name}` {at.type} COMMENT '{quoted(at.meaning)}'" for at in [*plain, *last])
 
 
 def quoted(text: str) -> str:
-    """Text between the quotes of SQL."""
+    """Escapes text for a quoted SQL string."""
     return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def file_comments(table: Table) -> dict[str, str]:
-    """What a Parquet file of the table says of it beside its rows: the comment on the table, and those on
-    columns where Spark looks for them (as the JSON of its schema)."""
+    """The metadata in a Parquet file of the table: the comment on the table, and those on columns where Spark
+    looks for them (as the JSON of its schema)."""
     names = {STRING: "string", INT: "integer", LONG: "long", DOUBLE: "double", BOOLEAN: "boolean"}
     names |= {TIME: "timestamp", DATE: "date"}
 
@@ -375,7 +376,7 @@ def file_comments(table: Table) -> dict[str, str]:
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    """The table's schema for pyarrow, in the order of its columns."""
+    """The table's schema for pyarrow, in column order."""
     import pyarrow as pa
 
     types = {

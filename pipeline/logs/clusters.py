@@ -16,7 +16,7 @@ from metaquorum.pipeline.logs.spine import SHARED_ID, Conflict, Spine, choose_sp
 from metaquorum.pipeline.logs.survey import LogSurvey
 
 FactsOf = Callable[[list[LogSurvey]], list[Facts]]
-"""Reads the facts of logs; asked only where the bytes do not settle it."""
+"""Reads the facts of logs. Called only if the bytes do not decide."""
 _Said = tuple[Relation, str]
 
 

@@ -127,8 +127,7 @@ def _marked(scale: TimeScale, marks: Marks, top: float, height: float) -> str:
         x, width = scale.x(start), max(1.5, scale.x(end) - scale.x(start))
         drawn.append(f'<path class="{kind}" d="{_rect(x, top, width, height)}"/>')
         if kind == UNSEEN and width > 3:
-            # One thick dashed line, as steep as the hatching: its size does not depend on the length of the
-            # stretch.
+            # One thick dashed line, as steep as the hatching: its size does not grow with the stretch.
             for row in np.arange(top, top + height - 1, ROW).tolist():
                 tall = min(ROW, top + height - row)
                 place = f"translate({x + tall / 2:.1f} {row + tall / 2:.1f}) skewX(-45)"

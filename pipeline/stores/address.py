@@ -1,7 +1,8 @@
-"""Places as people write them: paths of this machine's file systems, and addresses of stores.
+"""Paths of this machine's file systems and addresses of object stores, as people write them.
 
-Owns which texts are addresses, and the one form in which the pipeline keeps each: an absolute path without
-`file:`, or SCHEME://BUCKET/KEY. What is below a place is `pipeline.logs.places`'.
+Owns which texts are addresses, and the one form that the pipeline uses: an absolute path without
+`file:`, or SCHEME://BUCKET/KEY. Does not open anything: `remote` opens stores, and
+`pipeline.logs.places` searches below a place.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _KNOWN = (
 
 
 class PathError(ValueError):
-    """The text is not a place that can be used; it says what to write."""
+    """The text is not a valid place. The message says what to write."""
 
 
 def scheme_of(place: str) -> str | None:
@@ -43,7 +44,7 @@ def is_remote(place: str) -> bool:
 
 
 def address(text: str) -> str:
-    """The place that `text` means: an absolute path, or the address of a store. Raises PathError."""
+    """The place that `text` names: an absolute path, or the address of a store. Raises PathError."""
     scheme = scheme_of(text)
     if scheme in (None, "file"):
         return os.path.abspath(local_path(text))
@@ -60,7 +61,7 @@ def address(text: str) -> str:
 
 
 def local_path(text: str) -> Path:
-    """The path that `text` means; `file:` may be before it. Raises PathError for any other scheme, which
+    """The path that `text` names, also with `file:` before it. Raises PathError for any other scheme, which
     would otherwise become a folder of that name."""
     scheme = scheme_of(text)
     if scheme is None:

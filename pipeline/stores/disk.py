@@ -1,9 +1,8 @@
-"""`Disk` over whatever holds the logs: paths on this machine, archives, everything else through pyarrow, read
-only.
+"""The read-only `Disk` of the pipeline: paths on this machine, archives, and stores through pyarrow.
 
-Owns listing and reading of stores. A listing is remembered for the life of the object, so that looking at a
-tree of logs costs one request per folder, or few for the whole tree (`look_below`); a new object sees what is
-there now.
+Owns listing and reading of stores. Remembers a listing for the life of the object, so that a search for logs
+costs one request per folder, or a few for the whole tree (`look_below`); a new object sees changes. Does not
+write (`folder` does), and knows no formats of archives (`packed`) and no credentials (`remote`).
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from metaquorum.storage.errors import FileMissingError
 
 
 class StoreDisk(PosixDisk):
-    """`Disk` for reading, of paths, of archives and of addresses alike."""
+    """A `Disk` for reading paths, archives and addresses."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
         self._listed: dict[str, list[str]] = {}
 
     def look_below(self, path: str) -> None:
-        """Lists a whole tree of a store at once: S3 answers a thousand objects per request, where folder by
-        folder each costs one. What is asked of that tree later needs no request."""
+        """Lists a whole tree of a store at once: S3 returns a thousand objects per request, where a listing
+        by folder needs a request each. Later calls about that tree need no request."""
         if not is_remote(path):
             return
         from pyarrow import fs
@@ -54,8 +53,8 @@ class StoreDisk(PosixDisk):
                 self._known[at] = fs.FileInfo(at, fs.FileType.Directory)
 
     def stamp(self, path: str) -> tuple[int, int] | None:
-        """(bytes, time of the last change in ns) of a file, as a listing shows them; of a packed one those of
-        what it is packed in. None: it is not there."""
+        """(bytes, time of the last change in ns) of a file, as a listing shows them; of a packed file, those
+        of its archive. None: no such file."""
         packed = into_archive(path)
         if packed is not None:
             holder = packed[0].path if packed[1] in packed[0].files else None
@@ -70,7 +69,7 @@ class StoreDisk(PosixDisk):
         return found.st_size, found.st_mtime_ns
 
     def _info(self, place: str) -> Any:
-        """pyarrow's FileInfo. A bucket that is not there is an error, not an absent file."""
+        """pyarrow's FileInfo. A bucket that does not exist is an error, not an absent file."""
         place = place.rstrip("/")
         if place not in self._known:
             if name_of(place) not in self._listed.get(parent_of(place), (name_of(place),)):
@@ -86,11 +85,11 @@ class StoreDisk(PosixDisk):
         return self._known[place]
 
     def _is_there(self, path: str) -> bool:
-        """Whether something has this very name."""
+        """Whether there is a file or directory of exactly this name."""
         return self._info(path).type.name != "NotFound" if is_remote(path) else super().exists(path)
 
     def open_read(self, path: str) -> DiskFile:  # type: ignore[override]
-        """A file, an object, or a file that is packed."""
+        """Opens a file, an object, or a packed file."""
         packed = into_archive(path)
         if packed is not None:
             return packed[0].open(packed[1])
@@ -101,7 +100,7 @@ class StoreDisk(PosixDisk):
         return RemoteFile(path) if is_remote(path) else super().open_read(path)
 
     def exists(self, path: str) -> bool:
-        """True for a file, an object or a prefix of some, packed or not."""
+        """True for a file, an object or a prefix of objects, packed or not."""
         packed = into_archive(path)
         if packed is not None:
             archive, inner = packed
@@ -116,7 +115,7 @@ class StoreDisk(PosixDisk):
         return self._info(path).type.name == "Directory" if is_remote(path) else super().is_directory(path)
 
     def file_size(self, path: str) -> int:
-        """Bytes in a file or an object, unpacked."""
+        """The size of a file or an object in bytes, unpacked."""
         if into_archive(path) is not None or not self._is_there(path):
             file = self.open_read(path)
             size = file.size()
@@ -129,7 +128,7 @@ class StoreDisk(PosixDisk):
         return int(self._info(path).size)
 
     def list_directory(self, path: str) -> list[str]:
-        """Names in a directory, below a prefix or in an archive, sorted; of packed files without .gz."""
+        """Sorted names in a directory, below a prefix or in an archive. Packed files are without .gz."""
         packed = into_archive(path)
         if packed is not None:
             return sorted(packed[0].folders.get(packed[1], ()))

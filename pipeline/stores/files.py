@@ -1,6 +1,6 @@
-"""Files that are only read: objects in a store, and what is packed in an archive.
+"""Read-only files: objects in a store, and files packed in an archive.
 
-Owns reading them in pieces.
+Owns reading them in pieces. Does not find or unpack them: `disk` and `packed` do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _READ_ONLY = "logs in a store or an archive are only read"
 
 
 class ReadOnlyFile(ABC):
-    """A file by its place, read in pieces of READ_AHEAD_BYTES."""
+    """A file that is read in pieces of READ_AHEAD_BYTES."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -26,16 +26,16 @@ class ReadOnlyFile(ABC):
 
     @property
     def path(self) -> str:
-        """The place it was opened by."""
+        """The place by which it was opened."""
         return self._place
 
     @abstractmethod
     def size(self) -> int:
-        """Bytes in it when it was opened."""
+        """Its size in bytes when it was opened."""
 
     @abstractmethod
     def _load(self, position: int, length: int) -> bytes:
-        """Bytes of it, all of which are there."""
+        """`length` bytes from `position`, all of which exist."""
 
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`."""
@@ -57,11 +57,11 @@ class ReadOnlyFile(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Releases its resources."""
 
 
 class RemoteFile(ReadOnlyFile):
-    """One object. Raises DiskError where it changes meanwhile."""
+    """One object. Raises DiskError if it changes meanwhile."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
@@ -108,4 +108,4 @@ class PackedFile(ReadOnlyFile):
         return os.pread(self._handle.fileno(), length, self._first + position)
 
     def close(self) -> None:
-        """Others still read the open file."""
+        """Does nothing: others still read the open file."""

@@ -1,7 +1,8 @@
-"""A folder of objects that a run writes to: whole objects by name, never renamed, linked or locked.
+"""A folder of objects that a run writes: whole objects by name, never renamed, linked or locked.
 
-Owns writing, listing and removing below one root, on a file system or in a store. Object stores and file
-systems promise the same here: what was written and closed can be read by its name.
+Owns writing, listing and removing below one root, on a file system or in a store. Relies only on what both
+promise: an object that was written and closed can be read by its name. Does not know what the names mean;
+`pipeline.ingest.layout` does.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from metaquorum.storage.disk.private import PRIVATE_FILE
 from metaquorum.storage.errors import DiskError, FileMissingError
 
 SETTLE_SECONDS = {True: 2.0, False: 0.05}
-"""Of two objects, the earlier one shows in every listing after so long; in a store (True) or on a disk."""
+"""Seconds after which every listing shows the earlier of two objects, in a store (True) or on a disk."""
 
 
 class Folder:
-    """Objects below `root`, a path or an address. Names have "/" between their parts."""
+    """Objects below `root`, a path or an address. Parts of names are separated by "/"."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -41,7 +42,7 @@ class Folder:
         return fs.LocalFileSystem(), self.root
 
     def sink(self, name: str, *, private: bool = False) -> Any:
-        """An object to write to: pyarrow's output stream. It is there when it has been closed."""
+        """pyarrow's output stream for an object, which exists once the stream is closed."""
         with in_one_line("write", self.place(name)):
             system, root = self.system()
             path = join(root, name)
@@ -57,21 +58,21 @@ class Folder:
             sink.write(data)
 
     def get(self, name: str) -> bytes:
-        """A whole object. Raises FileMissingError."""
+        """Reads a whole object. Raises FileMissingError."""
         with in_one_line("read", self.place(name)):
             system, root = self.system()
             with system.open_input_file(join(root, name)) as handle:
                 return bytes(handle.read())
 
     def exists(self, name: str) -> bool:
-        """Whether the object is there. Asks for its name, and needs no listing."""
+        """Whether the object exists. Requests it by name, without a listing."""
         with in_one_line("look", self.place(name)):
             system, root = self.system()
             return bool(system.get_file_info(join(root, name) if name else root).type.name != "NotFound")
 
     def names(self, folder: str, *, deep: bool = False) -> list[tuple[str, int]]:
-        """(name from the root, time of its last change in ns) of the objects in a folder, and with `deep`
-        below it; nothing where it is not there."""
+        """(name from the root, time of the last change in ns) of the objects in a folder; `deep`: also of
+        those below it. Empty if there is no such folder."""
         from pyarrow import fs
 
         with in_one_line("list", self.place(folder)):
@@ -82,7 +83,7 @@ class Folder:
         return [(info.path[cut:], info.mtime_ns or 0) for info in found if info.is_file]
 
     def children(self) -> list[str]:
-        """Names directly below the root, of objects and folders."""
+        """Names of objects and folders directly below the root."""
         from pyarrow import fs
 
         with in_one_line("list", self.root):
@@ -91,7 +92,7 @@ class Folder:
         return sorted(info.base_name for info in found if info.base_name)
 
     def remove(self, name: str) -> None:
-        """Removes an object; one that is gone already is no error."""
+        """Removes an object. A missing object is not an error."""
         try:
             with in_one_line("remove", self.place(name)):
                 system, root = self.system()
@@ -103,7 +104,7 @@ class Folder:
                 raise
 
     def remove_folder(self, name: str) -> None:
-        """Removes all below a folder."""
+        """Removes everything in a folder."""
         if not is_remote(self.root):
             shutil.rmtree(self.place(name), ignore_errors=True)
             return

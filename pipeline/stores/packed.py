@@ -1,8 +1,9 @@
-"""Logs in archives: one of tar, compressed or not, or of `metaquorum log archive` is a directory; what gzip
-packed has its own name.
+"""Logs in archives: a tar file, or one of `metaquorum log archive`, is a directory;
+a gzip file has its own name.
 
-Owns which paths lead into an archive, and reading archives. What is compressed as a whole is unpacked once
-per process, into a file without a name, which is gone with the process.
+Owns which paths lead into an archive, and reading archives. A compressed archive is unpacked once per
+process, into a file without a name, which disappears with the process. Does not know which unpacked files are
+logs (`pipeline.logs.places`); the commands' archives are unpacked in `cli.log.input.archive`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ OPEN_ARCHIVES = 16
 GZIP = ".gz"
 _SUFFIX = re.compile(rf"\.(?:tar(?:\.gz)?|tgz|{SUFFIX[1:]})(?=/|$)", re.IGNORECASE)
 _OF_LOGS = (".log", ".deleted", ".checkpoint", ".properties", "quorum-state", "-checkpoint")
-"""How the names end of files that are unpacked: those beside them may be large."""
+"""Ends of the names of files to unpack: other files may be large."""
 
 
 class Archive:
@@ -47,7 +48,7 @@ class Archive:
             self.handle: IO[bytes] = self._plain() if place.lower().endswith(".tar") else self._unpacked()
 
     def _plain(self) -> IO[bytes]:
-        """A tar file that is not compressed is read where it is."""
+        """An uncompressed tar file, which is read directly."""
         handle: IO[bytes] = _raw(self.path)
         with tarfile.open(fileobj=handle, mode="r:") as tar:
             for member in tar:
@@ -74,15 +75,15 @@ class Archive:
             self.folders.setdefault("/".join(parts[:depth]), set()).add(part)
 
     def open(self, inner: str) -> PackedFile:
-        """A file by its name inside."""
+        """Opens a file by its name inside."""
         if inner not in self.files:
             raise FileMissingError(join(self.path, inner))
         return PackedFile(join(self.path, inner), self.handle, *self.files[inner])
 
 
 def into_archive(path: str) -> tuple[Archive | LogArchive, str] | None:
-    """The archive that a path leads into, and the name inside ("": the archive itself); None: into none.
-    Raises DiskError or CorruptFileError for one that cannot be read."""
+    """The archive that a path leads into, and the name inside ("": the archive itself); None if it leads into
+    none. Raises DiskError or CorruptFileError for one that cannot be read."""
     for match in _SUFFIX.finditer(path):
         holder = path[: match.end()]
         seen = _look(holder)
@@ -92,12 +93,12 @@ def into_archive(path: str) -> tuple[Archive | LogArchive, str] | None:
 
 
 def is_archive(path: str) -> bool:
-    """Whether a path is that of an archive itself, by its name."""
+    """Whether a path is an archive itself, by its name."""
     return any(match.end() == len(path) for match in _SUFFIX.finditer(path))
 
 
 def unzipped(path: str) -> PackedFile | None:
-    """What gzip packed under this name and .gz; None where it did not."""
+    """The content of the gzip file with this name plus .gz; None if there is none."""
     if path.endswith(GZIP) or is_archive(path + GZIP):
         return None
     seen = _look(path + GZIP)
@@ -108,7 +109,7 @@ def unzipped(path: str) -> PackedFile | None:
 
 
 def holder_of(path: str) -> str:
-    """The file that really holds what is at a path."""
+    """The file that really contains what is at a path."""
     found = into_archive(path)
     if found is not None:
         return found[0].path
@@ -132,7 +133,7 @@ def _spooled(place: str, size: int, changed_ns: int) -> IO[bytes]:
 
 
 def _look(place: str) -> tuple[int, int] | None:
-    """(bytes, time of the last change in ns) of a file; None where none is."""
+    """(bytes, time of the last change in ns) of a file; None if there is none."""
     if is_remote(place):
         with in_one_line("look", place):
             system, inner = opened(place)
@@ -150,7 +151,7 @@ def _nameless() -> IO[bytes]:
 
 
 def _raw(place: str) -> Any:
-    """The file as it is. One in a store is copied here first."""
+    """Opens the packed file itself. One in a store is copied here first."""
     if not is_remote(place):
         return open(place, "rb")
     spool, remote = _nameless(), RemoteFile(place)

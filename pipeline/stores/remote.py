@@ -1,7 +1,8 @@
-"""Stores behind pyarrow: which file system serves an address, and its errors in one line.
+"""Stores through pyarrow: the file system of an address, and its errors in one line.
 
-Owns how a store is opened and what its failures mean. Credentials, region and endpoint come from where the
-store's own clients look (environment, configuration files, roles of the machine), on executors too.
+Owns how a store is opened and what its failures mean. Does not keep credentials, region or endpoint: they
+come from where the store's own clients find them (environment, configuration files, roles of the machine), on
+executors, too. Reading in pieces is `files`'.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _UNREACHABLE = re.compile(
 
 
 def opened(place: str) -> tuple[Any, str]:
-    """The pyarrow file system of an address, and the path of the place in it."""
+    """The pyarrow file system of an address, and the path in it."""
     scheme, rest = place.split("://", 1)
     host = rest.partition("/")[0]
     if scheme in ("hdfs", "viewfs"):
@@ -88,8 +89,8 @@ def _hadoop(scheme: str, host: str) -> Any:
 
 @contextmanager
 def in_one_line(operation: str, place: str) -> Iterator[None]:
-    """Turns what pyarrow raises into FileMissingError or DiskError. Raises PathError where pyarrow was built
-    without the store."""
+    """Turns pyarrow's errors into FileMissingError or DiskError. Raises PathError if pyarrow
+    was built without the store."""
     try:
         yield
     except (DiskError, FileMissingError):
@@ -100,12 +101,12 @@ def in_one_line(operation: str, place: str) -> Iterator[None]:
         raise PathError(f"{place}: this pyarrow cannot open it ({_first_line(error)})") from error
     except OSError as error:
         raise DiskError(parent_of(place), f"{operation} of {place}", reason_of(place, str(error))) from error
-    except ValueError as error:  # pyarrow's ArrowInvalid
+    except ValueError as error:  # includes pyarrow's ArrowInvalid
         raise DiskError(parent_of(place), f"{operation} of {place}", _first_line(error)) from error
 
 
 def reason_of(place: str, said: str) -> str:
-    """What a store's error means, and what to do."""
+    """The meaning of a store's error, and what to do."""
     scheme = scheme_of(place) or ""
     if _NO_BUCKET.search(said):
         bucket = place.split("://", 1)[-1].partition("/")[0]

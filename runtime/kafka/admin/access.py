@@ -1,4 +1,8 @@
-"""Who may use a cluster, and how much of it: access control entries, SCRAM credentials and client quotas."""
+"""Calls about access control entries, SCRAM credentials and client quotas.
+
+Owns the conversion of these requests and responses to values. Does not have delegation tokens (`tokens`), nor
+the configurations that enable an authorizer.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
 async def create_acls(client: KafkaClient, acls: Sequence[Acl]) -> tuple[SettingResult, ...]:
-    """A result for each entry; one that exists is no error."""
+    """Creates entries; one result per entry. An entry that exists already is not an error."""
     body = CreateAclsRequest(
         creations=tuple(CreateAclsRequest.AclCreation(**in_message(each, CREATION)) for each in acls)
     )
@@ -46,7 +50,7 @@ async def create_acls(client: KafkaClient, acls: Sequence[Acl]) -> tuple[Setting
 
 
 async def list_acls(client: KafkaClient, wanted: AclFilter) -> tuple[Acl, ...]:
-    """The entries that a filter means. Raises ApiError."""
+    """The entries that match a filter. Raises ApiError."""
     answer = await client.ask(DescribeAclsRequest(**in_message(wanted, FILTER)), lowest=1)
     client.refuse(answer.error_code, answer.error_message)
     return tuple(
@@ -57,7 +61,7 @@ async def list_acls(client: KafkaClient, wanted: AclFilter) -> tuple[Acl, ...]:
 
 
 async def delete_acls(client: KafkaClient, wanted: AclFilter) -> DeletedAcls:
-    """Removes the entries that a filter means, and says which."""
+    """Deletes the entries that match a filter; returns them."""
     body = DeleteAclsRequest(filters=(DeleteAclsRequest.DeleteAclsFilter(**in_message(wanted, FILTER)),))
     (answer,) = (await client.ask(body, lowest=1)).filter_results
     refused = next((each for each in answer.matching_acls if each.error_code), answer)
@@ -71,7 +75,8 @@ async def delete_acls(client: KafkaClient, wanted: AclFilter) -> DeletedAcls:
 async def set_scram(
     client: KafkaClient, user: str, mechanism: Mechanism, password: str, *, iterations: int
 ) -> SettingResult:
-    """The password stays in this process; the salt is drawn from the system's randomness."""
+    """Sets a user's credential. The password stays in this process; the salt comes from the operating
+    system's random generator."""
     salt = random.SystemRandom().randbytes(SALT_BYTES)
     upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
         name=user,
@@ -85,14 +90,14 @@ async def set_scram(
 
 
 async def delete_scram(client: KafkaClient, user: str, mechanism: Mechanism) -> SettingResult:
-    """Removes one credential."""
+    """Deletes one credential of a user."""
     deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion(name=user, mechanism=mechanism)
     (answer,) = (await client.ask(AlterUserScramCredentialsRequest(deletions=(deletion,)))).results
     return _result(answer.user, answer)
 
 
 async def describe_users(client: KafkaClient, users: Sequence[str] = ()) -> tuple[UserCredentials, ...]:
-    """The users that have credentials, by name; only those in `users` if it names any. Raises ApiError."""
+    """The users that have credentials, by name; only those in `users` if it is not empty. Raises ApiError."""
     Name = DescribeUserScramCredentialsRequest.UserName
     named = tuple(Name(name=each) for each in users) or None
     answer = await client.ask(DescribeUserScramCredentialsRequest(users=named))
@@ -134,7 +139,7 @@ async def alter_quotas(
 async def describe_quotas(
     client: KafkaClient, wanted: QuotaFilter
 ) -> tuple[tuple[QuotaEntity, Mapping[str, float]], ...]:
-    """The quotas of the entities that a filter means. Raises ApiError."""
+    """The quotas of the entities that match a filter. Raises ApiError."""
     Part = DescribeClientQuotasRequest.ComponentData
     components = tuple(
         Part(entity_type=kind, match_type=_ANY, match=None)

@@ -1,4 +1,8 @@
-"""The cluster as a whole: its brokers, its quorum, feature levels, and elections of leaders."""
+"""Calls about the cluster as a whole: its brokers, its quorum, feature levels, and leader elections.
+
+Owns the conversion of these requests and responses to values. Does not have log directories (`log_dirs`) or
+reassignments (`moving`).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ _PREFERRED, _UNCLEAN = 0, 1
 
 
 class ClusterBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker as a client sees it."""
+    """A broker as clients see it."""
 
     broker_id: int
     host: str
@@ -41,7 +45,7 @@ class ClusterBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_brokers(client: KafkaClient) -> tuple[ClusterBroker, ...]:
-    """The brokers by id; fenced ones too, where the cluster names them (KIP-1073). Raises ApiError."""
+    """The brokers by id, including fenced ones if the cluster reports them (KIP-1073). Raises ApiError."""
     answer: Any = await client.ask(DescribeClusterRequest(include_fenced_brokers=True))
     client.refuse(answer.error_code, answer.error_message)
     return tuple(
@@ -62,7 +66,7 @@ async def unregister_broker(client: KafkaClient, broker_id: int) -> None:
 
 
 async def describe_quorum(client: KafkaClient) -> DescribeQuorumResponse:
-    """The quorum, as far as Kafka's protocol tells of it. Raises ApiError."""
+    """The quorum, as far as Kafka's protocol describes it. Raises ApiError."""
     asked = DescribeQuorumRequest.TopicData(
         topic_name=METADATA_TOPIC, partitions=(DescribeQuorumRequest.PartitionData(partition_index=0),)
     )
@@ -112,7 +116,7 @@ def _time(timestamp_ms: int) -> int | None:
 
 
 async def describe_features(client: KafkaClient) -> tuple[int, tuple[FeatureDescription, ...]]:
-    """(the offset of the newest level, the features by name)."""
+    """Returns (offset of the newest level, features by name)."""
     asked = ApiVersionsRequest(client_software_name="metaquorum", client_software_version="1")
     answer = await client.ask(asked, lowest=3)
     client.refuse(answer.error_code)
@@ -132,7 +136,7 @@ async def describe_features(client: KafkaClient) -> tuple[int, tuple[FeatureDesc
 async def update_features(
     client: KafkaClient, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
 ) -> tuple[SettingResult, ...]:
-    """A result for each feature."""
+    """Changes feature levels; one result per feature."""
     Key = UpdateFeaturesRequest.FeatureUpdateKey
     body = UpdateFeaturesRequest(
         timeout_ms=client.timeout_ms,
@@ -142,7 +146,7 @@ async def update_features(
         ),
         validate_only=validate_only,
     )
-    # From version 2 on one code stands for all of them.
+    # From version 2 on, the response has one code for all features.
     answer = await client.ask(body, lowest=1, highest=1)
     client.refuse(answer.error_code, answer.error_message)
     return tuple(
@@ -161,8 +165,8 @@ async def update_features(
 async def elect_leaders(
     client: KafkaClient, *, unclean: bool, partitions: Sequence[tuple[str, int]] | None
 ) -> tuple[ElectionResult, ...]:
-    """A result for each (topic, partition), asked for in parts; `partitions` None: for all that are not led
-    as wanted. Raises ApiError."""
+    """Elects leaders, in several requests; one result per (topic, partition). `partitions` None: all that
+    need the election. Raises ApiError."""
     parts: list[Sequence[tuple[str, int]] | None] = [None]
     if partitions is not None:
         firsts = range(0, len(partitions), PARTITIONS_PER_REQUEST)
@@ -170,7 +174,7 @@ async def elect_leaders(
     found: list[ElectionResult] = []
     for part in parts:
         found += await _elected(client, _UNCLEAN if unclean else _PREFERRED, part)
-    # An answer about elections does not name the leader.
+    # The response to ElectLeaders does not name the leader.
     names = sorted({each.topic for each in found if not each.error})
     leaders = {
         (topic.name, each.index): each.leader

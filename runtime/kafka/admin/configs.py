@@ -1,4 +1,8 @@
-"""Configurations of topics, brokers, groups and client metrics subscriptions: described and changed."""
+"""Calls about the configurations of topics, brokers, groups and client metrics subscriptions.
+
+Owns the conversion of these requests and responses to values, and that a request about a broker goes to that
+broker. Does not know which keys exist: `metadata.settings` does.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ P = TypeVar("P")
 
 
 class DescribedConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource's configuration, or why there is none to show."""
+    """A resource's configuration, or the error of the query."""
 
     resource: ConfigResource
     entries: tuple[ConfigEntry, ...] = ()
@@ -56,7 +60,8 @@ class DescribedConfig(msgspec.Struct, frozen=True, kw_only=True):
 async def describe_configs(
     client: KafkaClient, resources: Sequence[ConfigResource], *, all_keys: bool = False
 ) -> tuple[DescribedConfig, ...]:
-    """In the order asked for; without `all_keys` what is set on the resource itself."""
+    """The configurations of resources, in the order of `resources`; without `all_keys`, only what is set on
+    the resource itself."""
     Resource = DescribeConfigsRequest.DescribeConfigsResource
     found: dict[ConfigResource, DescribedConfig] = {}
     for at, part in await _by_node(client, [(each, each) for each in resources]):
@@ -64,7 +69,7 @@ async def describe_configs(
             Resource(resource_type=each.resource_type, resource_name=each.name, configuration_keys=None)
             for each in part
         )
-        # Ours says there what has no effect; version 3 is the first that can.
+        # metaquorum notes keys without effect in the documentation, a field since version 3.
         body = DescribeConfigsRequest(resources=asked, include_synonyms=True, include_documentation=True)
         answer = await client.ask(body, at=at, lowest=3)
         for each in answer.results:
@@ -107,7 +112,8 @@ def _entry(answer: Any, only: ConfigSource | None) -> ConfigEntry:
 
 
 def _source(number: int) -> ConfigSource:
-    """A source from the future is none of those that can be changed here."""
+    """The source with this number; an unknown one counts as STATIC_BROKER_CONFIG, which cannot be changed
+    here."""
     try:
         return ConfigSource(number)
     except ValueError:
@@ -115,8 +121,8 @@ def _source(number: int) -> ConfigSource:
 
 
 async def configured_names(client: KafkaClient, kind: int) -> list[str]:
-    """What has configurations: client metrics subscriptions or groups. Raises ApiError."""
-    # Version 0 knows of client metrics alone.
+    """The names of client metrics subscriptions or groups that have configurations. Raises ApiError."""
+    # Version 0 only lists client metrics subscriptions.
     lowest = 0 if kind == CLIENT_METRICS_RESOURCE else 1
     answer = await client.ask(ListConfigResourcesRequest(resource_types=(kind,)), lowest=lowest)
     if answer.error_code:
@@ -127,7 +133,7 @@ async def configured_names(client: KafkaClient, kind: int) -> list[str]:
 async def alter_configs(
     client: KafkaClient, changes: Sequence[ConfigChange], *, validate_only: bool = False
 ) -> tuple[SettingResult, ...]:
-    """Changes configurations, other keys keep their values; each result says whether it was refused."""
+    """Changes keys of configurations; other keys keep their values. Each result has its own error."""
     Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     Config = IncrementalAlterConfigsRequest.AlterableConfig
     results: dict[ConfigResource, SettingResult] = {}
@@ -167,8 +173,8 @@ def _result(resource: ConfigResource, answer: Any) -> SettingResult:
 async def _by_node(
     client: KafkaClient, parts: Sequence[tuple[ConfigResource, P]]
 ) -> Iterator[tuple[int | None, list[P]]]:
-    """Requests of a bounded size: a broker's own configuration is asked of that broker, as Kafka has it.
-    Raises ApiError for a broker that does not run."""
+    """Splits parts into requests of a bounded size, with the node of each: a broker's own configuration is
+    that broker's to answer, as in Kafka. Raises ApiError for a broker that does not run."""
     named: dict[int | None, list[P]] = {}
     for resource, part in parts:
         is_number = resource.name.isascii() and resource.name.isdigit()

@@ -1,4 +1,8 @@
-"""Consumer groups and their offsets: listed, described, moved and deleted, each at its coordinator."""
+"""Calls about consumer groups and their offsets, each at the group's coordinator.
+
+Owns the conversion of these requests and responses to values. Does not compute the offsets of a reset
+(`resets`) and does not query partitions (`log_ends`).
+"""
 
 from __future__ import annotations
 
@@ -22,18 +26,19 @@ from metaquorum.wire.messages import (
 )
 
 _GROUP = 0
-"""The type of a coordinator's key."""
+"""The key type of group coordinators."""
 CLASSIC, CONSUMER = "classic", "consumer"
 DEAD = "Dead"
 _INACTIVE = frozenset({"Empty", DEAD})
 _BY_NAME_FETCH, _BY_NAME_COMMIT = 7, 9
-"""The last versions of OffsetFetch for one group, and of OffsetCommit with names of topics."""
+"""The last version of OffsetFetch for a single group, and the last of OffsetCommit with topic names."""
 _ALL_TOPICS = 2
-"""The first version of OffsetFetch that gives every offset of a group."""
+"""The first version of OffsetFetch that can return all offsets of a group."""
 
 
 class GroupListing(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind`: classic or consumer (KIP-848). What an older cluster does not say is empty."""
+    """A group. `kind`: classic or consumer (KIP-848). Fields that an older cluster does not report are
+    empty."""
 
     group_id: str
     kind: str
@@ -43,7 +48,7 @@ class GroupListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribedMember(msgspec.Struct, frozen=True, kw_only=True):
-    """`partitions` None: an assignment in a form that only its clients know."""
+    """A member. `partitions` None: only the group's clients can read the assignment."""
 
     member_id: str
     instance_id: str | None
@@ -63,7 +68,7 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether it has members, or is about to have some: its offsets are theirs."""
+        """True if the group has members or is about to: only they may change its offsets."""
         return self.state not in _INACTIVE
 
 
@@ -74,7 +79,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_groups(client: KafkaClient) -> list[GroupListing]:
-    """Every group, by name."""
+    """All groups, by name."""
     found = [
         GroupListing(
             group_id=each.group_id,
@@ -90,7 +95,7 @@ async def list_groups(client: KafkaClient) -> list[GroupListing]:
 
 
 async def describe_group(client: KafkaClient, group_id: str) -> GroupDescription | None:
-    """A group with its members; None: there is none of this name. Raises ApiError."""
+    """A group with its members; None if it does not exist. Raises ApiError."""
     at = Coordinator(_GROUP, group_id)
     try:
         answer = await client.ask(ConsumerGroupDescribeRequest(group_ids=(group_id,)), at=at)
@@ -158,13 +163,13 @@ def _of_classic(group: Any) -> GroupDescription:
 
 def _assigned(data: bytes) -> tuple[Place, ...] | None:
     if not data:
-        return ()  # as in the middle of a rebalance
+        return ()  # no assignment yet, as during a rebalance
     found = assigned_partitions(bytes(data))
     return None if found is None else tuple(found[0])
 
 
 async def committed_offsets(client: KafkaClient, group_id: str) -> dict[Place, Committed]:
-    """Every offset that the group has committed, by topic and partition. Raises ApiError."""
+    """All committed offsets of a group, by topic and partition. Raises ApiError."""
     answer = await client.ask(
         OffsetFetchRequest(group_id=group_id, topics=None),
         at=Coordinator(_GROUP, group_id),
@@ -188,7 +193,7 @@ async def committed_offsets(client: KafkaClient, group_id: str) -> dict[Place, C
 async def commit_offsets(
     client: KafkaClient, group_id: str, offsets: Mapping[Place, int]
 ) -> dict[Place, ErrorCode]:
-    """Commits offsets for a group without members; by partition whether that was refused."""
+    """Commits offsets of a group without members; returns an error code per partition."""
     message = OffsetCommitRequest
     body = message(
         group_id=group_id,
@@ -210,7 +215,7 @@ async def commit_offsets(
 
 
 async def delete_group(client: KafkaClient, group_id: str) -> ErrorCode:
-    """Deletes a group without members and its offsets; whether that was refused."""
+    """Deletes a group without members and its offsets; returns the error code."""
     at = Coordinator(_GROUP, group_id)
     (result,) = (await client.ask(DeleteGroupsRequest(groups_names=(group_id,)), at=at)).results
     return ErrorCode.of(result.error_code)
@@ -219,7 +224,7 @@ async def delete_group(client: KafkaClient, group_id: str) -> ErrorCode:
 async def delete_offsets(
     client: KafkaClient, group_id: str, places: Iterable[Place]
 ) -> dict[Place, ErrorCode]:
-    """Deletes offsets of topics that no member subscribes to; by partition whether that was refused."""
+    """Deletes offsets of topics that no member subscribes to; returns an error code per partition."""
     message = OffsetDeleteRequest
     Partition = message.OffsetDeleteRequestPartition
     body = message(

@@ -1,5 +1,8 @@
-"""Brokers' log directories, each broker asked for its own: one silent broker hides no other; and replicas
-that move between those of one broker."""
+"""Calls about brokers' log directories, and about replicas that move between those of one broker.
+
+Owns that each broker is queried for its own, so that an unresponsive broker does not hide the others.
+Does not move replicas between brokers: `moving` does.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,12 @@ from metaquorum.wire.messages import (
 )
 
 Directory = DescribeLogDirsResponse.DescribeLogDirsResult
-"""As a broker describes it. Tagged fields are ours: other brokers leave them at their defaults."""
+"""A directory as its broker describes it. The tagged fields are metaquorum's: other brokers leave them at
+their defaults."""
 
 
 class BrokerDirectories(msgspec.Struct, frozen=True, kw_only=True):
-    """What one broker said; `problem` says why it said nothing."""
+    """The response of one broker, or the reason why there is none in `problem`."""
 
     broker_id: int
     directories: tuple[Directory, ...] = ()
@@ -33,7 +37,7 @@ class BrokerDirectories(msgspec.Struct, frozen=True, kw_only=True):
 async def describe_log_dirs(
     client: KafkaClient, broker_ids: Iterable[int], partitions: Mapping[str, tuple[int, ...]] | None = None
 ) -> tuple[BrokerDirectories, ...]:
-    """One answer for each broker, by id. `partitions`, by topic: with the replicas of these alone."""
+    """One result per broker, by id. `partitions`, by topic: only these replicas; None: all."""
     topics = None
     if partitions is not None:
         Topic = DescribeLogDirsRequest.DescribableLogDirTopic
@@ -54,8 +58,8 @@ async def describe_log_dirs(
 async def alter_replica_log_dirs(
     client: KafkaClient, broker_id: int, path: str, topic: str, partitions: Sequence[int]
 ) -> dict[int, ErrorCode]:
-    """What the broker says of each partition whose replica should be in its directory `path`. Those that move
-    are not there yet."""
+    """Requests that a broker moves replicas to its directory `path`; returns an error code per partition. The
+    moves then continue in the background."""
     Path = AlterReplicaLogDirsRequest.AlterReplicaLogDir
     Topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic
     named = (Topic(name=topic, partitions=tuple(partitions)),)

@@ -1,4 +1,8 @@
-"""Leaders of partitions, and offsets of their logs: ends, starts, and those of times."""
+"""Leaders of partitions, and offsets of their logs: first, last, and by time.
+
+Owns the conversion of Metadata and ListOffsets to values. Does not know groups or what an offset is needed
+for.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,9 @@ from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.wire.messages import ListOffsetsRequest, MetadataRequest
 
 LATEST, EARLIEST = -1, -2
-"""Instead of a time: the high watermark, and the log's start."""
+"""Timestamps that stand for the high watermark and for the log's start."""
 Place = tuple[str, int]
-"""Topic and partition."""
+"""(topic, partition)."""
 
 _TRIES = 3
 _PAUSE_S = 0.3
@@ -30,10 +34,10 @@ _CONSUMER = -1
 
 
 async def leaders_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, dict[int, int] | ErrorCode]:
-    """By topic the leader of each partition (-1: none that is alive), or why the topic cannot be had."""
+    """By topic, the leader of each partition (-1 if none is alive), or the error code of the topic."""
     Topic = MetadataRequest.MetadataRequestTopic
     names = tuple(Topic(name=each) for each in dict.fromkeys(topics))
-    # From version 4 on nothing is created by looking.
+    # From version 4 on, a query need not create topics.
     answer = await client.ask(MetadataRequest(topics=names, allow_auto_topic_creation=False), lowest=4)
     alive = {each.node_id for each in answer.brokers}
     return {
@@ -50,7 +54,7 @@ async def leaders_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, di
 async def by_leader(
     client: KafkaClient, places: Iterable[Place]
 ) -> tuple[dict[int, list[Place]], dict[Place, ErrorCode]]:
-    """The partitions that each broker leads, and those that have no leader or do not exist."""
+    """Returns the partitions by leader, and the error codes of those that have no leader or do not exist."""
     places = list(places)
     topics = await leaders_of(client, [topic for topic, _ in places])
     led: dict[int, list[Place]] = defaultdict(list)
@@ -69,8 +73,8 @@ async def by_leader(
 
 
 async def log_offsets(client: KafkaClient, wanted: Mapping[Place, int]) -> dict[Place, int | ErrorCode]:
-    """For each partition the first offset whose record is as new as a time in ms, -1 for none; or what LATEST
-    or EARLIEST stands for. A partition that does not answer has the reason."""
+    """By partition, the first offset whose record is at least as new as a time in ms (-1 if there is none),
+    or the offset that LATEST or EARLIEST stands for, or an error code."""
     found: dict[Place, int | ErrorCode] = {}
     left = dict(wanted)
     for attempt in range(_TRIES):
@@ -113,7 +117,7 @@ async def _at_leader(
 
 
 def grouped(places: Iterable[Place]) -> dict[str, list[int]]:
-    """The partitions of each topic."""
+    """The partitions by topic."""
     found: dict[str, list[int]] = defaultdict(list)
     for topic, index in places:
         found[topic].append(index)

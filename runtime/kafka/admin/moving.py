@@ -1,4 +1,8 @@
-"""Replicas on the move (KIP-455): reassignments that are under way, and changes of them."""
+"""Calls about reassignments of replicas (KIP-455): those in progress, and changes.
+
+Owns the conversion of these requests and responses to values. Does not compute a plan: the command does.
+Does not move replicas between directories (`log_dirs`).
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.wire.messages import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
 
 PARTITIONS_PER_REQUEST = 2_000
-"""A plan may name more partitions than a batch holds records. Each is decided for itself: in parts, so that
-heartbeats need not wait for all of them."""
+"""A plan may have more partitions than a batch can have records. Partitions are independent, so a plan is
+sent in several requests, between which the controller can handle heartbeats."""
 _NOT_TOLD = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """What an ongoing reassignment adds and removes."""
+    """The replicas that an ongoing reassignment adds and removes."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -26,7 +30,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_moves(client: KafkaClient) -> dict[tuple[str, int], Move]:
-    """Every ongoing reassignment, by topic and index. Raises ApiError."""
+    """All ongoing reassignments, by topic and index. Raises ApiError."""
     body = ListPartitionReassignmentsRequest(timeout_ms=client.timeout_ms, topics=None)
     answer = await client.ask(body)
     client.refuse(answer.error_code, answer.error_message)
@@ -40,7 +44,7 @@ async def list_moves(client: KafkaClient) -> dict[tuple[str, int], Move]:
 
 
 async def ongoing_moves(client: KafkaClient) -> dict[tuple[str, int], Move]:
-    """The same; nothing where the cluster does not tell this client, as Kafka's tools take it."""
+    """The same, but empty if this client is not authorized, as in Kafka's tools."""
     try:
         return await list_moves(client)
     except ApiError as error:
@@ -52,8 +56,8 @@ async def ongoing_moves(client: KafkaClient) -> dict[tuple[str, int], Move]:
 async def alter_reassignments(
     client: KafkaClient, wanted: Sequence[WantedReplicas], *, keeps_factor: bool = False
 ) -> tuple[ReassignmentResult, ...]:
-    """A result for each partition, asked for in parts. Repeating it is safe: it says where replicas are to
-    be."""
+    """Requests reassignments, in several requests; one result per partition. Repeating it is safe, because it
+    names the target replicas."""
     results: list[ReassignmentResult] = []
     Topic = AlterPartitionReassignmentsRequest.ReassignableTopic
     Part = AlterPartitionReassignmentsRequest.ReassignablePartition

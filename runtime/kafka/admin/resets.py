@@ -1,7 +1,7 @@
-"""Where the offsets of a group are to go: a plan, partition by partition, within what the logs hold.
+"""A plan for new committed offsets of a group, partition by partition, within what the logs hold.
 
-Owns Kafka's rules: an offset outside a log is moved to its nearest end, a time after the newest record
-means the end, and a shift begins at what is committed. Changes nothing.
+Owns Kafka's rules: an offset outside a log is moved to its nearest end, a time after the newest record means
+the end, and a shift starts at the committed offset. Does not commit anything: `groups` does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Aim(Enum):
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """`value`: a time in ms, an offset, or by how much, as the aim needs; `given`: an offset by partition."""
+    """The target of a reset. `value`: a time in ms, an offset or a shift, depending on `aim`; `given`:
+    offsets by partition."""
 
     aim: Aim
     value: int = 0
@@ -38,7 +39,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """`new` None: there is no such offset, and `note` says why; else `note` says what was done to it."""
+    """The new offset of a partition. `new` None: there is none, and `note` is the reason; otherwise `note`
+    says how the offset was adjusted, if it was."""
 
     place: Place
     committed: int | None
@@ -49,7 +51,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 async def partitions_of(
     client: KafkaClient, wanted: Iterable[tuple[str, Sequence[int] | None]]
 ) -> tuple[list[Place], list[str]]:
-    """The partitions of topics, all of them for None; and a line for each that does not exist."""
+    """Returns the partitions of topics (None: all), and one line per partition or topic that does not
+    exist."""
     wanted = list(wanted)
     found = await leaders_of(client, [topic for topic, _ in wanted])
     places, missing = [], []
@@ -70,7 +73,7 @@ async def partitions_of(
 async def plan_reset(
     client: KafkaClient, goal: Goal, places: Sequence[Place], committed: Mapping[Place, Committed]
 ) -> list[Planned]:
-    """What each partition's offset would be."""
+    """The planned offset of each partition."""
 
     async def at(time_ms: int, some: Iterable[Place] = places) -> Found:
         return await log_offsets(client, dict.fromkeys(some, time_ms))

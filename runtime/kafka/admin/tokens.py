@@ -1,4 +1,8 @@
-"""Delegation tokens (KIP-48, KIP-373), for a principal that logged in."""
+"""Calls about delegation tokens (KIP-48, KIP-373), for a principal that logged in.
+
+Owns the conversion of these requests and responses to values, and texts for their error codes. Does not use a
+token to log in: `client.login` does.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ _WHY = {
     66: "the token has expired",
     67: "a renewer must be a principal such as User:alice",
 }
-"""Kafka's answers about tokens have codes and no texts."""
+"""Error texts by code: responses about tokens have codes only."""
 
 
 def _refuse(client: KafkaClient, code: int) -> None:
@@ -34,7 +38,8 @@ def _refuse(client: KafkaClient, code: int) -> None:
 async def create_token(
     client: KafkaClient, *, owner: str | None, renewers: Sequence[str], max_lifetime_ms: int | None
 ) -> CreateTokenResponse:
-    """A new token with its secret. `owner` None: the principal that logged in. Raises ApiError."""
+    """Creates a token; returns it with its secret. `owner` None: the principal that logged in. Raises
+    ApiError."""
     Renewer = CreateDelegationTokenRequest.CreatableRenewers
     owner_type, owner_name = (None, None) if owner is None else _split(owner)
     body = CreateDelegationTokenRequest(
@@ -61,7 +66,8 @@ async def create_token(
 
 
 async def renew_token(client: KafkaClient, hmac: bytes, period_ms: int | None) -> int:
-    """The Unix time at which the token ends now. `period_ms` None: the cluster's default. Raises ApiError."""
+    """Renews a token; returns the Unix time in ms at which it now expires. `period_ms` None: the cluster's
+    default. Raises ApiError."""
     period = _DEFAULT_MS if period_ms is None else period_ms
     answer = await client.ask(RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period))
     _refuse(client, answer.error_code)
@@ -69,8 +75,8 @@ async def renew_token(client: KafkaClient, hmac: bytes, period_ms: int | None) -
 
 
 async def expire_token(client: KafkaClient, hmac: bytes, period_ms: int | None) -> int | None:
-    """The Unix time at which the token ends now; None: it has ended, which it does at once without a period.
-    Raises ApiError."""
+    """Changes a token's expiry; returns the Unix time in ms at which it now expires. `period_ms` None: it
+    expires at once, and the result is None. Raises ApiError."""
     period = _DEFAULT_MS if period_ms is None else period_ms
     answer = await client.ask(ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period))
     _refuse(client, answer.error_code)
@@ -78,8 +84,8 @@ async def expire_token(client: KafkaClient, hmac: bytes, period_ms: int | None) 
 
 
 async def describe_tokens(client: KafkaClient, owners: Sequence[str] = ()) -> tuple[DelegationToken, ...]:
-    """The tokens that the principal that logged in may see, by id; of these owners only, if any are named.
-    Raises ApiError."""
+    """The tokens that this principal may see, by id; only those of `owners` if it is not empty. Raises
+    ApiError."""
     Owner = DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
     named = tuple(Owner(principal_type=kind, principal_name=name) for kind, name in map(_split, owners))
     answer = await client.ask(DescribeDelegationTokenRequest(owners=named or None))

@@ -1,4 +1,8 @@
-"""Topics and their partitions: created, listed, described, grown and deleted."""
+"""Calls about topics and their partitions: create, list, describe, add partitions, delete.
+
+Owns the conversion of these requests and responses to values. Does not change configurations (`configs`) or
+replicas (`moving`).
+"""
 
 from __future__ import annotations
 
@@ -30,8 +34,9 @@ _DEFAULT = -1
 
 
 class DescribedPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition. `elr`, `last_known_elr`: eligible leaders, as far as the cluster says (KIP-966);
-    `adding`, `removing`: of an ongoing reassignment. `leader` -1: none that can be reached."""
+    """One partition. `elr` and `last_known_elr`: eligible leader replicas, if the cluster reports them
+    (KIP-966); `adding` and `removing`: replicas of an ongoing reassignment. `leader` -1: no leader is
+    available."""
 
     index: int
     leader: int
@@ -46,7 +51,7 @@ class DescribedPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic. `configs`: what is set on it, by key; `topic_id` None: the cluster does not say."""
+    """A topic. `configs`: what is set on it, by key; `topic_id` None: the cluster does not report it."""
 
     name: str
     topic_id: bytes | None
@@ -60,7 +65,7 @@ async def list_topics(client: KafkaClient) -> list[DescribedTopic]:
 
 
 async def describe_topics(client: KafkaClient, names: Sequence[str] = ()) -> list[DescribedTopic]:
-    """The topics of these names that exist, by name; every topic for no names."""
+    """The existing topics with these names, by name; all topics if `names` is empty. Raises ApiError."""
     if await client.version("DescribeTopicPartitions") is not None:
         found = await _by_cursor(client, names)
     else:
@@ -83,10 +88,10 @@ async def describe_topics(client: KafkaClient, names: Sequence[str] = ()) -> lis
 
 
 async def look_up_topics(client: KafkaClient, names: Sequence[str] | None) -> list[DescribedTopic]:
-    """The topics of these names that exist, or all, as Metadata has them."""
+    """The existing topics with these names (None: all), from a Metadata request."""
     Topic = MetadataRequest.MetadataRequestTopic
     asked = None if names is None else tuple(Topic(name=each) for each in names)
-    # From version 1 on null means all; from 4 on nothing is created by looking.
+    # From version 1 on, null means all; from 4 on, a query need not create topics.
     body = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
     answer = await client.ask(body, lowest=4)
     return _existing(
@@ -100,7 +105,7 @@ async def look_up_topics(client: KafkaClient, names: Sequence[str] | None) -> li
 
 
 async def _by_cursor(client: KafkaClient, names: Sequence[str]) -> list[DescribedTopic]:
-    """A bounded number of partitions for each request (KIP-966)."""
+    """The topics from DescribeTopicPartitions, a bounded number of partitions per request (KIP-966)."""
     Topic = DescribeTopicPartitionsRequest.TopicRequest
     body = DescribeTopicPartitionsRequest(topics=tuple(Topic(name=each) for each in dict.fromkeys(names)))
     found: dict[str, DescribedTopic] = {}
@@ -120,13 +125,13 @@ async def _by_cursor(client: KafkaClient, names: Sequence[str]) -> list[Describe
         at = DescribeTopicPartitionsRequest.Cursor(
             topic_name=cursor.topic_name, partition_index=cursor.partition_index
         )
-        # A request with names begins at the cursor's topic.
+        # A request with names must start with the cursor's topic.
         left = tuple(each for each in body.topics if each.name >= cursor.topic_name)
         body = DescribeTopicPartitionsRequest(topics=left, cursor=at)
 
 
 def _checked(client: KafkaClient, topics: Iterable[Any]) -> Iterable[Any]:
-    """Those that exist. Raises ApiError for one that may not be seen."""
+    """The topics that exist. Raises ApiError for one that this client must not see."""
     for each in topics:
         if each.error_code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION}:
             continue
@@ -152,7 +157,7 @@ def _partition(part: Any) -> DescribedPartition:
 
 
 async def _own_configs(client: KafkaClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What is set on each topic, by key."""
+    """The configuration set on each topic: value by key, by topic."""
     found: dict[str, dict[str, str]] = {}
     Resource = DescribeConfigsRequest.DescribeConfigsResource
     for first in range(0, len(names), TOPICS_PER_REQUEST):
@@ -162,7 +167,7 @@ async def _own_configs(client: KafkaClient, names: Sequence[str]) -> dict[str, d
         )
         answer = await client.ask(DescribeConfigsRequest(resources=resources), lowest=1)
         for each in answer.results:
-            # Who may not see a topic's configuration still sees the topic, as with Kafka's tool.
+            # Without the right to see a topic's configuration, the topic is still shown, as in Kafka's tool.
             if each.error_code == ErrorCode.NONE:
                 own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
                 set_on = {one.name: one.value or "" for one in each.configs if one.config_source == own}
@@ -173,8 +178,8 @@ async def _own_configs(client: KafkaClient, names: Sequence[str]) -> dict[str, d
 async def create_topics(
     client: KafkaClient, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> tuple[TopicResult, ...]:
-    """Creates topics; each result says for itself whether it was refused."""
-    # Before version 4 a default size could not be asked for.
+    """Creates topics; each result has its own error."""
+    # Before version 4 a request cannot ask for the default numbers.
     answer = await client.ask(
         CreateTopicsRequest(
             topics=tuple(map(_new_topic, topics)), timeout_ms=client.timeout_ms, validate_only=validate_only
@@ -201,7 +206,7 @@ def _new_topic(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
 
 
 def _result(answer: Any) -> TopicResult:
-    """A success may come with a remark where its error's text would be: so do brokers of ours."""
+    """A result. metaquorum's brokers may put a note about a success into the field of the error text."""
     error = ErrorCode.of(answer.error_code)
     text = answer.error_message or None
     done = error is ErrorCode.NONE
@@ -221,7 +226,7 @@ def _result(answer: Any) -> TopicResult:
 
 
 async def delete_topics(client: KafkaClient, names: Sequence[str]) -> tuple[TopicResult, ...]:
-    """Deletes topics by name; each result says for itself whether it was refused."""
+    """Deletes topics by name; each result has its own error."""
     if not names:
         return ()
     body = DeleteTopicsRequest(topic_names=tuple(names), timeout_ms=client.timeout_ms)
@@ -244,7 +249,7 @@ async def delete_topics(client: KafkaClient, names: Sequence[str]) -> tuple[Topi
 async def create_partitions(
     client: KafkaClient, topics: Sequence[TopicGrowth], *, validate_only: bool = False
 ) -> tuple[TopicResult, ...]:
-    """More partitions for topics that exist; each result says for itself whether it was refused."""
+    """Adds partitions to topics; each result has its own error."""
     Topic, Lists = (
         CreatePartitionsRequest.CreatePartitionsTopic,
         CreatePartitionsRequest.CreatePartitionsAssignment,

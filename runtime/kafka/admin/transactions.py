@@ -1,5 +1,9 @@
-"""Transactions and producers: what coordinators know, what leaders of partitions know, and where the two
-differ (KIP-664)."""
+"""Calls about transactions and producers: the coordinators' view, the partition leaders' view, and
+differences (KIP-664).
+
+Owns the rule by which a transaction hangs. Does not end a transaction that its coordinator still knows.
+Does not have groups (`groups`).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ STATES = (
     "PrepareEpochFence",
 )
 _TRANSACTION = 1
-"""The type of a coordinator's key."""
+"""The key type of transaction coordinators."""
 PLACES_PER_REQUEST = 500
 _WITH_DURATION = 1
 _TRIES = 5
@@ -45,8 +49,8 @@ class TransactionListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribedTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """`started_ms`: when the last transaction began; None: there was none. `places`: those that it has
-    written to and whose end is not marked yet."""
+    """A transactional id. `started_ms`: start of its last transaction, None if there was none. `places`:
+    partitions that the transaction wrote to and that have no end marker yet."""
 
     transactional_id: str
     producer_id: int
@@ -58,13 +62,13 @@ class DescribedTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has yet to end."""
+        """True if the transaction has not ended."""
         return self.state == "Ongoing" or self.state.startswith("Prepare")
 
 
 class PartitionProducer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the leader of a partition knows of a producer. `open_from`: where its transaction under way
-    begins; None: it has none. `coordinator_epoch` -1: it has not ended one here."""
+    """A producer's state at the leader of a partition. `open_from`: first offset of its open transaction,
+    None if it has none. `coordinator_epoch` -1: it has not ended a transaction here."""
 
     place: Place
     producer_id: int
@@ -82,7 +86,7 @@ async def list_transactions(
     producer_ids: Sequence[int] = (),
     longer_than_ms: int = -1,
 ) -> list[TransactionListing]:
-    """Every transactional id that a coordinator knows, by name."""
+    """All transactional ids that coordinators know, by name. The filters are those of ListTransactions."""
     body = ListTransactionsRequest(
         state_filters=tuple(states), producer_id_filters=tuple(producer_ids), duration_filter=longer_than_ms
     )
@@ -101,7 +105,7 @@ async def list_transactions(
 
 
 async def describe_transaction(client: KafkaClient, transactional_id: str) -> DescribedTransaction | None:
-    """A transaction as its coordinator knows it; None: it knows none of this name. Raises ApiError."""
+    """A transaction as its coordinator knows it; None if it does not know the id. Raises ApiError."""
     answer = await client.ask(
         DescribeTransactionsRequest(transactional_ids=(transactional_id,)),
         at=Coordinator(_TRANSACTION, transactional_id),
@@ -124,8 +128,8 @@ async def describe_transaction(client: KafkaClient, transactional_id: str) -> De
 async def describe_producers(
     client: KafkaClient, places: Iterable[Place], *, broker: int | None = None
 ) -> list[PartitionProducer]:
-    """The producers of partitions, as their leaders know them, or as the replicas on a broker do. Raises
-    ApiError for a partition that does not answer."""
+    """The producers of partitions, from their leaders, or from the replicas on `broker`. Raises ApiError for
+    a partition whose state is not available."""
     found: list[PartitionProducer] = []
     if broker is not None:
         led = {broker: list(places)}
@@ -172,8 +176,8 @@ def _producer(place: Place, state: Any) -> PartitionProducer:
 async def find_hanging(
     client: KafkaClient, places: Sequence[Place], *, broker: int | None, silent_since_ms: int
 ) -> list[PartitionProducer]:
-    """Transactions that are open at a partition, whose producer wrote nothing there since then, and which no
-    coordinator will end: it does not know the producer, or not that it wrote there."""
+    """Hanging transactions: open at a partition, without a record since `silent_since_ms`, and without a
+    coordinator that will end them, because it does not know the producer, or not that it wrote there."""
     producers = await describe_producers(client, places, broker=broker)
     suspects: dict[int, list[PartitionProducer]] = defaultdict(list)
     for each in producers:
@@ -190,7 +194,7 @@ async def find_hanging(
             description = await describe_transaction(client, known[producer_id])
             expected = () if description is None else description.places
         hanging += [each for each in opened if each.place not in expected]
-    # One that ended while coordinators were asked hangs no more.
+    # A transaction that ended during these queries does not hang.
     again = await describe_producers(client, sorted({each.place for each in hanging}), broker=broker)
     still = {(each.place, each.producer_id, each.open_from) for each in again}
     left = [each for each in hanging if (each.place, each.producer_id, each.open_from) in still]
@@ -208,7 +212,7 @@ async def abort_transaction(
         producer_epoch=producer_epoch,
         transaction_result=False,
         topics=(topic,),
-        # A producer whose first transaction hangs has ended none: every coordinator's epoch is at least 0.
+        # -1 if the producer's first transaction hangs; the epoch of every coordinator is at least 0.
         coordinator_epoch=max(coordinator_epoch, 0),
     )
     code = ErrorCode.NONE

@@ -1,6 +1,8 @@
-"""A cluster of Kafka's protocol: whom to ask, what is asked again, and how often.
+"""A client of a cluster that speaks Kafka's protocol: which node gets a request, what is retried, and how
+often.
 
-Owns the connections and the time limit of a call. What requests and answers mean is `runtime.kafka.admin`'s.
+Owns the connections and the time limit of a call. Does not know what requests and responses mean:
+`runtime.kafka.admin` does.
 
     async with KafkaClient("host:9092,host:9093", timeout_ms=10_000) as client:
         answer = await client.ask(ListGroupsRequest())                     # any broker
@@ -9,11 +11,11 @@ Owns the connections and the time limit of a call. What requests and answers mea
         nodes = await client.brokers()                                     # the live brokers, by id
         client.refuse(answer.error_code, answer.error_message)             # raises ApiError for a code
 
-`ask` gives the body of the answer, in the highest version that both sides have. It raises ApiError for an
+`ask` returns the body of the response, in the highest version that both sides have. It raises ApiError for an
 API that the node does not have, EncodeError for a body that the version cannot carry, and ClientError, in one
-line, when no one answers in time or a node does not take our login or TLS. Codes in answers are the caller's
-to judge; only where every code of an answer is one of `ASK_AGAIN`, the request is repeated within the time.
-After a ClientError, or a retry, a change may have been made already.
+line, if no node responds in time or a node refuses this client's login or TLS. The caller judges error codes
+in responses; `ask` only repeats a request, within the time limit, if all codes of a response are the same one
+of `ASK_AGAIN`. After a ClientError, or a retry, a change may have been made already.
 """
 
 from __future__ import annotations
@@ -54,18 +56,18 @@ ASK_AGAIN = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Refusals that time, or another node, cures."""
+"""Error codes after which a retry, maybe at another node, can succeed."""
 
 
 class Coordinator(msgspec.Struct, frozen=True):
-    """The broker that coordinates a key; `key_type` 0: a group's id, 1: a transactional id."""
+    """The coordinator of a key; `key_type` 0: a group id, 1: a transactional id."""
 
     key_type: int
     key: str
 
 
 class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker, where this client reaches it."""
+    """A broker, with the address for this client."""
 
     node_id: int
     host: str
@@ -74,7 +76,7 @@ class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KafkaClient:
-    """See the module. `timeout_ms` bounds one call with all its retries. Raises ConfigError for files of TLS
+    """See the module. `timeout_ms` bounds one call with all its retries. Raises ConfigError for TLS files
     that cannot be read."""
 
     asks_brokers = True
@@ -106,7 +108,7 @@ class KafkaClient:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        # The transports tell the loop in its next turn.
+        # Transports report the end of their connections in the next turn of the loop.
         await asyncio.sleep(0)
 
     @staticmethod
@@ -116,7 +118,7 @@ class KafkaClient:
             raise ApiError(ErrorCode.of(code), message or "refused")
 
     async def brokers(self) -> dict[int, LiveBroker]:
-        """The live brokers, by id, where this client reaches them."""
+        """The live brokers by id, with the addresses for this client."""
         answer = await self.ask(MetadataRequest(topics=()))
         return {
             each.node_id: LiveBroker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
@@ -124,8 +126,8 @@ class KafkaClient:
         }
 
     async def version(self, api: str) -> int | None:
-        """The highest version of an API that the node which is asked and this program have; None: it does not
-        have it."""
+        """The highest version of an API that the current node and this program have; None if the node
+        does not have the API."""
 
         async def look(connection: NodeConnection, _: float) -> int | None:
             try:
@@ -138,8 +140,8 @@ class KafkaClient:
     async def ask(
         self, body: Any, *, at: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
     ) -> Any:
-        """The answer to a request. `at`: the broker with this id, or a coordinator; None: any broker. The
-        version is the highest one between `lowest` and `highest`."""
+        """The body of the response to a request. `at`: a broker's id, or a coordinator; None: any broker. The
+        version is the highest possible one between `lowest` and `highest`."""
         name = type(body).__name__.removesuffix("Request")
 
         async def send(connection: NodeConnection, timeout_s: float) -> Any:
@@ -149,7 +151,8 @@ class KafkaClient:
         return await self._asked(send, at)
 
     async def ask_every_broker(self, body: Any, what: str, *, lowest: int = 0) -> list[tuple[int, Any]]:
-        """The id and the answer of each live broker. Raises ApiError for one that does not tell `what`."""
+        """The id and the response of each live broker. Raises ApiError if one refuses; `what` is what it
+        does not list."""
         found = []
         for broker in await self.brokers():
             answer = await self.ask(body, at=broker, lowest=lowest)
@@ -160,14 +163,15 @@ class KafkaClient:
     async def _asked(
         self, use: Callable[[NodeConnection, float], Awaitable[Any]], at: int | Coordinator | None
     ) -> Any:
-        """What `use` makes of a connection, again while time or another node may cure what it met."""
+        """The result of `use` with a connection; repeats it, maybe at another node, while a retry can
+        succeed."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_ms / 1000
         backoff = Backoff(RETRY, self._rng)
         problem = ""
         refused: Any = None
         while (left_s := deadline - loop.time()) > 0:
-            # A node that is silent leaves time for another one.
+            # An unresponsive node must leave time for another.
             attempt_s = min(left_s, self.timeout_ms / 2000)
             address = self._current
             try:
@@ -184,7 +188,7 @@ class KafkaClient:
             except (TlsFailed, LoginRefused) as error:
                 raise ClientError(f"{_text(address)}: {error}") from error
             except (ConnectionFailed, TimeoutError) as error:
-                # The deadline cuts the last attempt short: its silence says less than what was met before.
+                # The deadline cuts the last attempt short: the earlier problem is the better reason.
                 if not (problem and isinstance(error, TimeoutError) and attempt_s == left_s):
                     problem, refused = f"{_text(address)}: {str(error) or 'no answer'}", None
                 self._forget(address)
@@ -217,7 +221,7 @@ class KafkaClient:
         return self._nodes[at]
 
     async def _learn(self, timeout_s: float) -> int:
-        """Asks where the brokers are; the controller's id, as far as the node knows it."""
+        """Queries the addresses of the brokers; returns the controller's id, as the node knows it."""
         connection = await self._connection(self._current, timeout_s)
         answer = (await connection.ask(MetadataRequest(topics=()), timeout_s=timeout_s)).body
         self._nodes = {each.node_id: (each.host, each.port) for each in answer.brokers}
@@ -238,7 +242,7 @@ class KafkaClient:
         return found.host, found.port
 
     async def _follow(self, code: ErrorCode | None, timeout_s: float) -> None:
-        """After a refusal: the controller, or the next node."""
+        """Chooses the next node after a refusal: the controller, or the next of the bootstrap list."""
         if code is ErrorCode.NOT_CONTROLLER:
             controller_id = await self._learn(timeout_s)
             if controller_id in self._nodes and self._nodes[controller_id] != self._current:
@@ -248,7 +252,7 @@ class KafkaClient:
             self._current = self._after(self._current)
 
     def _after(self, address: Address) -> Address:
-        """The next address of the bootstrap list; from another one, the first."""
+        """The next address of the bootstrap list; after an address that is not in it, the first."""
         if address not in self._bootstrap:
             return self._bootstrap[0]
         return self._bootstrap[(self._bootstrap.index(address) + 1) % len(self._bootstrap)]
@@ -281,8 +285,7 @@ class KafkaClient:
 
 
 def common_refusal(answer: Any) -> ErrorCode | None:
-    """The code that a whole answer has, or every part of it; None where parts differ, or nothing was
-    refused."""
+    """The error code of the whole response, or of all its parts; None if parts differ or any succeeded."""
     common = None
     for code in _codes(answer):
         if not code or common not in (None, code):
@@ -292,7 +295,7 @@ def common_refusal(answer: Any) -> ErrorCode | None:
 
 
 def _codes(value: Any) -> Iterator[int]:
-    """The codes of the innermost parts; what was refused as a whole is one part."""
+    """The error codes of the innermost parts; a part that was refused as a whole has one."""
     if isinstance(value, tuple):
         for each in value:
             yield from _codes(each)
@@ -311,12 +314,12 @@ def _codes(value: Any) -> Iterator[int]:
 
 
 def _names_nobody(answer: Any) -> bool:
-    """A broker that is fenced answers Metadata so."""
+    """True for a Metadata response without brokers, as a fenced broker sends it."""
     return type(answer).__name__ == "MetadataResponse" and not answer.brokers
 
 
 def client_context(security: ClientSecurity) -> ssl.SSLContext | None:
-    """TLS towards nodes; None: plain text. Raises ConfigError."""
+    """The TLS context for connections to nodes; None for plain text. Raises ConfigError."""
     if security.tls is None:
         return None
     context = TlsMaterial.load(security.tls).client_context()

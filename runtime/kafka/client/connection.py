@@ -1,8 +1,8 @@
-"""One connection to a node of Kafka's protocol: opened with ApiVersions, then requests and their answers.
+"""One connection to a node of Kafka's protocol: opened with ApiVersions, then requests and their responses.
 
-Owns the socket, the bounds and the times: how large an answer may be, how many requests are under way, how
-long each step may take. A request that is not answered in time ends the connection, because a late answer
-would otherwise hold up the next one.
+Owns the socket, the limits and the times: the size of a response, the number of requests in progress, the
+duration of each step. A request without a response in time closes the connection, because a late response
+would hold up the next one. Does not choose a node and does not retry: `cluster` does.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from metaquorum.wire.apis import API_VERSIONS
 from metaquorum.wire.codec import Response
 
 REQUESTS_MAX = 5
-"""Requests of one connection that are not answered; more wait for their turn."""
+"""The most requests without a response on one connection; more wait for their turn."""
 
 LOGIN_AGAIN = 0.85
-"""The share of a session's lifetime after which a login is due again (Kafka's clients: 0.85 to 0.95)."""
+"""The fraction of a session's lifetime after which to log in again (Kafka's clients: 0.85 to 0.95)."""
 
 LOGIN_AGAIN_MIN_S = 1.1
-"""A node takes no second login within a second."""
+"""A node accepts no second login within one second."""
 
 LOOK_S = 2.0
-"""How long a look at a node may take that closed the connection at once."""
+"""The time limit of the check whether a node that closed the connection at once expects TLS."""
 
 SPEAKS_TLS = (
     "it speaks TLS, and we do not: set security.protocol (--command-config, or a node's listener map)"
@@ -39,11 +39,12 @@ SPEAKS_TLS = (
 SPEAKS_NO_TLS = "it does not speak TLS: change security.protocol (--command-config, or a node's listener map)"
 WANTS_CERTIFICATE = "it requires a client certificate: set ssl.keystore.location"
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
-"""How an alert and a handshake begin; as a frame's length it would be above 300 MB."""
+"""The first bytes of a TLS alert and handshake; as the length of a frame they would mean over 300 MB."""
 
 
 class WaitsForAnswer(Protocol):
-    """Who waits for an answer, or for the end of the connection: a future, or what is called at once."""
+    """Receives a response, or the error that ends the connection: a future, or an object that acts at
+    once."""
 
     def done(self) -> bool: ...
 
@@ -53,7 +54,7 @@ class WaitsForAnswer(Protocol):
 
 
 class NodeConnection:
-    """An open connection; make one with `connect`."""
+    """An open connection; `connect` creates one."""
 
     def __init__(self, protocol: _Protocol, exchange: PendingRequests) -> None:
         self._protocol = protocol
@@ -69,12 +70,12 @@ class NodeConnection:
 
     @property
     def login_is_due(self) -> bool:
-        """Whether the session ends soon, so that only a login may be next."""
+        """True if the session ends soon: the next request must be a login."""
         return self._login_due_s is not None and asyncio.get_running_loop().time() >= self._login_due_s
 
     @contextlib.contextmanager
     def login(self) -> Iterator[None]:
-        """`ask` waits meanwhile: a node takes nothing else during a login, which therefore uses `begin`."""
+        """`ask` waits within this context: a node accepts nothing else during a login, which uses `begin`."""
         self._no_login.clear()
         try:
             yield
@@ -82,7 +83,7 @@ class NodeConnection:
             self._no_login.set()
 
     def session_lasts(self, lifetime_ms: int) -> None:
-        """After a login; 0: without an end."""
+        """Call it after a login with the session's lifetime; 0: it does not expire."""
         self._login_due_s = None
         if lifetime_ms > 0:
             wait_s = max(LOGIN_AGAIN * lifetime_ms / 1000, LOGIN_AGAIN_MIN_S)
@@ -93,7 +94,7 @@ class NodeConnection:
         return self._exchange.version(api, lowest, highest)
 
     async def ask(self, body: Any, *, version: int | None = None, timeout_s: float) -> Response:
-        """The answer to a request; `version` None: the highest that both sides have. Records in it are
+        """The response to a request; `version` None: the highest that both sides have. Records in it are
         memoryviews of the frame.
 
         Raises EncodeError for a body that the version cannot carry, ConnectionFailed, or TimeoutError, after
@@ -111,23 +112,24 @@ class NodeConnection:
             raise
 
     def begin(self, body: Any, *, version: int) -> asyncio.Future[Response]:
-        """As `ask`, for a caller that has the connection to itself and watches the time.
+        """Like `ask`, for the only user of the connection, which has its own timeout.
 
-        Raises EncodeError, ConnectionFailed; the future may bring the latter, too.
+        Raises EncodeError or ConnectionFailed; the future may raise the latter too.
         """
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self.tell(body, version=version, to=future)
         return future
 
     def tell(self, body: Any, *, version: int, to: WaitsForAnswer) -> None:
-        """As `begin`, for a caller that is told at once: a future would cost it a turn of the loop."""
+        """Like `begin`, but passes the response to `to` at once: a future would take another turn of the
+        loop."""
         if self._protocol.ended is not None:
             raise self._protocol.ended
         self._protocol.send(self._exchange.request(body, version), to)
 
     @property
     def has_room(self) -> bool:
-        """Whether `tell` may be used beside `ask`: the next request need not wait for its turn."""
+        """True if `tell` may be used besides `ask`: the next request need not wait for its turn."""
         protocol = self._protocol
         return (
             protocol.ended is None
@@ -137,7 +139,7 @@ class NodeConnection:
         )
 
     def close(self, reason: str = "the connection was closed here") -> None:
-        """Ends the connection; requests without an answer end with ConnectionFailed."""
+        """Closes the connection; requests without a response end with ConnectionFailed."""
         self._protocol.end(ConnectionFailed(reason))
 
 
@@ -151,9 +153,9 @@ async def connect(
     timeout_s: float,
     looks_for_tls: bool = True,
 ) -> NodeConnection:
-    """A connection whose versions are settled. `looks_for_tls`: a node that closes a plain connection at once
-    is tried with TLS, for the reason. Raises ConnectionFailed, in one line without the address, or
-    TimeoutError."""
+    """Opens a connection and determines its versions. `looks_for_tls`: if a node closes a plain connection at
+    once, checks whether it expects TLS, for the error text. Raises ConnectionFailed, in one line without the
+    address, or TimeoutError."""
     exchange = PendingRequests(client_id)
     async with asyncio.timeout(timeout_s):
         protocol = await _open(host, port, tls, exchange, answer_max_bytes)
@@ -162,7 +164,7 @@ async def connect(
             await _settle_versions(connection, exchange, timeout_s)
         except ConnectionFailed as error:
             connection.close()
-            # A node that expects TLS may close without a word.
+            # A node that expects TLS may close the connection without a response.
             wrong_tls = looks_for_tls and tls is None and not isinstance(error, TlsFailed)
             if wrong_tls and await _speaks_tls(host, port):
                 raise TlsFailed(SPEAKS_TLS) from error
@@ -174,7 +176,7 @@ async def connect(
 
 
 async def _speaks_tls(host: str, port: int) -> bool:
-    """Whether a handshake gets as far as a certificate."""
+    """True if a handshake gets as far as a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -219,8 +221,8 @@ def _tls_problem(error: Exception) -> TlsFailed:
 
 
 async def _settle_versions(connection: NodeConnection, exchange: PendingRequests, timeout_s: float) -> None:
-    """Asks for the node's versions. A node that lacks ours answers in version 0 with those that it has
-    (KIP-511)."""
+    """Queries the node's versions. A node that does not have this version of ApiVersions responds in version
+    0 with those that it has (KIP-511)."""
     version = exchange.version("ApiVersions")
     while True:
         asked = exchange.api_versions(version)
@@ -236,7 +238,7 @@ async def _settle_versions(connection: NodeConnection, exchange: PendingRequests
 
 
 class _Protocol(asyncio.BufferedProtocol):
-    """The transport's side. `ended`: why nothing can be asked any more."""
+    """The asyncio protocol of the transport. `ended`: why the connection is closed; None while it is open."""
 
     def __init__(self, exchange: PendingRequests, answer_max_bytes: int, *, is_tls: bool) -> None:
         self._exchange = exchange
@@ -250,7 +252,7 @@ class _Protocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
 
     def __len__(self) -> int:
-        """Requests without an answer."""
+        """Number of requests without a response."""
         return len(self._waiting)
 
     def send(self, chunks: list[Any], waiting: WaitsForAnswer) -> None:

@@ -1,6 +1,8 @@
-"""The active controller, asked in Kafka's protocol without a broker, for administration while none answers.
+"""A client of the active controller in Kafka's protocol, without a broker, for administration while no broker
+runs.
 
-Owns the way of a request, over gRPC to whichever controller leads. What it answers is `forwarded.direct`'s.
+Owns the way of a request: over gRPC to the controller that leads. Does not know which APIs controllers
+answer: `forwarded.direct` does.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from metaquorum.wire.codec import RequestHeader
 
 
 class ControllersClient(KafkaClient):
-    """`bootstrap` names controllers. What only brokers answer raises ApiError; all else is as KafkaClient's.
-    The principal is that of the certificate in `tls`."""
+    """A KafkaClient for controllers. `bootstrap` has their addresses. Requests that only brokers answer raise
+    ApiError. The principal is that of the certificate in `tls`."""
 
     asks_brokers = False
 
@@ -53,7 +55,7 @@ class ControllersClient(KafkaClient):
         return await self._send(name, body, version)
 
     async def _known(self) -> PendingRequests:
-        """The versions that the active controller has: those of the first answer hold for all."""
+        """The versions of the active controller, from the first response."""
         if self._versions is None:
             versions = PendingRequests(CLIENT_ID)
             asked = versions.api_versions(_OLDEST)
@@ -77,4 +79,4 @@ class ControllersClient(KafkaClient):
 
 
 _OLDEST = 3
-"""The version of ApiVersions that every controller has which answers this way."""
+"""A version of ApiVersions that every controller has that answers Kafka's protocol over gRPC."""

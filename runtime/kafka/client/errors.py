@@ -1,19 +1,23 @@
-"""Why a node of Kafka's protocol gave no usable answer, in one line each."""
+"""Why a node of Kafka's protocol gave no usable response, in one line each.
+
+Owns these classes. Does not have the error codes in responses (`metadata.errors`) or the error of a whole
+call (`runtime.client.admin`).
+"""
 
 from __future__ import annotations
 
 
 class ConnectionFailed(ConnectionError):
-    """There is no connection (any more); whether a request was carried out is unknown."""
+    """The connection could not be opened, or has closed; whether a request was carried out is unknown."""
 
 
 class TlsFailed(ConnectionFailed):
-    """The two sides do not agree on TLS: a matter of configuration, which no retry mends."""
+    """The two sides do not agree on TLS: an error in the configuration, so that retries are useless."""
 
 
 class LoginRefused(ConnectionFailed):
-    """The node does not take the login: a matter of configuration, which no retry mends."""
+    """The node refused the login: an error in the configuration, so that retries are useless."""
 
 
 class UnsupportedVersion(ConnectionFailed):
-    """The node does not have an API in a version that this program speaks."""
+    """The node does not have an API in a version that this program has."""

@@ -1,7 +1,8 @@
-"""Requests and answers of one connection, without input or output: versions, correlation, order.
+"""Requests and responses of one connection, without input or output: versions, correlation, order.
 
-Owns which version each API is asked in, and which request an answer belongs to. A node answers in the order
-of the requests; anything else is not a node of Kafka's protocol.
+Owns the version of each request, and which request a response belongs to. Knows no socket and no timeout:
+`connection` does. A node responds in the order of the requests; anything else is not a node of Kafka's
+protocol.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class _Sent(NamedTuple):
 
 
 def api_of(body: Any) -> int:
-    """The key of the API that a request's body belongs to."""
+    """The API key of a request's body."""
     return API_BY_NAME[type(body).__name__.removesuffix("Request")].key
 
 
 class PendingRequests:
-    """`client_id` names this program in the node's log. Before `settle_versions` only ApiVersions can be
-    sent."""
+    """Requests without a response, in order. `client_id` names this program in the node's log. Before
+    `settle_versions` only ApiVersions can be sent."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -47,24 +48,25 @@ class PendingRequests:
         self._offered: dict[int, range] = {API_VERSIONS: range(4)}
 
     def __len__(self) -> int:
-        """Requests that are not answered."""
+        """Number of requests without a response."""
         return len(self._sent)
 
     def api_versions(self, version: int) -> ApiVersionsRequest:
-        """The request that begins a connection (KIP-35, KIP-511)."""
+        """The first request of a connection (KIP-35, KIP-511)."""
         if version < 3:
             return ApiVersionsRequest()
         name, release = _SOFTWARE
         return ApiVersionsRequest(client_software_name=name, client_software_version=release)
 
     def settle_versions(self, answer: ApiVersionsResponse) -> None:
-        """From now on requests go in versions that the node and the table both have."""
+        """From now on, requests have versions that both the node and the table have."""
         self._offered = {
             each.api_key: range(each.min_version, each.max_version + 1) for each in answer.api_keys
         }
 
     def version(self, api: str, lowest: int = 0, highest: int = 2**15 - 1) -> int:
-        """The highest version of an API between these two that both sides have. Raises UnsupportedVersion."""
+        """The highest version of an API between `lowest` and `highest` that both sides have. Raises
+        UnsupportedVersion."""
         ours = APIS[API_BY_NAME[api].key]
         theirs = self._offered.get(ours.key)
         if theirs is None:
@@ -78,7 +80,7 @@ class PendingRequests:
         return found
 
     def request(self, body: Any, version: int) -> list[Buffer]:
-        """The chunks of a request with its length, ready to be sent. Raises EncodeError."""
+        """The chunks of a request's frame, with its length, to be sent now. Raises EncodeError."""
         api_key = api_of(body)
         correlation_id = self._next_correlation_id
         header = codec.RequestHeader(api_key, version, correlation_id, self._client_id)
@@ -88,8 +90,8 @@ class PendingRequests:
         return [_LENGTH.pack(sum(map(len, chunks))), *chunks]
 
     def answer(self, frame: Buffer) -> codec.Response:
-        """The answer in a frame, which is that to the oldest request. Raises ConnectionFailed: the stream
-        cannot be read on."""
+        """The response in a frame, which belongs to the oldest request. Raises ConnectionFailed if it
+        does not: the stream is then unusable."""
         if not self._sent:
             raise ConnectionFailed("it sent something that no request asked for")
         expected = self._sent.popleft()
@@ -103,7 +105,7 @@ class PendingRequests:
             return codec.decode_response(expected.api_key, expected.version, frame)
         except DecodeError as error:
             if expected.api_key == API_VERSIONS and frame[4:6] == _REFUSED:
-                # Not everybody writes this answer in version 0.
+                # Some nodes do not write this response in version 0.
                 body = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION)
                 return codec.Response(0, expected.correlation_id, body, len(frame))
             raise ConnectionFailed(f"its answer to {name} cannot be read: {error}") from error

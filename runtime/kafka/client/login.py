@@ -1,4 +1,8 @@
-"""A login on a connection to a node (KIP-43, KIP-152): first the mechanism, then its tokens."""
+"""The login on a connection to a node (KIP-43, KIP-152): first the mechanism, then its tokens.
+
+Owns the order of the requests. Does not know what a token holds (`auth.proving`) or when a login is due
+(`connection`).
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ from metaquorum.wire.messages import SaslAuthenticateRequest, SaslHandshakeReque
 
 _NONCE_BYTES = 24
 _TOKENS_MAX = 8
-"""More than any mechanism sends."""
+"""The most tokens of a login; no mechanism sends as many."""
 
 
 async def log_in(connection: NodeConnection, credentials: Credentials, *, timeout_s: float) -> None:
-    """Logs in, before anything else is asked, or again before the session ends (KIP-368). Raises
-    LoginRefused, ConnectionFailed or TimeoutError; the connection is closed then."""
+    """Logs in, before the first request, or again before the session expires (KIP-368). Raises LoginRefused,
+    ConnectionFailed or TimeoutError; the connection is then closed."""
     try:
         async with asyncio.timeout(timeout_s):
             with connection.login():
@@ -31,7 +35,7 @@ async def log_in(connection: NodeConnection, credentials: Credentials, *, timeou
 
 
 async def _exchange(connection: NodeConnection, credentials: Credentials) -> int:
-    """How long the session lasts, in ms; 0: without an end."""
+    """Exchanges the messages; returns the session's lifetime in ms, 0 if it does not expire."""
     mechanism = credentials.mechanism
     answer: Any = (await connection.begin(SaslHandshakeRequest(mechanism=mechanism), version=1)).body
     if answer.error_code:

@@ -1,7 +1,8 @@
-"""How a client of Kafka's protocol proves who it is, out of a file with Kafka's client properties.
+"""How a client of Kafka's protocol authenticates, from a file with Kafka's client properties.
 
-Owns which of their keys count. Keys that do not begin with `security.`, `sasl.` or `ssl.` are of no use here
-and passed over, so that the same file serves Kafka's tools.
+Owns which of these keys have an effect. Does not know a node's configuration file: `runtime.config` does.
+Keys that do not begin with `security.`, `sasl.` or `ssl.` are ignored, so that the same file works with
+Kafka's tools.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ _NAMES = "ssl.endpoint.identification.algorithm"
 _STORES = ("ssl.keystore.location", "ssl.keystore.type", "ssl.truststore.location", "ssl.truststore.type")
 _KNOWN = frozenset({_PROTOCOL, _MECHANISM, _JAAS, _TOKEN_URL, _NAMES, *_STORES})
 _WITHOUT_EFFECT = ("ssl.truststore.password", "ssl.protocol", "ssl.enabled.protocols", "ssl.provider")
-"""A PEM file of certificates has no password, and TLS is 1.2 or later here."""
+"""Keys that are accepted and ignored: a PEM file of certificates has no password, and TLS is always 1.2 or
+later."""
 
 
 class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
-    """`tls` None: plain text. `login` None: none. `checks_names`: the node must be named as its certificate
-    says."""
+    """How to connect. `tls` None: plain text. `login` None: no login. `checks_names`: the host name must
+    match the node's certificate."""
 
     tls: TlsFiles | None = None
     login: Credentials | None = None
@@ -39,8 +41,9 @@ class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_client_security(path: Path) -> ClientSecurity:
-    """What a file says. Raises ConfigError, in one line that names the file and shows no secret."""
-    # It comes with all that a node is configured with: most commands are without a file.
+    """Reads a file of client properties. Raises ConfigError, in one line that names the file and contains no
+    secret."""
+    # Imported here because it loads the whole configuration of a node, and most commands have no such file.
     from metaquorum.runtime.config.load import read_properties
 
     try:
@@ -50,7 +53,7 @@ def load_client_security(path: Path) -> ClientSecurity:
 
 
 def client_security(pairs: Mapping[str, str]) -> ClientSecurity:
-    """What properties of a client say. Raises ConfigError."""
+    """The security settings in client properties. Raises ConfigError."""
     ours = {name: value.strip() for name, value in pairs.items() if name.startswith(_PREFIXES)}
     unknown = sorted(ours.keys() - _KNOWN - {*_WITHOUT_EFFECT})
     if unknown:

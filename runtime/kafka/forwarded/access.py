@@ -1,4 +1,8 @@
-"""Access control entries, SCRAM credentials and client quotas: what changes them."""
+"""CreateAcls, DeleteAcls, AlterUserScramCredentials and AlterClientQuotas.
+
+Owns the conversion of these requests to the controller's and of its results to responses. Does not describe
+settings (`describe`) and does not decide: `controller.settings` does.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ async def create_acls(body: CreateAclsRequest, call: Call) -> CreateAclsResponse
 
 
 def acl_filter(asked: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
-    """Which entries a request means; a null leaves a field open."""
+    """The filter in a request; null matches any value of a field."""
     return AclFilter(**from_message(asked, FILTER))
 
 

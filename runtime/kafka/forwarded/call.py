@@ -1,7 +1,9 @@
-"""One call of an API that the active controller answers: who calls, what is known, and how it is asked.
+"""One call of an API that the active controller answers: the caller, the node's state, and the way to the
+controller.
 
-Owns how the parts of a request meet their results. Handlers of this folder neither wait for anything but
-`Call.ask` nor read a clock by themselves: with an `ask` that refuses they make the refusal of their request.
+Owns how the parts of a request match their results. Does not know any API. Handlers of this folder must not
+wait for anything except `Call.ask`, and must not read a clock: with an `ask` that refuses, they produce the
+refusal of their request.
 """
 
 from __future__ import annotations
@@ -37,9 +39,10 @@ class Result(Protocol):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """`ask` gives the controller's answer or its refusal. `principal`, `address`, `by_token`: the client's,
-    `node_id` is the broker's that it asked. `image` is as this node has it, `static` what its file sets,
-    `token_hmac` the secret of a token (None: there are no tokens here), `wall_ms` the Unix time."""
+    """The context of a call. `ask` returns the controller's response or refusal. `principal`, `address` and
+    `by_token` are the client's, `node_id` is that of the broker that received the request. `image` is this
+    node's, `static` has the keys set in its file, `token_hmac` returns the secret of a token (None:
+    delegation tokens are disabled), and `wall_ms` is the Unix time."""
 
     version: int
     ask: Callable[[ControllerRequest], Awaitable[ControllerResponse | ApiError]]
@@ -53,7 +56,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     token_hmac: Callable[[str], bytes] | None = None
 
     async def answer(self, request: ControllerRequest, expected: type[Answer]) -> Answer | ApiError:
-        """The answer, which must be of the kind that the request asks for."""
+        """The controller's response or refusal; an unexpected type becomes ApiError UNKNOWN_SERVER_ERROR."""
         found = await self.ask(request)
         if isinstance(found, ApiError | expected):
             return found
@@ -62,17 +65,18 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Outcome = tuple[int, str | None]
-"""The code of one part and its text; no text for a success."""
+"""The error code of one part, and its text; None for a success."""
 
 
 class Parts(list[tuple[P, ApiError | None]]):
-    """The parts of a request in its order, each with the reason for which the controller is not asked."""
+    """The parts of a request in order, each with its refusal, or None if the controller decides."""
 
     def asked(self) -> list[P]:
         return [part for part, refusal in self if refusal is None]
 
     def settled(self, results: Sequence[R] | ApiError) -> Iterator[tuple[P, Outcome, R | None]]:
-        """Every part with its code, its text and its result. `results`: those of `asked`, in that order."""
+        """Every part with its outcome and its result. `results`: those of the parts in `asked`, in the same
+        order, or the refusal of all."""
         left = iter(() if isinstance(results, ApiError) else results)
         for part, refusal in self:
             error = results if refusal is None and isinstance(results, ApiError) else refusal
@@ -84,7 +88,7 @@ class Parts(list[tuple[P, ApiError | None]]):
 
 
 def once(parts: Iterable[P], key: Callable[[P], Hashable]) -> tuple[list[P], frozenset[Hashable]]:
-    """The first part with each key, and the keys that come more than once."""
+    """Returns the first part with each key, and the keys that occur more than once."""
     first: dict[Hashable, P] = {}
     found = list(parts)
     for part in found:
@@ -98,7 +102,7 @@ def invalid(text: str) -> ApiError:
 
 
 def by_name(pairs: Iterable[tuple[str, P]]) -> dict[str, list[P]]:
-    """What belongs to each topic, in the order in which topics come."""
+    """The parts by topic, in the order in which topics first occur."""
     found: dict[str, list[P]] = {}
     for name, part in pairs:
         found.setdefault(name, []).append(part)

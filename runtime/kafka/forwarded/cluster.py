@@ -1,4 +1,8 @@
-"""DescribeQuorum, UpdateFeatures and UnregisterBroker."""
+"""DescribeQuorum, UpdateFeatures and UnregisterBroker.
+
+Owns the conversion of these requests to the controller's and of its results to responses. Does not decide
+(`controller`) and does not answer DescribeCluster (`direct`).
+"""
 
 from __future__ import annotations
 
@@ -51,11 +55,11 @@ def _partition(
         )
 
     def states(replicas: Iterable[core.ReplicaStatus]) -> tuple[DescribeQuorumResponse.ReplicaState, ...]:
-        # The leader is where it is: as in Kafka it has fetched just now.
+        # The leader has its whole log: as in Kafka, its last fetch is now.
         return tuple(
             DescribeQuorumResponse.ReplicaState(
                 replica_id=each.node_id,
-                # Encoders refuse what a version lacks.
+                # Encoders refuse a field that the version does not have.
                 replica_directory_id=each.directory_id if call.version >= 2 else ZERO_ID,
                 log_end_offset=each.log_end_offset,
                 last_fetch_timestamp=_time(each, each.last_fetch_ms, quorum.leader_id, call),
@@ -93,7 +97,7 @@ def _nodes(quorum: core.DescribeQuorumResponse) -> Iterable[DescribeQuorumRespon
 
 async def update_features(body: UpdateFeaturesRequest, call: Call) -> UpdateFeaturesResponse:
     parts: Parts[FeatureUpdate] = Parts(_update(each, call.version) for each in body.feature_updates)
-    # From version 2 on all change or none does, and one code says why.
+    # From version 2 on, either all levels change or none, with one error code.
     is_whole = call.version >= 2
     results: tuple[SettingResult, ...] | ApiError = ()
     steps = (True, False) if is_whole and not body.validate_only else (body.validate_only,)

@@ -1,4 +1,9 @@
-"""IncrementalAlterConfigs and AlterConfigs: changes of the configurations of topics, brokers and clients."""
+"""IncrementalAlterConfigs and AlterConfigs: changes to the configurations of topics, brokers, groups and
+clients.
+
+Owns the conversion of these requests to the controller's and of its results to responses. Does not check
+values: `controller.settings` does. Does not describe configurations (`describe`).
+"""
 
 from __future__ import annotations
 
@@ -49,7 +54,7 @@ async def incremental_alter_configs(
 
 
 async def alter_configs(body: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
-    """What is not named goes back to its default."""
+    """Replaces configurations: keys that the request does not name return to their defaults."""
     outcomes = await _altered(body.resources, [_replacement(each) for each in body.resources], body, call)
     return AlterConfigsResponse(
         responses=tuple(
@@ -102,7 +107,7 @@ async def _altered(
         wanted = tuple(change for _, change in asked if isinstance(change, ConfigChange))
         answer = await call.answer(Change(changes=wanted, validate_only=body.validate_only), SettingsResponse)
         results = answer if isinstance(answer, ApiError) else answer.results
-    # As in `topics.create_topics`, a success may come with a remark.
+    # As in `topics.create_topics`, a success may have a note.
     return [
         (resource, outcome if result is None or outcome[0] else (outcome[0], result.note))
         for (resource, _), outcome, result in parts.settled(results)
@@ -110,8 +115,8 @@ async def _altered(
 
 
 def _refusal(change: ConfigChange, call: Call) -> ApiError | None:
-    """As in Kafka, a broker's configuration is changed through that broker, and what it reads from its file
-    only is not a change that can be made."""
+    """The refusal of a change, or None. As in Kafka, a broker's configuration is changed through that broker,
+    and keys that it only reads from its file cannot be changed."""
     if change.resource.resource_type != BROKER_RESOURCE:
         return None
     name = change.resource.name

@@ -1,6 +1,7 @@
-"""What a node tells of settings out of its image: entries, credentials and quotas, never a secret.
+"""Responses that describe settings from an image: entries, credentials and quotas, never a secret.
 
-Pure: the image is an argument.
+Owns the conversion of these requests to queries of the image. Pure: the image is an argument. Does not know
+which node answers or its file: a broker adds its own keys, and `direct` answers for the controller.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
 def describe_acls(body: DescribeAclsRequest, image: MetadataImage) -> DescribeAclsResponse:
-    """The entries that the filter means, by resource."""
+    """The entries that match the filter, by resource."""
     wanted = acl_filter(body)
     problem = filter_problem(wanted)
     if problem is not None:
@@ -73,7 +74,7 @@ def _resource(acl: Acl) -> tuple[int, str, int]:
 def describe_user_scram_credentials(
     body: DescribeUserScramCredentialsRequest, image: MetadataImage
 ) -> DescribeUserScramCredentialsResponse:
-    """Mechanisms and iterations of these users; of all, where the request names none (KIP-554)."""
+    """Mechanisms and iterations of these users; of all if the request names none (KIP-554)."""
     names = [each.name for each in body.users or ()]
     found = {each.user: each.iterations for each in describe_users(image, tuple(names))}
     Result = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
@@ -104,7 +105,7 @@ def describe_user_scram_credentials(
 def describe_client_quotas(
     body: DescribeClientQuotasRequest, image: MetadataImage
 ) -> DescribeClientQuotasResponse:
-    """The quotas of the entities that the components mean (KIP-546)."""
+    """The quotas of the entities that match the components (KIP-546)."""
     try:
         wanted = QuotaFilter(parts=_filter(body), strict=body.strict)
     except ApiError as error:
@@ -130,7 +131,8 @@ def describe_client_quotas(
 def describe_configs(
     body: DescribeConfigsRequest, version: int, image: MetadataImage
 ) -> DescribeConfigsResponse:
-    """As the active controller knows it: without brokers' files, and whichever brokers run."""
+    """The configurations as the active controller knows them: without the brokers' files, also for brokers
+    that do not run."""
     shown = ShownConfigs(version, body.include_synonyms, body.include_documentation)
 
     def found(resource: ConfigResource) -> tuple[ConfigEntry, ...] | ApiError:
@@ -165,8 +167,8 @@ def _config_refusal(resource: ConfigResource, image: MetadataImage) -> ApiError 
 def list_config_resources(
     body: ListConfigResourcesRequest, version: int, image: MetadataImage
 ) -> ListConfigResourcesResponse:
-    """The names of what has configurations, of these types or of all; version 0 asks for client metrics
-    (KIP-1000, KIP-1142)."""
+    """The names of resources that have configurations, of these types or of all; version 0 is about client
+    metrics (KIP-1000, KIP-1142)."""
     brokers = [str(broker_id) for broker_id in image.brokers]
     names = {CLIENT_METRICS_RESOURCE: _configured(image, CLIENT_METRICS_RESOURCE)}
     if version >= 1:
@@ -193,7 +195,7 @@ def _configured(image: MetadataImage, kind: int) -> list[str]:
 
 
 def _filter(body: DescribeClientQuotasRequest) -> tuple[tuple[str, str | EllipsisType | None], ...]:
-    """Raises ApiError for components that do not go together."""
+    """The filter in a request. Raises ApiError for components that exclude each other."""
     parts: dict[str, str | EllipsisType | None] = {}
     for each in body.components:
         kind = each.entity_type

@@ -1,7 +1,8 @@
-"""The APIs that the active controller answers to administrators who ask it without a broker (KIP-919).
+"""The APIs that the active controller answers to clients that send them without a broker (KIP-919).
 
-What brokers forward, and what Kafka's controllers tell of settings, feature levels and themselves.
-Each is answered as the leader of the quorum knows it; another controller refuses, and names the leader.
+Owns which these are: those that brokers forward, and those with which Kafka's controllers describe settings,
+feature levels and themselves. Responses are the leader's; another controller refuses and names the leader.
+Knows no listener: `controller.server` receives the frames.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _CONTROLLERS = 2
 
 
 class NotTheLeader(Exception):
-    """Another controller leads the quorum, or none does."""
+    """This controller is not the active one: another leads the quorum, or none."""
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(error)
@@ -44,7 +45,7 @@ class NotTheLeader(Exception):
 
 
 async def _quorum(call: Call) -> core.DescribeQuorumResponse:
-    """Raises NotTheLeader."""
+    """The state of the quorum. Raises NotTheLeader."""
     found = await call.answer(core.DescribeQuorumRequest(), core.DescribeQuorumResponse)
     if isinstance(found, ApiError):
         raise NotTheLeader(found)
@@ -63,7 +64,7 @@ async def _api_versions(body: ApiVersionsRequest, call: Call) -> ApiVersionsResp
 
 
 async def _describe_cluster(body: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
-    """The controllers, as endpoint type 2 asks for them."""
+    """The controllers (endpoint type 2)."""
     if body.endpoint_type != _CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -84,7 +85,7 @@ async def _describe_cluster(body: DescribeClusterRequest, call: Call) -> Describ
 def _endpoints(
     quorum: core.DescribeQuorumResponse, image: MetadataImage
 ) -> dict[int, NodeEndpoint | VoterEndpoint]:
-    """Where the voters are: as they registered, else as the quorum's records name them (KIP-853)."""
+    """The voters' addresses: from their registrations, otherwise from the voters record (KIP-853)."""
     found: dict[int, NodeEndpoint | VoterEndpoint] = {}
     for voter in quorum.voters:
         registered = image.controllers.get(voter.node_id)

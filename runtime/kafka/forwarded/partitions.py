@@ -1,4 +1,8 @@
-"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments."""
+"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments.
+
+Owns the conversion of these requests to the controller's and of its results to responses. Does not choose
+leaders or replicas (`controller.partitions`) and does not add partitions (`topics`).
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ def _elected(
     refusal: ApiError, named: tuple[tuple[str, int], ...] | None, version: int
 ) -> ElectLeadersResponse:
     parts = [(topic, index, refusal.code, refusal.message) for topic, index in named or ()]
-    # Version 0 has codes of partitions only.
+    # Version 0 only has error codes of partitions.
     code = refusal.code if version >= 1 else ErrorCode.NONE
     return ElectLeadersResponse(error_code=code, replica_election_results=_results(parts))
 

@@ -1,4 +1,8 @@
-"""Entries of configurations as DescribeConfigs writes them: types, read-only keys, the documents' words."""
+"""Configuration entries as DescribeConfigs returns them: types, read-only keys, documentation.
+
+Owns the fields of an entry in each version. Does not know which entries a resource has: `describe` finds
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ _UNKNOWN_TYPE = 0
 
 
 class ShownConfigs(msgspec.Struct, frozen=True):
-    """How the answer to one request is written. What a version has no field for is left at its default."""
+    """Builds the results of one response. Fields that the version does not have keep their defaults."""
 
     version: int
     synonyms: bool
@@ -41,7 +45,8 @@ class ShownConfigs(msgspec.Struct, frozen=True):
         asked: DescribeConfigsRequest.DescribeConfigsResource,
         found: Iterable[ConfigEntry] | ApiError,
     ) -> DescribeConfigsResponse.DescribeConfigsResult:
-        """`found`: all entries of the resource, of which the last one with a name holds, or its refusal."""
+        """The result of one resource. `found`: its entries, of which the last one with a name applies, or its
+        refusal."""
         result = DescribeConfigsResponse.DescribeConfigsResult
         kind, name = asked.resource_type, asked.resource_name
         if isinstance(found, ApiError):
@@ -92,7 +97,8 @@ def _type(resource_type: int, name: str) -> int:
 
 
 def _words(resource_type: int, name: str) -> str | None:
-    """What docs/configuration.md says of a key; of a topic's, what it says of the broker's key behind it."""
+    """The text of a key in docs/configuration.md; for a topic's or group's key, that of the broker's key
+    behind it."""
     names: tuple[str, ...] = (name,)
     if resource_type in (TOPIC_RESOURCE, GROUP_RESOURCE):
         key = key_of(resource_type, name)

@@ -1,6 +1,7 @@
 """The APIs that the active controller answers: versions, and the handler of each.
 
-A broker forwards them; what is not in this table is not forwarded.
+Owns which APIs brokers forward: those in this table and no others. Does not have what a controller only
+answers directly (`direct`), nor what brokers answer themselves.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from metaquorum.runtime.kafka.forwarded.call import Call
 from metaquorum.wire.apis import API_BY_NAME
 
 DEFAULT_TIMEOUT_MS = 30_000
-"""For requests that bring none."""
+"""The timeout of requests without one."""
 
 
 class Forwarded(msgspec.Struct, frozen=True):
-    """One API. `handle` makes the answer to a request's body. `strict_from`: the version from which on it is
-    refused over the quota of changes, which its clients understand then (KIP-599)."""
+    """One API. `handle` returns the response to a request's body. `strict_from`: from this version on,
+    requests over the quota of changes are refused, which older clients would not understand (KIP-599)."""
 
     min_version: int
     max_version: int
@@ -53,6 +54,6 @@ FORWARDED_BY_KEY = {API_BY_NAME[name].key: each for name, each in FORWARDED.item
 
 
 def timeout_ms(body: Any) -> int:
-    """How long a request may take; a client that says nothing, or nonsense, waits as long as by default."""
+    """The timeout of a request; the default if it has none, or one that is not positive."""
     asked = getattr(body, "timeout_ms", DEFAULT_TIMEOUT_MS)
     return asked if asked > 0 else DEFAULT_TIMEOUT_MS

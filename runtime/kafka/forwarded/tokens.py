@@ -1,4 +1,8 @@
-"""Delegation tokens (KIP-48): create, renew, expire and describe, for clients that authenticated."""
+"""Delegation tokens (KIP-48): create, renew, expire and describe, for clients that authenticated.
+
+Owns the conversion of these requests to the controller's, and which tokens a caller sees. Does not decide
+about a token (`controller.settings`) and does not authenticate with one (`auth.credentials`).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ _DISABLED = ApiError(
 
 
 def _may_ask(call: Call) -> bool:
-    """As in Kafka, who logged in with a token does not get another one."""
+    """True if the client may request tokens: as in Kafka, not if it logged in with one."""
     return call.principal != ANONYMOUS and not call.by_token
 
 
@@ -95,12 +99,13 @@ async def expire_delegation_token(
         core.ExpireTokenRequest(requester=call.principal, hmac=bytes(body.hmac), period_ms=period_ms), call
     )
     if code == ErrorCode.NONE and period_ms is None:
-        expiry_ms = body.expiry_time_period_ms  # as in Kafka: the token is gone, and has no time
+        expiry_ms = body.expiry_time_period_ms  # as in Kafka: the token no longer exists and has no expiry
     return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expiry_ms)
 
 
 async def _expiry(request: core.RenewTokenRequest | core.ExpireTokenRequest, call: Call) -> tuple[int, int]:
-    """The code, and the Unix time at which the token ends; a token that was removed has ended now."""
+    """The error code, and the Unix time in ms at which the token expires; for a token that was removed,
+    now."""
     answer: core.TokenExpiryResponse | ApiError = _NOT_ALLOWED
     if _may_ask(call):
         answer = await call.answer(request, core.TokenExpiryResponse)
@@ -113,7 +118,7 @@ async def _expiry(request: core.RenewTokenRequest | core.ExpireTokenRequest, cal
 async def describe_delegation_token(
     body: DescribeDelegationTokenRequest, call: Call
 ) -> DescribeDelegationTokenResponse:
-    """The tokens of these owners that the caller owns, asked for, or may renew."""
+    """The tokens of these owners that the caller owns, requested, or may renew."""
     read: ReadImageResponse | ApiError = _NOT_ALLOWED
     if _may_ask(call):
         read = await call.answer(ReadImageRequest(), ReadImageResponse)

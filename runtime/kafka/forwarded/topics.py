@@ -1,4 +1,8 @@
-"""CreateTopics, DeleteTopics and CreatePartitions."""
+"""CreateTopics, DeleteTopics and CreatePartitions.
+
+Owns the conversion of these requests to the controller's and of its results to responses. Does not place
+replicas (`controller.partitions`) and does not change configurations (`configs`).
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ async def create_topics(body: CreateTopicsRequest, call: Call) -> CreateTopicsRe
 
 
 def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> core.NewTopic | ApiError:
-    """The topic as the controllers know it, -1 being their default."""
+    """The topic in a request to the controller; -1 means the controller's default."""
     if topic.name == METADATA_TOPIC:
         return invalid(f"{topic.name} holds the cluster's metadata: choose another name")
     nameless = [each.name for each in topic.configs if each.value is None]
@@ -72,7 +76,8 @@ def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> core.NewTopic | Api
 async def _results(
     request: core.CreateTopicsRequest | core.DeleteTopicsRequest | Grow, call: Call
 ) -> tuple[tuple[core.TopicResult, ...] | ApiError, int]:
-    """A result for each topic, and how long the client has to wait, in ms. Without topics no one is asked."""
+    """Returns one result per topic, and how long the client must wait, in ms. Without topics, no request is
+    sent."""
     if not request.topics:
         return (), 0
     answer = await call.answer(request, core.TopicsResponse)
@@ -90,7 +95,7 @@ def _created(
     entries = describe_new_topic(call.image, dict(topic.configs), static=call.static)
     return CreateTopicsResponse.CreatableTopicResult(
         name=topic.name,
-        # A success has no text in Kafka, so clients do not look: ours shows what has no effect.
+        # A success has no text in Kafka; metaquorum's commands show this note about keys without effect.
         error_message=result.note,
         topic_id=result.topic_id or ZERO_ID,
         num_partitions=result.partitions,

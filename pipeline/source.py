@@ -17,7 +17,7 @@ nodes        all (default): every node's copy. one: a single history, from any o
 dialect      for type=damage: kraft, or a release such as 3.7: also reports what such a cluster does not write
 secrets      false (default): secrets are (redacted) in texts and null in binary columns. true: shown
 splitBytes   approximate size of a piece of a segment (default 32 MiB)
-onDamage     for a stream: fail (default) at damaged or missing records, and say where. skip: continue past them
+onDamage     for a stream: fail (default) at damaged or missing records, and say where. skip: continue past
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Who changed what, when and from where: a row for each batch that says its cause.
+"""The audit trail: which principal changed what, when and from where, one row per batch with a cause.
 
-Owns which things of a batch are named. A topic's partitions are told as the topic.
+Owns which entities of a batch are named; partitions of a topic count as the topic. Does not decode causes
+(`metadata.records.batch_cause` does) and knows no image; batches without a cause have no row.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.pipeline.intervals.moments import Moment, Row
 
 NAMED_MAX = 100
-"""Things of one batch that are named, at most; `records` counts all."""
+"""Most entities to name per batch; `records` counts all records."""
 
 
 def actor_of(cause: BatchCause | None) -> str | None:
@@ -35,7 +36,7 @@ class AuditTrail:
     def batch(
         self, cause: BatchCause, records: tuple[DecodedRecord, ...], moment: Moment, epoch: int
     ) -> None:
-        """A batch that is next, before it is applied; its first record says `cause`."""
+        """Takes a batch before it is applied. Its first record has `cause`."""
         named: dict[str, None] = {}
         new: dict[bytes, str] = {}
         for at in records[1:]:

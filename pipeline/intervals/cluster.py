@@ -1,9 +1,10 @@
-"""One cluster's log, replayed once, as rows of all tables that need a state.
+"""Replays one cluster's log once, and returns the rows of all tables that need a state.
 
-Owns the order in which the parts hear of a batch, and the resume point: the last batch boundary at or after a
-multiple of RESUME_EVERY before the log's end. Rows that ended before it are final; rows after it,
-and what is still open, are provisional: a later run begins at the resume point and says them again. So a
-tail of the log that was never committed, and is replaced later, leaves nothing behind.
+Owns the order in which the parts get a batch, and the resume point: the last batch boundary at or after a
+multiple of RESUME_EVERY before the log's end. Rows that ended before it are final. Rows after it, and those
+still open, are provisional: a later run starts at the resume point and writes them again, so an uncommitted
+tail of the log that is later replaced leaves nothing behind. Does not know what a change means for a table
+(`settle` and `tables` do), and no files or Spark.
 """
 
 from __future__ import annotations
@@ -59,18 +60,18 @@ _COULD_TURN_BACK = frozenset({BrokerRecord, ProducerIdsRecord, FeatureLevelRecor
 _UNKNOWN = frozenset({UnknownRecord, UnknownControlRecord})
 _CHANGES = {PartitionChangeRecord}
 RESUME_EVERY = 2_000
-"""Offsets between places where a later run can go on."""
+"""Offsets between places where a later run can continue."""
 COLUMN_RECORDS = 24
-"""From this many records on batches are replayed in columns, smaller ones record by record."""
+"""Batches with at least this many records are replayed in columns, smaller ones record by record."""
 
 
 class ClusterReplay:
-    """Feed it the log's batches in order, then ask for `final_rows` and `provisional_rows`.
+    """Give it the log's batches in order, then ask for `final_rows` and `provisional_rows`.
 
-    `log_end` is the offset at which the log ends: it places the resume point. Without `saved` (the bytes of
-    an earlier `saved_state`), or a `snapshot`, it begins with an empty image. A log that begins later than at
-    0, or continues after records that no one has, is said so with `begins`, and its state with `learn`: until
-    then only what a record tells by itself is told, and nothing is judged.
+    `log_end`: the offset at which the log ends, which determines the resume point. Without `saved` (the bytes
+    of an earlier `saved_state`) or a `snapshot`, it starts with an empty image. If the log begins after 0, or
+    continues after missing records, call `begins`, and `learn` with the state: until then there are only rows
+    for what a record says by itself, and nothing is judged.
     """
 
     def __init__(
@@ -92,10 +93,11 @@ class ClusterReplay:
         """The last batch, or the snapshot before the next one."""
         self._final: Taken | None = None
         self.saved_state: bytes | None = None
-        """What a later run continues from; None before the resume point, and where there is none."""
+        """State from which a later run continues; None before the resume point, and if
+        the image cannot be saved."""
         self.is_resumed = saved is not None
         self.resume_point = (0, -1)
-        """Offset at which a later run goes on, and epoch of the record before it; with `saved_state`."""
+        """Offset at which a later run continues, and epoch of the record before; valid with `saved_state`."""
         self._begins: int | None = None
         self._go_on(self._load(decode_state(saved)) if saved is not None else MetadataImage())
         if saved is None and snapshot is not None:
@@ -103,15 +105,15 @@ class ClusterReplay:
             self.learn(snapshot)
 
     def _go_on(self, image: MetadataImage) -> None:
-        """The next record applies to `image`."""
+        """From now on, records apply to `image`."""
         self._engine = Replayer(ReplayState(image), on_error=self._refuse)
         self._settling = Settling(self.told, self._engine, image.features.metadata_version)
         self._touched = self._settling.touched
         self._next_resume = _next_resume(image.provenance.offset)
 
     def begins(self, offset: int) -> None:
-        """The next record is that at `offset`. Nothing is known of the state there, and what was so where the
-        records before it end has ended, no one saw how."""
+        """The next record is at `offset`, where nothing is known of the state. If there were records before,
+        their open states end there, with an unknown end."""
         moment = self.moment.at(self.end_offset)
         if self.moment.offset or self.end_offset:
             self.told.lose(moment)
@@ -119,8 +121,8 @@ class ClusterReplay:
         self._go_on(MetadataImage().with_provenance(Provenance(offset, 0, 0)))
 
     def learn(self, image: MetadataImage, quorum: QuorumView | None = None) -> None:
-        """What the state is where the next record comes: `image` is that of a snapshot that ends there, and
-        `quorum` what its control records say."""
+        """Sets the state before the next record. `image`: of a snapshot that ends there. `quorum`:
+        from its control records."""
         provenance = image.provenance
         moment = self.moment = self.told.clock.moment(provenance.offset, provenance.timestamp_ms)
         self._note_begin(moment)
@@ -141,7 +143,7 @@ class ClusterReplay:
 
     @property
     def image(self) -> MetadataImage:
-        """The state that was reached, or what is known of it."""
+        """The present state, or what is known of it."""
         return self._engine.state().image
 
     @property
@@ -151,12 +153,12 @@ class ClusterReplay:
 
     @property
     def knows_state(self) -> bool:
-        """Whether the state is known, or only what records tell by themselves."""
+        """Whether the state is known, and not only what single records say."""
         return self._begins is None and self._coverage.is_known
 
     def batch(self, batch: RecordBatch, records: tuple[DecodedRecord, ...]) -> None:
-        """The next batch of the log and its records. One that does not start where the last ended is taken
-        all the same: the caller tells of the gap."""
+        """Takes the next batch of the log and its records. Also accepts a batch after a gap:
+        the caller reports the gap."""
         header, cause = batch.header, cause_in(records[0].record) if records else None
         last, moment = self.moment, self.told.clock.moment(header.base_offset, header.max_timestamp_ms)
         moment = self.moment = moment._replace(actor=actor_of(cause))
@@ -189,8 +191,8 @@ class ClusterReplay:
         self._note_resume(header.next_offset)
 
     def window(self, window: BatchWindow) -> int:
-        """The next batches of the log, of which all records change partitions, are idle or about brokers.
-        Takes so many of them as it says (`windows.Together`), and leaves the others."""
+        """Takes the next batches of the log, whose records all change partitions, are idle or about brokers.
+        Returns how many it took (see `Together` in `together.changes`)."""
         engine, told = self._engine, self.told
         first, last = window.batches[0].header, window.batches[-1].header
         if (
@@ -233,20 +235,20 @@ class ClusterReplay:
         return len(window.batches)
 
     def _until(self, window: BatchWindow, batch: int) -> int:
-        """Takes the batches before one that must be judged where it ends, or it by itself."""
+        """Takes the batches before one that must be judged at its end; if that one is first, only it."""
         if batch or (len(window.batches) > 1 and window.part(0, 1).records >= MIN_TOGETHER):
             return self.window(window.part(0, batch or 1))
         return NOT_THE_FIRST
 
     def _until_unusual(self, window: BatchWindow, changes: Places) -> int:
-        """The same where one of the changes cannot be replayed in columns."""
+        """Does the same if one of the changes cannot be replayed in columns."""
         usual = first_unusual(window, changes)
         if usual is None or len(window.batches) == 1:
             return 0
         return self.window(window.part(0, usual)) if usual else NOT_THE_FIRST
 
     def _take(self, window: BatchWindow, times: Times, others: Sequence[DecodedRecord]) -> None:
-        """Counts the batches, and applies all but changes of partitions."""
+        """Counts the batches, and applies everything except changes of partitions."""
         told, header = self.told, window.batches[-1].header
         told.clock, told.silence = times.clock, times.silence
         told.time_goes_on(times.moments[0])
@@ -263,11 +265,11 @@ class ClusterReplay:
         builder.timestamp_ms = header.max_timestamp_ms
 
     def _may_remember(self, offset: int) -> bool:
-        """Whether the resume point may be at `offset` or before."""
+        """Whether the resume point may be at or before `offset`."""
         return offset >= self._next_resume and _next_resume(offset) > self._log_end
 
     def _note_resume(self, offset: int) -> None:
-        """A batch ended at `offset`."""
+        """A batch ended at `offset`: maybe this is the resume point."""
         if offset >= self._next_resume and not self._touched.is_open:
             self._next_resume = _next_resume(self._engine.end_offset)
             if self._next_resume > self._log_end and self._coverage.is_known:
@@ -276,7 +278,7 @@ class ClusterReplay:
     def _apply_judged(
         self, batch: RecordBatch, records: tuple[DecodedRecord, ...], kinds: set[type], moment: Moment
     ) -> None:
-        """Applies a batch; one with a record that could turn something back is judged by itself."""
+        """Applies a batch. One with a record that could decrease a value is judged separately."""
         could_turn_back = not kinds.isdisjoint(_COULD_TURN_BACK) or (
             PartitionRecord in kinds and any(self._is_there_already(at.record) for at in records)
         )
@@ -309,15 +311,15 @@ class ClusterReplay:
             self._coverage.left_out()
 
     def final_rows(self) -> Taken:
-        """Rows that no later run will say otherwise, since the last call: those before the resume point.
-        They hold only if `saved_state` is there in the end; else all rows are provisional."""
+        """Rows since the last call that no later run changes: those before the resume point. They are only
+        valid if there is a `saved_state` in the end; otherwise all rows are provisional."""
         if self._final is None:
             return self.told.take()
         taken, self._final = self._final, {}
         return taken
 
     def provisional_rows(self) -> Taken:
-        """The rest, to be asked for once, at the log's end and after `final_rows`."""
+        """The remaining rows. Call it once, at the log's end and after `final_rows`."""
         if self._coverage.is_known:
             self._violations.finish(self._engine.state().image, self.moment)
         rows = self.told.take()
@@ -331,12 +333,12 @@ class ClusterReplay:
         return [(day * DAY_MS, row) for day, row in rows]
 
     def saved_here(self) -> bytes:
-        """What a replay needs to go on here. Raises StateError where the image cannot be said."""
+        """The state that a replay needs to continue here. Raises StateError if the image cannot be saved."""
         image = self._engine.state().image
         return saved_bytes(image, self.moment.offset, self.told.save(image.provenance.timestamp_ms))
 
     def _remember(self) -> None:
-        """The resume point is here, if its image can be said: else the next run starts over."""
+        """Sets the resume point here, if the image can be saved. Otherwise the next run starts over."""
         with suppress(StateError):
             self.saved_state = self.saved_here()
             provenance = self._engine.state().image.provenance

@@ -1,4 +1,8 @@
-"""The sums of a day about a cluster, broker or rack: added, subtracted, told as rows of `availability`."""
+"""The sums of a day for a cluster, broker or rack, and their rows of `availability`.
+
+Owns addition and subtraction of sums, and quantiles of durations. Knows no partitions or brokers and does not
+count; `tables.availability` does.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +33,14 @@ class DailySums(msgspec.Struct):
     failovers: int = 0
     failovers_open: int = 0
     durations: dict[int, int] = {}
-    """How many failovers that began on this day took so many milliseconds."""
+    """Milliseconds: number of failovers that began on this day and took this long."""
 
 
 _COUNTS = tuple(name for name in DailySums.__struct_fields__ if name != "durations")
 
 
 def difference_of(now: DailySums, before: DailySums) -> DailySums | None:
-    """What was counted from `before` to `now`; None for nothing."""
+    """What was counted between `before` and `now`; None if nothing."""
     more = DailySums(**{name: getattr(now, name) - getattr(before, name) for name in _COUNTS})
     counts = {at: n - before.durations.get(at, 0) for at, n in now.durations.items()}
     more.durations = {at: n for at, n in counts.items() if n}
@@ -44,7 +48,7 @@ def difference_of(now: DailySums, before: DailySums) -> DailySums | None:
 
 
 def add_sums(cell: DailySums, more: DailySums) -> None:
-    """Counts `more` in `cell` too."""
+    """Adds `more` to `cell`."""
     for name in _COUNTS:
         setattr(cell, name, getattr(cell, name) + getattr(more, name))
     for at, n in more.durations.items():
@@ -52,7 +56,7 @@ def add_sums(cell: DailySums, more: DailySums) -> None:
 
 
 def sums_row(scope: str, name: str, cell: DailySums, whole: DailySums) -> Row:
-    """A row of the table; `whole` are the cluster's sums of that day."""
+    """A row of the table. `whole`: the cluster's sums of that day."""
     return (
         *(scope, name, whole.observed_ms / 1000, whole.unobserved_ms / 1000, whole.off_ms / 1000),
         cell.partition_ms / 1000,
@@ -65,7 +69,7 @@ def sums_row(scope: str, name: str, cell: DailySums, whole: DailySums) -> Row:
 
 
 def quantile(counts: Mapping[int, int], share: float) -> float | None:
-    """The quantile of values with their counts, linear between neighbours; None without any."""
+    """The quantile of values with counts, linear between neighbors; None without values."""
     total = sum(counts.values())
     if not total:
         return None

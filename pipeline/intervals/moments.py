@@ -1,6 +1,7 @@
-"""When something happened: the log's offsets and times, and spans of time cut at midnight (UTC).
+"""Places and times in a log, and time spans split at midnight (UTC).
 
-Owns what to do with clocks that run backwards or are plainly wrong. Knows no records.
+Owns the handling of clocks that run backwards or are clearly wrong. Knows no records; how long
+silence may last is in `silence`.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import msgspec
 
 DAY_MS = 86_400_000
 MAX_TIME_MS = 253_402_300_799_999
-"""The end of the year 9999: later times, and times before 1970, are no times."""
+"""The end of the year 9999. Later times, and times before 1970, are invalid."""
 MAX_JUMP_MS = 3_660 * DAY_MS
-"""A step forward by more than ten years is taken for a wrong clock, and no time is counted for it."""
+"""A step forward of more than ten years counts as a wrong clock: no time passes."""
 LEAP_MS = 366 * DAY_MS
-"""A step forward of this length must be confirmed by the next batch."""
+"""A step forward of this length counts only after the next batch confirms it."""
 
 Row = tuple[Any, ...]
-"""A row of a table in the order of its columns, without `cluster` and `date`; times are Unix ms."""
+"""A row of a table in column order, without `cluster` and `date`. Times are Unix ms."""
 
 
 class Moment(NamedTuple):
-    """A place in a log. `time_ms` is the batch's timestamp, None where it has no usable one; `now_ms` never
-    runs backwards and serves to measure durations; `actor`: who or what caused the batch, if it says so."""
+    """A place in a log. `time_ms`: the batch's timestamp, None if it is invalid. `now_ms`: never runs
+    backwards, for durations. `actor`: the cause of the batch, if it has one."""
 
     offset: int
     time_ms: int | None
@@ -37,15 +38,15 @@ class Moment(NamedTuple):
 
 
 class BatchClock(msgspec.Struct):
-    """Turns batch timestamps into a time that never runs backwards. `now_ms` is -1 before the first. A step
-    ahead by LEAP_MS and more counts once the next batch confirms it (`leapt_ms` is the stamp that waits): one
-    batch that is stamped years ahead does not move the time."""
+    """Turns batch timestamps into a time that never runs backwards. `now_ms`: -1 before the first batch. A
+    step forward of at least LEAP_MS counts once the next batch confirms it (`leapt_ms`: the timestamp to
+    confirm): one batch with a timestamp years ahead does not move the time."""
 
     now_ms: int = -1
     leapt_ms: int = -1
 
     def moment(self, offset: int, timestamp_ms: int) -> Moment:
-        """The moment of a batch, the clock moved on to it."""
+        """The moment of a batch. Advances the clock to it."""
         if not 0 <= timestamp_ms <= MAX_TIME_MS:
             return Moment(offset, None, self.now_ms)
         step_ms = timestamp_ms - self.now_ms
@@ -60,12 +61,12 @@ class BatchClock(msgspec.Struct):
 
 
 def ms_of(time_ms: int | None) -> int:
-    """A time as columns have it: -1 for none."""
+    """A time as columns store it: -1 for None."""
     return -1 if time_ms is None else time_ms
 
 
 def days(start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
-    """(day, milliseconds of it) for every UTC day that the span touches; days are counted since 1970."""
+    """(day, milliseconds of it) for every UTC day in the span. Days are counted since 1970."""
     while start_ms < end_ms:
         day = start_ms // DAY_MS
         stop = min(end_ms, (day + 1) * DAY_MS)
@@ -74,7 +75,8 @@ def days(start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
 
 
 def tuples(value: Any) -> Any:
-    """The same value with tuples for lists, at every depth: what a decoder of saved state gives back."""
+    """The same value with tuples instead of lists at every depth, for what a
+    decoder of saved state returns."""
     if isinstance(value, list | tuple):
         return tuple(tuples(item) for item in value)
     return value

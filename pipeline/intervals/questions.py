@@ -1,8 +1,9 @@
-"""What of a batch must be judged: the rules of docs/invariants.md, asked about what the batch touched.
+"""Which invariants must be checked after a batch: those about entities that the batch touched.
 
-Owns the question. What is plainly sound is told from its own values, and only the rest is handed to the
-functions that `log check` asks too (`metadata.invariants_changes`): they alone say what is broken. A
-soundness told here too easily would hide something: tests hold both against each other.
+Owns the selection. What is clearly sound is decided from its own values, and only the rest goes to the
+functions that `log check` uses (`metadata.invariants_changes`). Must not decide that something is broken:
+only these functions do. A wrong decision for soundness would hide a violation; tests compare both ways.
+Rows are `tables.violations`'.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from metaquorum.metadata.invariants_changes import (
 )
 
 MAX_LISTS = 65_536
-"""The number of replica lists that are remembered as those of active brokers."""
+"""Number of replica lists to remember as those of active brokers."""
 
 
 @lru_cache(maxsize=65536)
@@ -44,7 +45,8 @@ def _lists_are_sound(replicas: tuple[int, ...], isr: tuple[int, ...], directorie
 
 
 def is_plainly_sound(partition: PartitionInfo) -> bool:
-    """True only if no rule is broken by a partition itself, whatever its brokers are. False says nothing."""
+    """True only if a partition by itself breaks no rule, whatever the state of its
+    brokers. False is no statement."""
     return (
         (partition.leader in partition.isr or partition.leader == NO_LEADER)
         and _lists_are_sound(partition.replicas, partition.isr, len(partition.directories))
@@ -65,7 +67,7 @@ def _rare_is_sound(partition: PartitionInfo) -> bool:
 
 
 def topic_is_plainly_sound(topics: TopicsBuilder, topic_id: bytes) -> bool:
-    """The same of a topic's name and the numbers of its partitions."""
+    """The same for a topic's name and the numbers of its partitions."""
     entry = topics.by_id.get(topic_id)
     if entry is None:
         return True
@@ -76,7 +78,7 @@ def topic_is_plainly_sound(topics: TopicsBuilder, topic_id: bytes) -> bool:
 
 
 def registration_is_new(before: BrokerRegistration | None, now: BrokerRegistration | None) -> bool:
-    """Whether a broker has values that something can be wrong with."""
+    """Whether a broker has new values that could break a rule."""
     if before is None or now is None:
         return True
     return (before.broker_id, before.epoch, before.directories, before.features) != (
@@ -88,7 +90,7 @@ def registration_is_new(before: BrokerRegistration | None, now: BrokerRegistrati
 
 
 class ActiveBrokers:
-    """Which brokers are there and active, and so which partitions are no warning."""
+    """The registered and the active brokers, and so the partitions without warnings."""
 
     def __init__(self) -> None:
         self.known: frozenset[int] = frozenset()
@@ -96,7 +98,7 @@ class ActiveBrokers:
         self._lists: dict[tuple[tuple[int, ...], tuple[int, ...]], bool] = {}
 
     def set(self, registrations: Mapping[int, BrokerRegistration]) -> None:
-        """After a batch that was about brokers."""
+        """Updates them after a batch about brokers."""
         known = frozenset(registrations)
         active = frozenset(at for at, registration in registrations.items() if registration.is_active)
         if (known, active) != (self.known, self.active):
@@ -104,7 +106,8 @@ class ActiveBrokers:
             self._lists.clear()
 
     def carry(self, partition: PartitionInfo) -> bool:
-        """True only if every replica is on a known broker, and the leader and the ISR on active ones."""
+        """True only if every replica is on a registered broker, and the leader and
+        the ISR are on active ones."""
         if partition.leader != NO_LEADER and partition.leader not in self.active:
             return False
         key = (partition.replicas, partition.isr)
@@ -118,7 +121,7 @@ class ActiveBrokers:
 
 
 class Question:
-    """What of one batch must be judged."""
+    """What must be checked after one batch."""
 
     def __init__(self) -> None:
         self.partitions: set[tuple[bytes, int]] = set()
@@ -127,11 +130,11 @@ class Question:
         self.brokers = False
         """Whether registrations, or what they must support, changed."""
         self.turned: set[int] = set()
-        """Brokers that are not active or not registered any more: their partitions are in question."""
+        """Brokers that are no longer active or registered: their partitions must be checked."""
         self.returned = False
-        """Whether a broker became active or known: what is wrong with partitions may have ended."""
+        """Whether a broker became active or registered: violations of partitions may have ended."""
         self.gone: set[str] = set()
-        """Paths of what was deleted: nothing can be wrong with it any more."""
+        """Paths of what was deleted: its violations have ended."""
 
     def __bool__(self) -> bool:
         asked = (self.partitions, self.topics, self.configs, self.turned, self.gone)
@@ -140,7 +143,7 @@ class Question:
     def broker(
         self, broker_id: int, before: BrokerRegistration | None, now: BrokerRegistration | None
     ) -> None:
-        """A broker's registration changed."""
+        """Notes a change of a broker's registration."""
         self.brokers = self.brokers or registration_is_new(before, now)
         was_active, is_active = before is not None and before.is_active, now is not None and now.is_active
         if (was_active and not is_active) or (before is not None and now is None):
@@ -149,11 +152,11 @@ class Question:
             self.returned = True
 
     def topic_settings(self, name: str) -> None:
-        """Whether a topic has settings that it should not have."""
+        """Notes a topic whose configuration must be checked."""
         self.configs.add(ConfigResource(TOPIC_RESOURCE, name))
 
     def ask_again(self, image: MetadataImage, open_paths: Collection[str]) -> None:
-        """Puts what is wrong with partitions in question again, if brokers came back."""
+        """Adds the known violations of partitions to the checks, if brokers returned."""
         if not self.returned:
             return
         for path in open_paths:
@@ -163,7 +166,7 @@ class Question:
                 self.partitions.add((topic_id, int(index)))
 
     def paths(self, image: MetadataImage, open_paths: Collection[str]) -> Iterator[str]:
-        """Paths of which `found` tells again what is wrong: all others stay as they were."""
+        """Paths for which `found` repeats all violations. Those of other paths have not changed."""
         yield from self.gone
         for resource in self.configs:
             yield f"config/topic/{resource.name}"
@@ -179,7 +182,7 @@ class Question:
             yield from (path for path in open_paths if path.startswith("broker/"))
 
     def found(self, image: MetadataImage) -> Iterator[Violation]:
-        """What is wrong with what is asked about."""
+        """The violations among what must be checked."""
         topics = image.topics
         rows = {row for key in self.partitions if (row := topics.row_of(*key)) >= 0}
         yield from topic_violations(topics, self.topics)

@@ -1,6 +1,7 @@
-"""Values that hold for a while: opened, replaced, ended, and told as rows.
+"""Values that hold for an interval: started, replaced, ended, and returned as rows.
 
-Owns the interval columns that end most tables. Knows no records.
+Owns the interval columns at the end of most tables. Knows no records and no table:
+`tables` has a class for each.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ V = TypeVar("V")
 
 
 class OpenValue(NamedTuple):
-    """A value that still holds. `known` is false for one that is older than the log."""
+    """A value that still holds. `known`: False if it is older than the log."""
 
     value: Row
     offset: int
@@ -25,14 +26,14 @@ class OpenValue(NamedTuple):
 
 
 class Memory(dict[K, V]):
-    """What was said last of each key. `missed` are the keys that `recall` was asked for in vain."""
+    """The last value of each key. `missed`: keys that `recall` did not find."""
 
     def __init__(self, known: Iterable[tuple[K, V]] = ()) -> None:
         super().__init__(known)
         self.missed: set[K] = set()
 
     def recall(self, key: K) -> V | None:
-        """The value; None where nothing was said."""
+        """The value; None if there is none."""
         if key not in self:
             self.missed.add(key)
             return None
@@ -40,8 +41,8 @@ class Memory(dict[K, V]):
 
 
 class Intervals(Generic[K]):
-    """The values of one table by key. A row is the value, what the end adds, the interval's columns, and who
-    made it so, unless nothing in the log could say that (`has_actors` is false)."""
+    """The values of one table by key. A row is the value, the columns of its end, the interval's columns, and
+    the actor, unless the log cannot name one (`has_actors` is false)."""
 
     def __init__(self, *, has_actors: bool = True) -> None:
         self._has_actors = has_actors
@@ -49,12 +50,12 @@ class Intervals(Generic[K]):
         self._closed: list[Row] = []
 
     def start(self, key: K, value: Row, moment: Moment, *, known: bool = True) -> None:
-        """`value` holds from now on; the key must have none."""
+        """`value` holds from now on. The key must have none."""
         self.open[key] = OpenValue(value, moment.offset, moment.time_ms, known, moment.actor)
 
     def end(self, key: K, moment: Moment, *ending: Any, known: bool = True) -> None:
-        """The key's value, if it has one, holds no longer; `ending` are the columns that tell of its end.
-        Without `known` no one saw the end: it is known to have held so long."""
+        """Ends the key's value, if it has one. `ending`: the columns of its end. Without `known`, the end was
+        not observed: the value is known to have held until then."""
         was = self.open.pop(key, None)
         if was is not None:
             self._closed.append(self._row(was, ending, moment.offset, moment.time_ms, known))
@@ -66,27 +67,28 @@ class Intervals(Generic[K]):
         return (*at.value, *ending, *interval, *((at.actor,) if self._has_actors else ()))
 
     def refine(self, key: K, value: Row) -> None:
-        """More is known of the value that holds; it began when it did."""
+        """Replaces the present value by a more detailed one, with the same start."""
         self.open[key] = self.open[key]._replace(value=value)
 
     def adopt(self, left: Intervals[K], below: int) -> None:
-        """What began below an offset is what `left` has of the same key: it knows how it began."""
+        """Values that began before an offset get those of `left` for the same keys,
+        which have the true start."""
         for key, at in list(self.open.items()):
             if at.offset < below:
                 self.open[key] = left.open[key]
 
     def lose(self, moment: Moment, ending: Callable[[K], Row] | None = None) -> None:
-        """No one saw what came after `moment`: everything ends there, unknown how."""
+        """Ends all values at `moment`, with an unknown end: the records after it are missing."""
         for key in list(self.open):
             self.end(key, moment, *(ending(key) if ending else ()), known=False)
 
     def take(self) -> list[Row]:
-        """Rows that have ended since the last call."""
+        """Rows that ended since the last call."""
         taken, self._closed = self._closed, []
         return taken
 
     def open_rows(self, ending: Callable[[K], Row] | None = None) -> list[Row]:
-        """Rows of what still holds; `ending` gives the columns before the interval's."""
+        """Rows of values that still hold. `ending`: gives the columns before the interval's."""
         return [
             self._row(at, ending(key) if ending else (), None, None, True) for key, at in self.open.items()
         ]

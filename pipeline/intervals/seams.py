@@ -1,8 +1,9 @@
-"""Where two replays of one log are joined: one that read all before, and one that began at a snapshot.
+"""Joins two replays of one log: one that read everything before, and one that began at a snapshot.
 
 Owns what must be equal for their later rows to be equal (the context), and what only the first one knows: how
-that which is open began, and what was counted before. A snapshot says neither. The two are compared at
-several places (posts) after the snapshot: what came shortly before it matters only for a while.
+open states began, and what was counted before. A snapshot has neither. Compares them at several places
+(posts) after the snapshot: records shortly before it only matter for a while. Does not replay (`stretch`
+does) and does not choose the snapshots (`pipeline.logs.spans`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES
 
 
 class _Ends(NamedTuple):
-    """The columns that the end of an interval tells, beside `to_...`; those that are `added` up, and those of
-    which the `longest` counts. All others are as the interval began."""
+    """The columns that the end of an interval sets, besides `to_...`; those to add up (`added`), and those of
+    which the `longest` counts. All others are set at the start."""
 
     told: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
@@ -43,8 +44,8 @@ JOINED = {
     "upgrades": _Ends(),
     "ids": _Ends((), ("processes",)),
 }
-"""The tables whose rows reach over seams. `coverage` ends none without a hole; where two replays agree, the
-same failovers are open."""
+"""The tables with rows that extend over seams. `coverage` ends no row without a hole. Where two replays
+agree, the same failovers are open."""
 _NOT_KEYS = ("from_offset", "found")
 
 
@@ -59,18 +60,18 @@ class Counted(msgspec.Struct, kw_only=True):
 
 
 class Post(msgspec.Struct, kw_only=True):
-    """The place before the batch at `offset`. `context` is empty where nothing can be joined."""
+    """The place before the batch at `offset`. `context` is empty if nothing can be joined there."""
 
     offset: int
     context: bytes
     counted: Counted
     opened: RowsByTable
-    """Rows of what is open, of the tables with columns that are added up."""
+    """Open rows of the tables with columns to add up."""
 
 
 def context_of(told: Trackers) -> bytes:
-    """A digest of all that later rows depend on, but for the image and how that which is open began; empty
-    where the state is unknown, or the cluster is off."""
+    """A digest of everything on which later rows depend, except the image and how open states began. Empty if
+    the state is unknown or the cluster is off."""
     sums, quorum = told.availability.context(), told.quorum.context()
     if sums is None or quorum is None or not told.coverage.is_known:
         return b""
@@ -85,7 +86,8 @@ def context_of(told: Trackers) -> bytes:
 
 
 def post_at(offset: int, told: Trackers, *, inside: bool) -> Post:
-    """How a replay that began at a snapshot is before the batch at `offset`; `inside`: in a transaction."""
+    """The state of a replay that began at a snapshot, before the batch at `offset`.
+    `inside`: in a transaction."""
     counted = Counted(
         coverage=told.coverage.counted(),
         quorum=told.quorum.counted(),
@@ -103,8 +105,8 @@ def post_at(offset: int, told: Trackers, *, inside: bool) -> Post:
 
 
 def adopt(told: Trackers, left: Trackers, post: Post, began_ms: int) -> None:
-    """What `told`, which began at a snapshot at `began_ms`, has open at its end is as `left`, which is at the
-    post, knows it from before. Raises KeyError where the two do not fit."""
+    """Completes the open states of `told`, which began at a snapshot at `began_ms`, with those of `left`,
+    which is at the post. Raises KeyError if they do not match."""
     below, counted = post.offset, post.counted
     told.coverage.adopt(left.coverage, counted.coverage)
     told.quorum.adopt(left.quorum, below, counted.quorum)
@@ -121,10 +123,10 @@ def adopt(told: Trackers, left: Trackers, post: Post, began_ms: int) -> None:
 
 
 class RowJoin:
-    """Gives rows that ended in a stretch the beginnings that the replay before knows."""
+    """Gives rows that ended in a stretch the starts that the earlier replay knows."""
 
     def __init__(self, left: RowsByTable, post: Post) -> None:
-        """`left`: what is open at the post."""
+        """`left`: open rows at the post."""
         self._below = post.offset
         self._left = {table: _by_key(table, left.get(table, ())) for table in JOINED}
         self._seen = {table: _by_key(table, post.opened.get(table, ())) for table in JOINED}
@@ -142,7 +144,7 @@ class RowJoin:
 
 
 def _joined(places: _Places, left: Row, row: Row, seen: Row | None) -> Row:
-    """The row as `left` began it; `seen` is what the stretch had counted of it at the post."""
+    """The row with the start of `left`. `seen`: what the stretch had counted of it at the post."""
     made = list(left)
     for at in places.told:
         made[at] = row[at]
@@ -164,7 +166,7 @@ def _by_key(table: str, rows: Iterable[Row]) -> _Known:
 
 
 def _find(places: _Places, row: Row, known: _Known) -> Row | None:
-    """What is known of the row's key: of several the one that began with it."""
+    """The known row with the row's key; of several, the one with the same start."""
     listed = known.get(places.key(row), ())
     if len(listed) > 1:
         start = places.start
@@ -173,8 +175,8 @@ def _find(places: _Places, row: Row, known: _Known) -> Row | None:
 
 
 class _Places(NamedTuple):
-    """Where a table's rows have what a join needs: the key without its offset, `from_offset`, and the columns
-    of `_Ends`."""
+    """Positions of a table's columns for a join: the key without its offset, `from_offset`,
+    and the columns of `_Ends`."""
 
     key: Callable[[Row], Any]
     start: int
@@ -184,7 +186,7 @@ class _Places(NamedTuple):
 
 
 def _only(row: Row) -> None:
-    """The key of a table of which one row is open."""
+    """The key of a table with one open row."""
 
 
 def _places(table: str, ends: _Ends) -> _Places:

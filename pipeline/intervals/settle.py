@@ -1,6 +1,7 @@
-"""What a batch left of what it touched, compared with what is known of it, and told to all who make rows.
+"""Compares what a batch touched with its earlier state, and passes the changes on to the tables.
 
-Owns the order in which they hear of it. Knows no records but as names of what they did.
+Owns the order in which they get them. Does not apply records (`metadata.replay` does) and knows records only
+as the names of changes; many changes at once come from `together`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from metaquorum.storage.batches.places import Places
 
 
 class _ManySettled(NamedTuple):
-    """Changes of topics with these names; `elected` are the places of those that elected a leader, not by
-    preference alone."""
+    """Changes of topics with these names. `elected`: places of those that elected a leader for
+    another reason than preference."""
 
     changes: ManyChanges
     names: list[str]
@@ -43,10 +44,10 @@ class _ManySettled(NamedTuple):
 
 
 class Settling:
-    """Settles batch after batch of what `engine` replays."""
+    """Settles the batches that `engine` replays, one after another."""
 
     def __init__(self, told: Trackers, engine: Replayer, level: int) -> None:
-        """`level`: the metadata.version where the next record comes."""
+        """`level`: the metadata.version before the next record."""
         self._told, self._engine = told, engine
         self._coverage = told.coverage
         self._brokers, self._directories = told.brokers, told.directories
@@ -54,7 +55,7 @@ class Settling:
         self._availability, self._failovers = told.availability, told.failovers
         self._violations = told.violations
         self.touched = Touched()
-        """What the batch, or the open transaction, is about."""
+        """Entities that the batch, or the open transaction, is about."""
         self._question = Question()
         self._level = level
         self._active = ActiveBrokers()
@@ -65,12 +66,12 @@ class Settling:
         return self._engine.builder
 
     def turns(self, given: Iterable[tuple[int, DecodedRecord]]) -> Turns:
-        """What records about brokers, each with the number of its batch, will do."""
+        """The effects of records about brokers, each with the number of its batch."""
         return foresee(self._builder, self._active.active, given)
 
     def alone(self, changes: ManyChanges, turns: Turns) -> list[int]:
-        """The numbers of batches of which something may be wrong, or that change more than is settled
-        together: each is judged where it ends."""
+        """The numbers of batches that may break a rule, or change more than can be settled together:
+        each is judged at its end."""
         found = [*changes.twice.tolist(), *changes.batch_of[self._doubtful(changes, turns)].tolist()]
         if not turns.turns:
             return found
@@ -81,7 +82,7 @@ class Settling:
         return [*found, *still_named(self._builder.topics.columns.chunks, before, after, stretch_of, turns)]
 
     def _doubtful(self, changes: ManyChanges, turns: Turns) -> Places:
-        """Of which something may be wrong, or was with the partition."""
+        """Changes that may break a rule, or of partitions with a violation."""
         found = changes.may_be_unsound(turns)
         broken = self._violations.broken
         if broken:
@@ -96,8 +97,8 @@ class Settling:
     def settle(
         self, moment: Moment, epoch: int, changes: ManyChanges | None = None, numbers: Places | None = None
     ) -> None:
-        """Compares what the batch of `epoch` at `moment` touched with what is known of it. `changes`: those
-        of the batch, of partitions with these numbers."""
+        """Compares what the batch of `epoch` at `moment` touched with what was known before. `changes`: those
+        of the batch. `numbers`: those of their partitions."""
         touched = self.touched
         ran = frozenset[int]()
         if touched.brokers:
@@ -141,9 +142,9 @@ class Settling:
     def settle_together(
         self, moments: Sequence[Moment], epoch: int, changes: ManyChanges, numbers: Places, turns: Turns
     ) -> None:
-        """The same for batches at these moments that change partitions or are `turns`, of which none is to
-        be settled `alone`: the parts that count hear of all changes at once, the others of what comes before
-        a turn, of the turn, and of what comes after it."""
+        """Settles batches at these moments that change partitions or are `turns`, none of which must be
+        settled `alone`. Parts that count get all changes at once. The others get the changes before a turn,
+        the turn, and the changes after it."""
         many, told, at = self._settle_changes(changes, numbers, epoch, turns), self._told, 0
         for turn in turns.turns:
             moment = moments[turn.batch]
@@ -154,7 +155,7 @@ class Settling:
             ran = frozenset(who for who, one in self._brokers.registrations.items() if one.is_active)
             replicas_in = partial(self._replicas_before, changes, low)
             self._settle_brokers(turn.touched, turn.registered, moment, epoch, replicas_in)
-            self._question = Question()  # of common records there is nothing to ask
+            self._question = Question()  # common records need no checks
             self._tell(many, low, high)
             told.brokers_settled(self._builder, ran, moment)
             self._failovers.forget_late(moment.now_ms)
@@ -172,7 +173,7 @@ class Settling:
         epoch: int,
         replicas_in: Callable[[bytes], int],
     ) -> None:
-        """`registered` are the brokers after the batch, `replicas_in` counts partitions before it."""
+        """`registered`: the brokers after the batch. `replicas_in`: counts partitions before it."""
         for broker_id, (offset, record) in touched.items():
             before = self._brokers.registrations.get(broker_id)
             now = registered.get(broker_id)
@@ -198,7 +199,8 @@ class Settling:
                 self._failovers.broker_went(broker_id, "directory_lost")
 
     def _replicas_before(self, changes: ManyChanges, low: int, directory: bytes) -> int:
-        """How many partitions had a log directory before change `low` of those that were settled."""
+        """The number of partitions with a replica in a log directory, before change number `low`
+        of those that were settled."""
         return self._partitions.replicas_in(directory) - changes.came_to(directory, low)
 
     def _settle_configs(self, moment: Moment) -> None:
@@ -258,7 +260,7 @@ class Settling:
     def _settle_changes(
         self, changes: ManyChanges, numbers: Places, epoch: int, turns: Turns
     ) -> _ManySettled:
-        """The same as `_settle_partitions`, where the state is known; `_tell` tells the rest."""
+        """As `_settle_partitions`, for a known state. `_tell` passes on the rest."""
         names, told = self._names(changes), self._told
         elected = changes.led & (changes.before[LEADER_EPOCH] != changes.after[LEADER_EPOCH])
         elected &= ~changes.preferred(turns)
@@ -279,7 +281,8 @@ class Settling:
                 self._question.partitions.add(changes.key(at))
 
     def _tell(self, many: _ManySettled, low: int, high: int) -> None:
-        """What else the changes from `low` to below `high` say of brokers, as these are after them."""
+        """Passes on what the changes from `low` to below `high` mean for brokers,
+        with the brokers after them."""
         if low == high:
             return
         changes, told = many.changes, self._told

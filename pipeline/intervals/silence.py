@@ -1,7 +1,8 @@
-"""Stretches in which no one wrote: the quorum was down, so no one saw how the cluster was.
+"""Times in which the quorum wrote nothing: it was down, and the state of the cluster was unobserved.
 
-Owns how long an idle quorum waits before it writes, as the log itself shows, and from when on silence is
-longer than that. A log without NoOpRecords says nothing about it: there may have been nothing to write.
+Owns how long an idle quorum waits between records, as the log itself shows, and from when on silence is
+longer than that. A log without NoOpRecords shows nothing: there may have been nothing to write. Does not know
+what silence means for a table (`tables.coverage`, `tables.availability`).
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from typing import Any
 from metaquorum.metadata.inspect.summary.limits import gap_ms
 
 STEPS = 31
-"""The number of waits of an idle quorum that are looked at, the first ones; with fewer than three nothing is
-said."""
+"""Number of an idle quorum's first waits that are measured. Fewer than three give no limit."""
 _STEPS_MIN = 3
 
 
 class Silence:
-    """Hears of every batch in order."""
+    """Takes every batch in order."""
 
     def __init__(self) -> None:
         self._steps: list[int] = []
@@ -27,7 +27,8 @@ class Silence:
         self._limit_ms: int | None = None
 
     def ends(self, now_ms: int, *, idle: bool) -> bool:
-        """Whether no one wrote for too long before a batch at `now_ms`; `idle`: it is one NoOpRecord."""
+        """Whether the silence before a batch at `now_ms` was too long. `idle`:
+        the batch is one NoOpRecord."""
         since_ms = now_ms - self._last_ms if self._last_ms >= 0 else 0
         silent = self._limit_ms is not None and since_ms > self._limit_ms
         if idle and self._was_idle and since_ms > 0 and len(self._steps) < STEPS and not silent:
@@ -38,21 +39,21 @@ class Silence:
 
     @property
     def is_sure(self) -> bool:
-        """Whether all waits that are looked at were seen."""
+        """Whether all waits to measure were seen."""
         return len(self._steps) >= STEPS
 
     def at(self, now_ms: int) -> Any:
-        """What `save` would give if a batch at `now_ms` had been the last one."""
+        """What `save` would return if the last batch had been at `now_ms`."""
         return [self._steps, now_ms, self._was_idle]
 
     def copy(self) -> Silence:
-        """Another one that knows the same."""
+        """An independent copy."""
         made = Silence()
         made.load(self.save())
         return made
 
     def lose(self) -> None:
-        """The records break off: the next batch follows nothing."""
+        """Records are missing here: the next batch does not follow the last one."""
         self._last_ms, self._was_idle = -1, False
 
     def save(self) -> Any:

@@ -1,7 +1,7 @@
-"""What is kept between two runs over one cluster's log: the image as a snapshot, and what is still open.
+"""State that is kept between two runs for one cluster's log: the image as a snapshot, and open values.
 
-Owns the bytes: MessagePack, with a version in front. A state that cannot be read is no loss: the log is read
-from its beginning again.
+Owns the bytes: MessagePack, with a version at the start. If a state cannot be read, the log is read from its
+start again. Does not know the parts' values (each saves and loads its own) or where the bytes are stored.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ VERSION = 9
 
 
 class StateError(Exception):
-    """The saved state cannot be used; the text says why."""
+    """The saved state cannot be used. The text says why."""
 
 
 class SavedState(msgspec.Struct, kw_only=True):
-    """Everything below `offset` was replayed; `epoch` is that of the record before it (-1: none).
-    `last_offset` is the first one of the last batch."""
+    """Everything below `offset` was replayed. `epoch`: of the record before it (-1: none). `last_offset`: the
+    first offset of the last batch."""
 
     version: int = VERSION
     offset: int
@@ -37,13 +37,14 @@ class SavedState(msgspec.Struct, kw_only=True):
     epoch: int
     image: bytes
     finalized: dict[str, int]
-    """Feature levels: the snapshot says another metadata.version, the newest, which can say everything."""
+    """Feature levels. The snapshot has the newest metadata.version instead, which
+    can represent everything."""
     trackers: dict[str, Any]
 
 
 def encode_image(image: MetadataImage) -> bytes:
-    """The image as a snapshot, without its secrets, read again to prove it. Raises StateError when it
-    cannot be said so."""
+    """The image as a snapshot, without secrets, after reading it back as a proof. Raises
+    StateError if that fails."""
     image = without_secrets(image)
     level = max(METADATA_VERSION_NAMES)
     try:
@@ -58,7 +59,7 @@ def encode_image(image: MetadataImage) -> bytes:
 
 
 def without_secrets(image: MetadataImage) -> MetadataImage:
-    """The same image, with zeros and `(redacted)` for secrets: no table tells them, and those who may read
+    """The image with zeros and `(redacted)` instead of secrets: no table has them, and readers of
     tables need not know them."""
     builder = ImageBuilder(image)
     for key, credential in image.scram.items_sorted():
@@ -74,7 +75,7 @@ def without_secrets(image: MetadataImage) -> MetadataImage:
 
 
 def decode_image(data: bytes, position: LogPosition, finalized: Mapping[str, int]) -> MetadataImage:
-    """The image in the bytes of `encode_image`, with its own feature levels. Raises StateError."""
+    """The image from the bytes of `encode_image`, with its own feature levels. Raises StateError."""
     try:
         image = load_snapshot([data], position=position)
     except (RecordDecodeError, ReplayError, StorageError) as error:
@@ -87,7 +88,8 @@ def _position(image: MetadataImage) -> LogPosition:
 
 
 def saved_bytes(image: MetadataImage, last_offset: int, trackers: dict[str, Any]) -> bytes:
-    """A replay that reached `image` and what is still open. Raises StateError where that cannot be said."""
+    """The state of a replay that reached `image`, with open values. Raises
+    StateError if it cannot be saved."""
     provenance = image.provenance
     return msgspec.msgpack.encode(
         SavedState(
@@ -102,7 +104,7 @@ def saved_bytes(image: MetadataImage, last_offset: int, trackers: dict[str, Any]
 
 
 def decode_state(data: bytes) -> SavedState:
-    """Raises StateError for bytes that are no state of this version."""
+    """Raises StateError for bytes that are not a state of this version."""
     try:
         state = msgspec.msgpack.decode(data, type=SavedState)
     except msgspec.DecodeError as error:

@@ -1,7 +1,8 @@
-"""A part of a log that is replayed from a snapshot, without what came before, and joined to it afterwards.
+"""Replays a part of a log from a snapshot, without the records before, and joins it afterwards.
 
-`LateReplay` replays the part; `goes_on`, `agrees` and `spliced` join it to a replay that read all before.
-What does not fit is never joined: the caller replays it again, from what came before.
+Owns the replay of a part (`LateReplay`) and its joining to a replay that read everything before (`goes_on`,
+`agrees`, `spliced`). Does not decide what must be equal (`seams` does). A part that does not match is never
+joined: the caller replays it again, from what came before.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ NO_END = 1 << 62
 
 
 class EpochStart(msgspec.Struct, frozen=True):
-    """The control records with which the epoch at a snapshot began: a snapshot does not name the leader."""
+    """The control records with which the epoch of a snapshot began: a snapshot does not name the leader."""
 
     epoch: int
     records: tuple[DecodedRecord, ...]
 
 
 class Before(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known where a stretch begins. `silence` is as `Silence.save` gives it."""
+    """What is known where a stretch begins. `silence`: as `Silence.save` returns it."""
 
     image: MetadataImage
     quorum: QuorumView
@@ -47,7 +48,7 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Missed(msgspec.Struct):
-    """Keys of which a stretch asked what was said before it began, without knowing."""
+    """Keys whose earlier values a stretch asked for and did not have."""
 
     racks: set[int]
     ids: set[int]
@@ -55,8 +56,8 @@ class Missed(msgspec.Struct):
 
 
 class ToldStretch(msgspec.Struct, kw_only=True):
-    """A stretch from offset `start` to below `end`. `rows` are those that ended before each of the `posts`,
-    and after the last one those that began before it. `state` is what a replay needs to go on at the end."""
+    """A stretch from offset `start` to below `end`. `rows`: those that ended before each of the `posts`, and
+    after the last one those that began before it. `state`: what a replay needs to continue at the end."""
 
     start: int
     end: int
@@ -69,7 +70,7 @@ class ToldStretch(msgspec.Struct, kw_only=True):
 
 
 class LateReplay:
-    """Feed it the batches from the snapshot on, then ask for `told`."""
+    """Give it the batches after the snapshot, then ask for `told`."""
 
     def __init__(self, cluster: str, before: Before, posts: Sequence[int] = POSTS) -> None:
         self.engine = ClusterReplay(cluster, log_end=NO_END)
@@ -101,7 +102,7 @@ class LateReplay:
         told.voters.learn_election(view, self.engine.moment)
 
     def batch(self, batch: RecordBatch, records: tuple[DecodedRecord, ...]) -> None:
-        """The next batch and its records."""
+        """Takes the next batch and its records."""
         while self._due and batch.header.base_offset >= self._due[0]:
             self._due = [at for at in self._due if at > batch.header.base_offset]
             self._rows.append(_lists(self.engine.final_rows()))
@@ -111,13 +112,13 @@ class LateReplay:
         self.engine.batch(batch, records)
 
     def window(self, window: BatchWindow) -> int:
-        """The same of several batches at once, as `ClusterReplay.window` says."""
+        """Takes several batches at once, as `ClusterReplay.window` does."""
         if self._due and window.batches[-1].header.base_offset >= self._due[0]:
             return 0
         return self.engine.window(window)
 
     def take(self) -> Taken:
-        """Rows that ended since the last call and hold wherever the stretch is joined."""
+        """Rows that ended since the last call and are valid wherever the stretch is joined."""
         if not self._posts or self._due:
             return {}
         found, below = self.engine.final_rows(), self._posts[-1].offset
@@ -132,7 +133,8 @@ class LateReplay:
         return found
 
     def told(self) -> ToldStretch:
-        """All but the rows of `take`, which was called last. Raises StateError where it cannot be said."""
+        """Everything except the rows of `take`, which must have been called before. Raises StateError if
+        the state cannot be saved."""
         if not self._posts or self.engine.is_inside:
             raise StateError("the stretch is too short, or ends inside a transaction")
         if self._due:
@@ -151,7 +153,7 @@ class LateReplay:
 
 
 def goes_on(left: ClusterReplay, told: ToldStretch) -> bool:
-    """Whether a stretch may be joined somewhere to a replay that is where it begins."""
+    """Whether a stretch can be joined to a replay that is at its start."""
     trackers, missed = left.told, told.missed
     racks = {who for who, rack in trackers.brokers.racks.items() if rack is not None}
     knows_more = (
@@ -164,7 +166,7 @@ def goes_on(left: ClusterReplay, told: ToldStretch) -> bool:
 
 
 def agrees(left: ClusterReplay, post: Post) -> bool:
-    """Whether a replay that reached a post has the same context as the stretch had there."""
+    """Whether a replay at a post has the same context as the stretch had there."""
     if left.end_offset != post.offset or left.is_inside or not post.context:
         return False
     return context_of(left.told) == post.context
@@ -174,7 +176,7 @@ def spliced(
     left: ClusterReplay, told: ToldStretch, number: int, cluster: str, log_end: int
 ) -> tuple[ClusterReplay, Iterator[tuple[str, list[tuple[Any, ...]]]]]:
     """The replay at the stretch's end, and the rows by table that ended from post `number` on, without those
-    of `take`; the rows of `left` must have been taken. Raises StateError where the two do not fit."""
+    of `take`. The rows of `left` must have been taken. Raises StateError if the two do not match."""
     post = told.posts[number]
     try:
         made = ClusterReplay(cluster, log_end=log_end, saved=told.state)

@@ -1,7 +1,8 @@
-"""Which things the records of a batch, or of a metadata transaction, are about.
+"""The entities that the records of a batch, or of a metadata transaction, are about.
 
-Owns the step from records to keys; what became of a key is read from the image afterwards. The offset kept
-with a key is that of the last record about it; in a transaction, of the record that ends it (KIP-868).
+Owns the step from records to keys. Does not compare states: `settle` reads them from the image
+afterwards. The offset of a key is that of the last record about it; in a transaction, of the
+record that ends it (KIP-868).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PARTITION = (r.PartitionChangeRecord, r.PartitionRecord)
 
 
 class Touched:
-    """Keys with offsets. `is_open` is true inside a transaction: its keys count only at its end."""
+    """Keys with offsets. `is_open`: inside a transaction, whose keys count only at its end."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -32,7 +33,7 @@ class Touched:
         self._inside: list[DecodedRecord] = []
 
     def clear(self) -> None:
-        """Forgets the keys, not the open transaction."""
+        """Forgets the keys, but not the open transaction."""
         self.partitions, self.brokers, self.topics, self.removed, self.configs = {}, {}, {}, {}, {}
         self.controllers, self.features = {}, {}
 
@@ -51,7 +52,7 @@ class Touched:
                 self._add(record, decoded.offset)
 
     def add_changes(self, records: Iterable[DecodedRecord]) -> None:
-        """Takes the records of a batch that has only PartitionChangeRecords: most records of most logs."""
+        """Takes a batch of only PartitionChangeRecords, which are most records of most logs."""
         if self.is_open:
             self.add(records)
             return

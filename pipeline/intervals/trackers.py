@@ -1,7 +1,7 @@
-"""All that is followed through one cluster's log, and what they hear of together.
+"""All parts that follow one cluster's log and make rows, and the events that concern several of them.
 
-Owns the parts that make rows, and the moments that concern them all: a snapshot says what the state is,
-records break off, rows are asked for, everything is saved. Knows no records and no replay.
+Owns the parts, and the common events: a snapshot gives the state, records break off, rows are requested,
+everything is saved. Knows no records and no replay: `cluster` and `settle` call it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from metaquorum.storage.uuids import uuid_to_text
 
 RowsByTable = dict[str, list[Row]]
 Taken = dict[str, Sequence[Row]]
-"""The same, where the rows of a table may be more than a list: `StateRows`."""
+"""Rows by table; those of a table may be another sequence than a list: `StateRows`."""
 
 
 class Trackers:
@@ -64,7 +64,7 @@ class Trackers:
         self.silence = Silence()
 
     def time_passes(self, last: Moment, moment: Moment, *, idle: bool) -> None:
-        """The next batch is that at `moment`, one NoOpRecord if `idle`; `last` is the batch before."""
+        """The next batch is at `moment`, one NoOpRecord if `idle`. `last`: the batch before."""
         silent = self.silence.ends(moment.now_ms, idle=idle)
         if silent:
             self.failovers.lose(moment._replace(time_ms=self.coverage.last_ms))
@@ -87,7 +87,7 @@ class Trackers:
         record: object,
         moment: Moment,
     ) -> None:
-        """What a batch left of a broker, where the state is known."""
+        """A batch changed a broker, while the state is known."""
         self.incidents.broker(broker_id, before, now, record, moment)
         self.upgrades.node(broker_id, now, moment)
         if now is None:
@@ -98,13 +98,13 @@ class Trackers:
     def partition_changed(
         self, key: tuple[bytes, int], before: PartitionInfo | None, now: PartitionInfo, moment: Moment
     ) -> None:
-        """A partition appeared or changed, where the state is known."""
+        """A partition appeared or changed, while the state is known."""
         self.placement.partition(before, now)
         if before is not None:
             self.incidents.partition(key, before, now, moment)
 
     def time_goes_on(self, moment: Moment) -> None:
-        """To `moment`, with no silence before it, where the state is known."""
+        """Time advances to `moment` without a silence before it, while the state is known."""
         self.placement.passes(moment, self.brokers.registrations)
         self.availability.advance(moment.now_ms)
 
@@ -120,8 +120,8 @@ class Trackers:
     def nodes_changed(
         self, builder: ImageBuilder, touched: Touched, ran: frozenset[int], moment: Moment
     ) -> None:
-        """What a batch left of brokers as a whole and of levels, where the state is known; `ran` were active
-        before."""
+        """A batch changed brokers as a whole or levels, while the state is known. `ran`: the
+        brokers that were active before."""
         if touched.brokers:
             self.brokers_settled(builder, ran, moment)
         for node_id, offset in touched.controllers.items():
@@ -130,7 +130,7 @@ class Trackers:
             self.upgrades.feature(name, builder.finalized.get(name), moment.at(offset))
 
     def brokers_settled(self, builder: ImageBuilder, ran: frozenset[int], moment: Moment) -> None:
-        """All that a batch did to brokers was told, and what it did to partitions."""
+        """All changes of a batch to brokers and partitions were passed on."""
         self._brokers_changed(ran, moment)
         level = builder.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
         self.incidents.batch_ends(moment, level)
@@ -138,12 +138,12 @@ class Trackers:
     def elected(
         self, record: LeaderChangeMessage, epoch: int, last: Moment, moment: Moment, metadata_version: int
     ) -> None:
-        """The quorum elected a leader; `last` is the batch before."""
+        """The quorum elected a leader. `last`: the batch before."""
         if self.coverage.is_known:
             self.incidents.elected(record, epoch, moment, last, metadata_version)
 
     def _brokers_changed(self, ran: frozenset[int], moment: Moment) -> None:
-        """Whether any broker runs, and whether the last one left in order."""
+        """Updates whether any broker runs, and whether the last one stopped in order."""
         registered = self.brokers.registrations
         if any(at.is_active for at in registered.values()):
             self.availability.switched_on()
@@ -165,7 +165,7 @@ class Trackers:
             self.failovers.broker_went(broker_id, state or "unregistered")
 
     def min_isr_changed(self, topic: str | None) -> None:
-        """min.insync.replicas changed, of a topic or of all that have none of their own."""
+        """min.insync.replicas changed, for a topic or for all topics without their own value."""
         if not self.coverage.is_known:
             return
         for topic_id in self.partitions.topics():
@@ -176,7 +176,7 @@ class Trackers:
     def leader_changed(
         self, key: tuple[bytes, int], name: str, before: PartitionInfo, now: PartitionInfo, moment: Moment
     ) -> None:
-        """Another broker leads the partition, or none does."""
+        """Another broker leads the partition, or none."""
         rack = self.brokers.racks.get(before.leader)
         registrations, is_known = self.brokers.registrations, self.coverage.is_known
         self.failovers.leader_changed(key, name, before, now, moment, registrations, rack, all_known=is_known)
@@ -184,7 +184,7 @@ class Trackers:
             self.availability.unclean_election(now.leader)
 
     def learn(self, image: MetadataImage, quorum: QuorumView, moment: Moment) -> None:
-        """The state at `moment` is that of a snapshot, and was not known before."""
+        """Sets the state at `moment`, which was unknown, from a snapshot."""
         self.coverage.learn(moment)
         self.quorum.learn(image.provenance.epoch, quorum, moment)
         self.voters.learn(quorum, moment)
@@ -210,7 +210,7 @@ class Trackers:
         self.violations.learn(image, moment)
 
     def lose(self, moment: Moment) -> None:
-        """The records break off at `moment`: no one saw how what was so then ended."""
+        """The records break off at `moment`: the ends of open states are unknown."""
         self.coverage.breaks_off(moment)
         self.quorum.lose(moment)
         self.voters.lose(moment)
@@ -230,7 +230,7 @@ class Trackers:
         self.silence.lose()
 
     def _names(self) -> Callable[[bytes], str]:
-        """The names of topics as they are known now."""
+        """The current names of topics."""
         known = dict(self.topics.names)
         return lambda topic_id: known.get(topic_id) or uuid_to_text(topic_id)
 
@@ -258,7 +258,7 @@ class Trackers:
         }
 
     def open_rows(self, end_offset: int) -> RowsByTable:
-        """Rows of what is still open at the log's end."""
+        """Rows of what is open at the log's end."""
         return {
             "coverage": self.coverage.open_rows(end_offset),
             "quorum_epochs": self.quorum.open_rows(),
@@ -297,7 +297,8 @@ class Trackers:
         }
 
     def load(self, saved: dict[str, Any], image: MetadataImage) -> int:
-        """Takes over what was saved beside `image`; the timestamp of the record before. Raises StateError."""
+        """Loads what was saved beside `image`. Returns the timestamp of the record
+        before. Raises StateError."""
         try:
             self.clock = msgspec.convert(saved["clock"], BatchClock)
             self.coverage.load(saved["coverage"])

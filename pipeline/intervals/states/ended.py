@@ -1,6 +1,7 @@
-"""Rows of `partition_states` in columns, as many changes that were replayed together leave them.
+"""Rows of `partition_states` that ended, in columns as changes that were replayed together leave them.
 
-Owns their layout, and what they are as tuples. Knows no Arrow: `pipeline.arrow.states` makes its columns.
+Owns their layout, and their form as tuples. Knows no Arrow (`pipeline.arrow.states` makes its
+columns); open states are in `held`.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from metaquorum.storage.uuids import uuid_to_text
 
 Longs = npt.NDArray[np.int64]
 UNCLEAN, KNOWN = 1, 2
-"""Flags: an unclean election began the state; a record did, not a snapshot."""
+"""Flags: an unclean election began the state; a record began it, not a snapshot."""
 OFFSET, TIME_MS, STATE_FLAGS, CHANGED, ACTOR = range(5)
-"""How a state began, a row of numbers each: no time is -1, what changed and the actor are words."""
+"""How a state began, one row of numbers each. -1: no time. What changed and the
+actor are numbers of words."""
 FROM_OFFSET = 15
-"""The place of `from_offset` in a row."""
+"""The position of `from_offset` in a row."""
 
 K = TypeVar("K")
 topic_text = lru_cache(maxsize=65536)(uuid_to_text)
@@ -48,7 +50,7 @@ def directory_texts(directories: tuple[bytes, ...]) -> tuple[str, ...]:
 
 
 class Numbers(Generic[K]):
-    """A number for every value, in the order in which they were first asked for."""
+    """Numbers for values, in the order of the first request."""
 
     def __init__(self) -> None:
         self.values: list[K] = []
@@ -63,7 +65,7 @@ class Numbers(Generic[K]):
 
 
 class Words:
-    """What rows share, by number. It only grows, so that rows keep their numbers."""
+    """Values that rows share, by number. Only grows, so that the numbers stay valid."""
 
     def __init__(self) -> None:
         self.topics: Numbers[tuple[str, bytes]] = Numbers()
@@ -73,9 +75,9 @@ class Words:
 
 
 class StateColumns(NamedTuple):
-    """Rows that ended, none because its topic was deleted. `states` has a chunk's layout with lists of
-    `replica_width`, `began` the rows OFFSET to ACTOR; `topics` are numbers of words, `to_ms` -1 is no time.
-    `rare` are fields of some, by place."""
+    """Rows that ended for another reason than a deleted topic. `states` has a chunk's layout with lists of
+    `replica_width`. `began`: the rows OFFSET to ACTOR. `topics`: numbers of words. `to_ms`: -1 is no time.
+    `rare`: fields that few rows have, by place."""
 
     words: Words
     directories: DirectoryTable
@@ -92,7 +94,7 @@ class StateColumns(NamedTuple):
         return len(self.topics)
 
     def where(self, which: Any) -> StateColumns:
-        """Some of the rows, in their order; `which` says of each whether it is one."""
+        """The selected rows, in their order. `which`: a boolean per row."""
         places = np.flatnonzero(which).tolist()
         rare = {at: self.rare[place] for at, place in enumerate(places) if place in self.rare}
         return self._replace(

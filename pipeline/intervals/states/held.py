@@ -1,7 +1,8 @@
-"""States of partitions that hold, by number: in columns where changes that were replayed together made them.
+"""Open states of partitions, by number: in columns if changes that were replayed together made them.
 
-Owns both forms of a state, and the step from one to the other. A state in columns is no object until someone
-asks for it, which costs as much as the replay of a change.
+Owns both forms of a state, and the step from one to the other. A state in columns becomes an object only on
+request, since that costs as much as the replay of a change. Does not map partitions to numbers
+(`tables.partitions` does); ended states are in `ended`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _FIRST_ROOM = 256
 
 
 class OpenState(NamedTuple):
-    """A state that still holds. `flags` are UNCLEAN and KNOWN."""
+    """A state that still holds. `flags`: UNCLEAN and KNOWN."""
 
     info: PartitionInfo
     offset: int
@@ -59,7 +60,7 @@ class OpenState(NamedTuple):
 
 
 class HowBegan(NamedTuple):
-    """Of many states: which an unclean election began, and what changed, by number of text."""
+    """For many states: which began with an unclean election, and what changed, as numbers of words."""
 
     unclean: npt.NDArray[np.bool_]
     texts: Sequence[str]
@@ -82,7 +83,7 @@ class HeldStates:
         self._rare: dict[int, RareFields] = {}
 
     def add(self, state: OpenState) -> int:
-        """A state of a new partition; its number."""
+        """Adds the state of a new partition. Returns its number."""
         if self._free:
             number = self._free.pop()
             self._topic_ids[number] = state.info.topic_id
@@ -102,12 +103,12 @@ class HeldStates:
         self._began = np.pad(self._began, ((0, 0), (0, more)))
 
     def put(self, number: int, state: OpenState) -> None:
-        """Another state of the partition with a number."""
+        """Replaces the state of the partition with a number."""
         self._objects[number] = state
         self._is_object[number] = True
 
     def remove(self, numbers: Iterable[int]) -> None:
-        """The partitions are gone."""
+        """Removes partitions."""
         for number in numbers:
             self._objects[number] = None
             self._is_object[number] = False
@@ -159,7 +160,7 @@ class HeldStates:
         return [self.get(number).info for number in numbers]
 
     def replicas_in(self, directory: bytes) -> int:
-        """How many states have a log directory."""
+        """The number of states with a replica in a log directory."""
         found = sum(directory in state.info.directories for state in self._objects if state is not None)
         code = self._directories.find(directory) if self._directories is not None else None
         if code is None:
@@ -170,8 +171,8 @@ class HeldStates:
     def changed_together(
         self, numbers: Places, changes: ManyChanges, names: Sequence[str], began: HowBegan
     ) -> StateColumns:
-        """Changes of the partitions with these numbers, of topics with these names (by `changes.topic_at`).
-        The rows of what held before them."""
+        """Changes the partitions with these numbers; their topics have these names (by `changes.topic_at`).
+        Returns the rows of the states before."""
         words = self._words
         for number in set(numbers[self._is_object[numbers]].tolist()):
             self._take_apart(number)
@@ -198,7 +199,7 @@ class HeldStates:
         )
 
     def _take_apart(self, number: int) -> None:
-        """How the state began goes into the columns; the state itself is about to be replaced."""
+        """Moves the start of a state into the columns, before the state is replaced."""
         offset, time_ms, flags, changed, actor = self.began(number)
         numbers = (self._words.changed.of(changed), self._words.actors.of(actor))
         self._began[:, number] = (offset, ms_of(time_ms), flags, *numbers)

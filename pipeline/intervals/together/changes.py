@@ -1,9 +1,9 @@
-"""Many changes of partitions at once: which batches are replayed together, what each change found and left.
+"""Many changes of partitions at once: which batches are replayed together, and their states before and after.
 
-Owns the cut of windows into batches that only change partitions, are idle or about brokers, and the others;
-and what the parts that make rows ask of all changes together, in columns, so that each
-asks for objects of few of them. Nothing here decides what a change means: `settle` has the same for one
-partition after the other, and a test holds both ways equal.
+Owns the division of windows into batches that only change partitions, are idle or about brokers, and
+the others; and, in columns, what the tables ask about all changes, so that few need objects. Does not
+decide what a change means: `settle` does so for single partitions, and a test compares both ways.
+Records about brokers are `turns`'.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ for _one in (BrokerRecord, BrokerRegistrationChangeRecord, FenceBrokerRecord, Un
     _IS_OF_BROKERS[_one.api_key] = True
 
 NOT_THE_FIRST = -1
-"""The first batch must be given by itself."""
+"""The first batch must be passed by itself."""
 
 WORTH_IT = 4 * MIN_TOGETHER
-"""Where fewer are taken, it is tried less often: up to MAX_ALONE batches are replayed by themselves then."""
+"""If fewer are taken, it tries less often: then up to MAX_ALONE batches are replayed by themselves."""
 MAX_ALONE = 16
 
 Together = Callable[[BatchWindow], int]
-"""Takes batches from the beginning of a window on, and says how many: NOT_THE_FIRST, or 0 where it does not
-know how many it could take."""
+"""Takes batches from the start of a window and returns how many: NOT_THE_FIRST, or 0 if it cannot
+say how many it could take."""
 Single = Callable[[RecordBatch], None]
 
 
 class Kinds(NamedTuple):
-    """The places of the changes of partitions in a window, those of other records, and the idle batches."""
+    """The places of partition changes and of other records in a window, and which batches are idle."""
 
     changes: Places
     others: Places
@@ -83,12 +83,12 @@ class Kinds(NamedTuple):
 
 
 def kinds_of(window: BatchWindow) -> Kinds | None:
-    """None for a window that must be replayed batch by batch."""
+    """The kinds of records in a window; None if it must be replayed batch by batch."""
     frames = window.frames
     is_change, is_idle = frames.keys == CHANGE_KEY, idle_frames(frames)
     others = np.flatnonzero(~is_change & ~is_idle)
     kinds = frames.keys[others]
-    is_judged = len(window.batches) == 1 and (kinds == BrokerRecord.api_key).any()  # with what was before it
+    is_judged = len(window.batches) == 1 and (kinds == BrokerRecord.api_key).any()  # against the state before
     if is_judged or not _IS_OF_BROKERS[kinds].all():
         return None
     idle = is_idle[window.ends - 1] & (window.counts == 1)
@@ -96,7 +96,7 @@ def kinds_of(window: BatchWindow) -> Kinds | None:
 
 
 def decoded(window: BatchWindow, places: Places) -> list[DecodedRecord] | None:
-    """The records at some places; None if one of them cannot be decoded."""
+    """The records at these places; None if one cannot be decoded."""
     if not len(places):
         return []
     frames, offsets = window.frames, window.offsets()
@@ -113,7 +113,7 @@ def decoded(window: BatchWindow, places: Places) -> list[DecodedRecord] | None:
 
 
 class Times(NamedTuple):
-    """When the batches of a window were, and what is known of time after them."""
+    """The moments of a window's batches, and the state of clock and silence after them."""
 
     moments: list[Moment]
     clock: BatchClock
@@ -121,7 +121,7 @@ class Times(NamedTuple):
 
 
 def times_of(window: BatchWindow, idle: list[bool], clock: BatchClock, silence: Silence) -> Times | None:
-    """None where a day ends, or no one wrote for too long. `clock` and `silence` stay as they are."""
+    """None if a day ends, or a silence was too long. Does not change `clock` and `silence`."""
     clock, silence, moments = msgspec.structs.replace(clock), silence.copy(), list[Moment]()
     for batch, is_idle in zip(window.batches, idle, strict=True):
         moment = clock.moment(batch.header.base_offset, batch.header.max_timestamp_ms)
@@ -134,7 +134,7 @@ def times_of(window: BatchWindow, idle: list[bool], clock: BatchClock, silence: 
 
 
 def feed_window(window: BatchWindow, together: Together, single: Single) -> None:
-    """Gives parts of a window to `together`, and the batches that it does not take to `single`."""
+    """Passes parts of a window to `together`, and the batches that it does not take to `single`."""
     for part, may_be_taken in _parts(window):
         if may_be_taken:
             _feed(part, together, single)
@@ -144,8 +144,8 @@ def feed_window(window: BatchWindow, together: Together, single: Single) -> None
 
 
 def _feed(window: BatchWindow, together: Together, single: Single) -> None:
-    """What is not taken is halved, so that what is special about it ends up alone. Where much is special, the
-    batches after it are not tried."""
+    """Halves what is not taken, so that a special batch is by itself in the end. After many special batches,
+    it tries the following ones less often."""
     at, count, alone = 0, len(window.batches), 1
     step = count
     while at < count:
@@ -166,8 +166,8 @@ def _feed(window: BatchWindow, together: Together, single: Single) -> None:
 
 
 def _parts(window: BatchWindow) -> list[tuple[BatchWindow, bool]]:
-    """Stretches of batches that only change partitions, are idle or about brokers, which may be taken
-    together (true), and of others."""
+    """Runs of batches that only change partitions, are idle or about brokers, which may be taken together
+    (True), and of other batches (False)."""
     frames, firsts = window.frames, window.ends - window.counts
     is_usual = (frames.keys == CHANGE_KEY) | idle_frames(frames) | _IS_OF_BROKERS[frames.keys]
     fit = np.logical_and.reduceat(is_usual, firsts)
@@ -176,7 +176,7 @@ def _parts(window: BatchWindow) -> list[tuple[BatchWindow, bool]]:
 
 
 class _Infos(dict[int, PartitionInfo]):
-    """Partitions before or after changes, made when they are asked for."""
+    """Partitions before or after changes, created on request."""
 
     def __init__(self, topics: TopicsBuilder, versions: Versions, block: IntArray, rows: Places) -> None:
         super().__init__()
@@ -187,14 +187,14 @@ class _Infos(dict[int, PartitionInfo]):
         return self[at]
 
     def make(self, places: Sequence[int]) -> None:
-        """Those at some places, which costs less than one by one."""
+        """Creates those at some places, which costs less than one by one."""
         chunk = self._versions.chunk(self._block[:, places])
         self.update(zip(places, self._topics.seen(chunk, self._rows[places]), strict=True))
 
 
 class ManyChanges:
     """Changes in log order. `before` and `after` have a chunk's layout; `infos_before` and `infos` are the
-    same as objects. `topic_at` are places in `topics`, ids; `batch_of` places in `batch_moments`."""
+    same as objects. `topic_at`: places in `topics`, a list of ids. `batch_of`: places in `batch_moments`."""
 
     def __init__(
         self, builder: ImageBuilder, versions: Versions, window: BatchWindow, moments: Sequence[Moment]
@@ -208,11 +208,11 @@ class ManyChanges:
         place_of = np.empty_like(order)
         place_of[order] = np.arange(len(order))
         self.again, self.earlier = place_of[repeated], place_of[repeated - 1]
-        """Changes of a partition that changed before, and these changes."""
+        """Changes of a partition that changed before, and those earlier changes."""
         self.twice: Places = self.batch_of[self.again][
             self.batch_of[self.again] == self.batch_of[self.earlier]
         ]
-        """The numbers of batches that change a partition twice: these changes are no states."""
+        """The numbers of batches that change a partition twice: the first of these changes is not a state."""
         self.last: Places | slice = np.delete(place_of[order], self.earlier) if len(repeated) else slice(None)
         """The last change of every partition."""
         self.offsets = window.offsets()[records]
@@ -224,22 +224,22 @@ class ManyChanges:
         self.directory_table = builder.topics.columns.directories
         self.directories = self.after[lists:end]
         self.placed: Bools = (self.before[lists:end] != self.directories).any(axis=0)
-        """Whose directories are others than before."""
+        """Whether the directories changed."""
         self.replicas = self.after[LISTS:lists]
         self.isr_before, self.isr = self.before[end:], self.after[end:]
         self.led: Bools = self.before[LEADER] != self.after[LEADER]
-        """Whose leader is another."""
+        """Whether the leader changed."""
         self.moved: Bools = (self.isr_before != self.isr).any(axis=0)
-        """Whose ISR is another."""
+        """Whether the ISR changed."""
         self.left: Bools = (self.isr_before >= 0) & ~among(self.isr_before, self.isr)
-        """Which members of the ISR before are in it no more."""
+        """Which members of the ISR before left it."""
         self.held: Bools = (self.isr_before >= 0) & among(self.isr_before, self.replicas)
-        """Which members of the ISR before hold a replica."""
+        """Which members of the ISR before have a replica."""
         self.rare: dict[int, RareFields] = {
             at: builder.topics.columns.rare[int(versions.rows[order[at]])]
             for at in np.flatnonzero(self.after[FLAGS] & RARE_FLAG).tolist()
         }
-        """Fields that no change names, of partitions that have them."""
+        """Fields that no change names, for partitions that have them."""
 
         slots, self.topic_at = np.unique(self.after[TOPIC], return_inverse=True)
         self.topics: list[bytes] = [builder.topics.by_slot[slot] for slot in slots.tolist()]
@@ -252,26 +252,27 @@ class ManyChanges:
         return self.topics[self.topic_at[at]], self.indexes[at]
 
     def moment(self, at: int) -> Moment:
-        """When the batch of a change was."""
+        """The moment of a change's batch."""
         return self.batch_moments[int(self.batch_of[at])]
 
     def number_at(self, batch: int) -> int:
-        """How many changes come before a batch."""
+        """The number of changes before a batch."""
         return int(np.searchsorted(self.batch_of, batch))
 
     @property
     def times_ms(self) -> Places:
-        """The times of the changes, -1 for none."""
+        """The times of the changes; -1 for none."""
         return np.array([ms_of(at.time_ms) for at in self.batch_moments], dtype=np.int64)[self.batch_of]
 
     def make_infos(self, which: Bools) -> None:
-        """Objects for some changes, which are made one by one else."""
+        """Creates the objects of some changes, which are otherwise created one by one."""
         places = np.flatnonzero(which).tolist()
         self.infos_before.make(places)
         self.infos.make(places)
 
     def came_to(self, directory: bytes, low: int) -> int:
-        """How many more partitions have a log directory after all changes than before that number `low`."""
+        """How many more partitions have a replica in a log directory after all changes than
+        before change number `low`."""
         code, width = self.directory_table.find(directory), self.versions.replica_width
         if code is None:
             return 0
@@ -279,7 +280,7 @@ class ManyChanges:
         return int((self.directories[:, low:] == code).any(axis=0).sum()) - int(had.sum())
 
     def directories_of(self, places: Places, brokers: IntArray) -> list[bytes | None]:
-        """Where brokers had their replicas before changes at these places; None for those without one."""
+        """The directories of brokers' replicas before the changes at these places; None without a replica."""
         width = self.versions.replica_width
         held = self.before[LISTS : LISTS + width, places] == brokers
         codes = self.before[LISTS + width : LISTS + 2 * width, places]
@@ -287,18 +288,18 @@ class ManyChanges:
         return [at if holds else None for at, holds in zip(ids, held.any(axis=0).tolist(), strict=True)]
 
     def may_be_unclean(self) -> Any:
-        """Who elected a leader that was not in sync."""
+        """Whether an election chose a leader that was not in sync."""
         elected = (self.before[LEADER_EPOCH] != self.after[LEADER_EPOCH]) & (self.after[LEADER] >= 0)
         return elected & ~(self.isr_before == self.after[LEADER]).any(axis=0)
 
     def preferred(self, turns: Turns) -> Any:
-        """Who elected one of the ISR while the leader before could have gone on."""
+        """Whether an election chose a member of the ISR while the leader before could have continued."""
         before, now = self.before[LEADER], self.after[LEADER]
         both = (before >= 0) & (now >= 0) & turns.are_active(before, turns.stretch_of(self.batch_of))
         return both & (self.isr == before).any(axis=0) & (self.isr_before == now).any(axis=0)
 
     def may_be_unsound(self, turns: Turns) -> Bools:
-        """Which are not plainly sound (`questions`), or of which that is not told here."""
+        """Changes that are not clearly sound (`questions`), or that cannot be decided here."""
         after, isr, replicas = self.after, self.isr, self.replicas
         leader, n_isr = after[LEADER], after[N_ISR]
         is_active = turns.are_active(isr, turns.stretch_of(self.batch_of))
@@ -317,8 +318,8 @@ class ManyChanges:
 def changes_of(
     builder: ImageBuilder, window: BatchWindow, places: Places, moments: Sequence[Moment]
 ) -> ManyChanges | None:
-    """The changes at `places` of a window whose batches are at `moments`; nothing is applied. None where one
-    is unusual."""
+    """The changes at `places` of a window whose batches are at `moments`. Applies
+    nothing. None if one is unusual."""
     versions = versions_of(builder, window.frames, places)
     if versions is None:
         return None
@@ -326,13 +327,14 @@ def changes_of(
 
 
 def first_unusual(window: BatchWindow, places: Places) -> int | None:
-    """The number of the first batch with a change, of those at `places`, that is not decoded in columns."""
+    """The number of the first batch that has, at one of `places`, a change that
+    cannot be decoded in columns."""
     _, odd = decode_changes(window.frames, places)
     return int(np.searchsorted(window.ends, odd[0], side="right")) if len(odd) else None
 
 
 def tally(ids: IntArray) -> list[tuple[int, int]]:
-    """How often each id is there; padding does not count."""
+    """The number of occurrences of each id, without padding."""
     values, counts = np.unique(ids[ids >= 0], return_counts=True)
     return list(zip(values.tolist(), counts.tolist(), strict=True))
 
@@ -346,7 +348,7 @@ def among(members: IntArray, lists: IntArray) -> Any:
 
 
 def _has_twice(lists: IntArray) -> Any:
-    """Whose list has an id twice."""
+    """Which lists have an id twice."""
     found: Any = np.zeros(lists.shape[1], dtype=bool)
     for at in range(1, len(lists)):
         found |= ((lists[:at] == lists[at]) & (lists[at] >= 0)).any(axis=0)

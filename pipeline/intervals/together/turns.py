@@ -1,9 +1,9 @@
-"""What records about brokers will do in a window, known before anything of it is applied.
+"""The effects of records about brokers in a window, computed before anything of it is applied.
 
 Owns which batches with such records are replayed together with others, which brokers are active when, and
-whether a broker that stops being active is still named by a partition. Those are common records, which end
-no window: of the others (a new broker, another rack, no active broker left) each is settled by itself. Knows
-no rows.
+whether a partition still names a broker that stops being active. These are common records, which do not end a
+window; the others (a new broker, another rack, no active broker left) are settled one by one. Knows no rows
+and does not change an image; partition changes are in `changes`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from metaquorum.storage.batches.places import Places
 Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
 _IDS = 4_096
-"""Broker ids below are looked up in a table."""
+"""Ids below this are looked up in an array."""
 
 
 class Turn(NamedTuple):
-    """A batch with records about brokers: `touched` has each broker's last offset and record, `registered`
-    all brokers after it, `left` those that it made inactive."""
+    """A batch with records about brokers. `touched`: each broker's last offset and record. `registered`: all
+    brokers after it. `left`: those that it made inactive."""
 
     batch: int
     touched: dict[int, tuple[int, Any]]
@@ -42,8 +42,8 @@ class Turn(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """Those of a window. They cut it into stretches: before the first, each by itself, what follows each.
-    `active` brokers are there before the first; `alone` are numbers of batches that are settled alone."""
+    """The turns of a window. They divide it into stretches: before the first turn, each turn, and after each
+    turn. `active`: the brokers before the first. `alone`: numbers of batches that are settled alone."""
 
     known: frozenset[int]
     active: frozenset[int]
@@ -51,7 +51,7 @@ class Turns(NamedTuple):
     alone: Collection[int] = ()
 
     def stretch_of(self, batch_of: Places) -> Places:
-        """The stretch of changes, whose batches are given."""
+        """The stretches of changes, from their batches."""
         cuts = [cut for at in self.turns for cut in (at.batch, at.batch + 1)]
         return np.searchsorted(np.array(cuts, dtype=np.int64), batch_of, side="right")
 
@@ -69,7 +69,8 @@ class Turns(NamedTuple):
 def foresee(
     builder: ImageBuilder, active: frozenset[int], given: Iterable[tuple[int, DecodedRecord]]
 ) -> Turns:
-    """What records about brokers, each with the number of its batch, will do to those of `builder`."""
+    """The effects of records about brokers, each with the number of its batch, on
+    the brokers of `builder`."""
     by_batch: dict[int, list[DecodedRecord]] = {}
     for batch, at in given:
         by_batch.setdefault(batch, []).append(at)
@@ -92,7 +93,7 @@ def foresee(
 
 
 def _applied(nodes: ImageBuilder, records: Iterable[DecodedRecord]) -> bool:
-    """Applies records; false where one is refused, or something is wrong with the brokers then."""
+    """Applies records. False if one is refused, or the brokers then break a rule."""
     before = nodes.freeze() if any(_may_be_wrong(at.record) for at in records) else None
     try:
         for at in records:
@@ -111,15 +112,16 @@ def _is_moved(before: BrokerRegistration | None, now: BrokerRegistration) -> boo
 
 
 def _may_be_wrong(record: object) -> bool:
-    """Whether it says something of a broker that a rule is about, other than that it is fenced."""
+    """Whether a record changes more about a broker than whether it is fenced, so
+    that a rule could be broken."""
     return isinstance(record, BrokerRecord) or bool(getattr(record, "log_dirs", None))
 
 
 def still_named(
     chunks: Iterable[Chunk], before: Chunk, after: Chunk, stretch_of: Places, turns: Turns
 ) -> list[int]:
-    """The numbers of batches after which a broker that they made inactive leads a partition, or is not alone
-    in an ISR. `chunks` are the partitions, and `before` and `after` their changes of the stretches."""
+    """The numbers of batches after which a broker that they made inactive still leads a partition, or is in
+    an ISR with others. `chunks`: the partitions. `before` and `after`: their changes in the stretches."""
     if not any(at.left for at in turns.turns):
         return []
     width = max(turns.known) + 1
@@ -132,7 +134,7 @@ def still_named(
 
 
 def _names(chunk: Chunk, stretch_of: Places, shape: tuple[int, int]) -> Longs:
-    """How often each broker leads, and is not alone in an ISR, by stretch."""
+    """How often each broker leads, and is in an ISR with others, by stretch."""
     width, data = shape[1], chunk.data
     several = np.where((data[N_ISR] > 1) & (data[TOPIC] >= 0), data[chunk.isr_start :], -1)
     leader = np.where(data[TOPIC] >= 0, data[LEADER], -1)
@@ -149,4 +151,4 @@ def are_in(ids: IntArray, given: Collection[int]) -> Bools:
         return found
     listed = np.zeros(_IDS + 1, dtype=bool)
     listed[list(given)] = True
-    return listed[np.minimum(ids, _IDS)]  # the last is of those that are larger, and of padding
+    return listed[np.minimum(ids, _IDS)]  # the last entry is for larger ids and padding

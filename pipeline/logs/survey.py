@@ -86,8 +86,8 @@ class LogSurvey(msgspec.Struct, kw_only=True):
     snapshots: list[tuple[int, int]]
     records: int = 0
     marks: dict[int, tuple[int, int]] = {}
-    """Base offset: (epoch, CRC) of some batches. Two logs of one cluster have the same CRC at
-    the same offset and epoch."""
+    """Base offset: (epoch, CRC) of some batches. Two logs of one cluster have the same CRC at the same offset
+    and epoch."""
 
     problem: str | None = None
     """Why the log could not be read at all; then nothing else is known of it."""

@@ -1,7 +1,8 @@
-"""What each day cost: partition-seconds without a leader or below min ISR, churn, fences, failovers.
+"""The table `availability`: partition-seconds without a leader or below min ISR,
+churn, fences, failovers per day.
 
-Owns the sums by day and by cluster, broker and rack. All times are whole milliseconds until they are shown,
-so that sums do not depend on their order, and a log that was read in two runs gives what one run gives.
+Owns the sums by day and by cluster, broker and rack. All times are whole ms until shown, so that sums do not
+depend on their order, and two runs over a log give the same as one. Knows no causes (`failovers`).
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _KEPT_MOVES = 65_536
 Scope = tuple[str, str]
 PartitionKey = tuple[bytes, int]
 Cell = tuple[int, Scope]
-"""The day and scope of some sums."""
+"""The day and scope of a sum."""
 _IsrMove = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """A day, an ISR before and after, and the replicas."""
 
 
 class _Leading(NamedTuple):
-    """The leader of a partition, and since when (-1: no one), and who led it last."""
+    """The leader of a partition (-1: none), since when, and the last leader."""
 
     leader: int
     since_ms: int
@@ -42,14 +43,14 @@ class _Leading(NamedTuple):
 
 
 class _Short(NamedTuple):
-    """Since when a partition is below min ISR, and which brokers' replicas are missing."""
+    """Since when a partition is below min ISR, and the brokers of the missing replicas."""
 
     since_ms: int
     missing: tuple[int, ...]
 
 
 class Availability:
-    """The sums of one cluster. `racks` is kept by the caller and read when something is counted."""
+    """The sums of one cluster. `racks` belongs to the caller and is read for every count."""
 
     def __init__(self, racks: Memory[int, str | None]) -> None:
         self._racks = racks
@@ -64,15 +65,15 @@ class Availability:
         self._found: dict[tuple[int, tuple[int, ...]], tuple[DailySums, ...]] = {}
         self._moved: dict[_IsrMove, tuple[tuple[DailySums, ...], tuple[DailySums, ...]]] = {}
         self.was_moved = False
-        """Whether a broker of which something was counted has another rack than before."""
+        """Whether a broker that was counted has a new rack."""
 
     def racks_changed(self, broker_id: int) -> None:
-        """A broker has another rack than before."""
+        """A broker has a new rack."""
         self._forget_cells()
         self.was_moved = self.was_moved or broker_id in self._racks or broker_id in self._racks.missed
 
     def _cells_of(self, day: int, brokers: tuple[int, ...]) -> tuple[DailySums, ...]:
-        """The cells of the cluster, the brokers and their racks: asked for at nearly every record."""
+        """The cells of the cluster, the brokers and their racks. Called for nearly every record."""
         key = (day, brokers)
         found = self._found.get(key)
         if found is None:
@@ -82,8 +83,8 @@ class Availability:
         return found
 
     def _isr_cells(self, key: _IsrMove) -> tuple[tuple[DailySums, ...], tuple[DailySums, ...]]:
-        """The cells of brokers that fell out of an ISR and still hold a replica, and of those that came into
-        it: asked for at every second record."""
+        """The cells of brokers that left an ISR and still have a replica, and of those that joined it.
+        Called for every second record."""
         day, before, now, replicas = key
         out = tuple([at for at in before if at not in now and at in replicas])
         back = tuple([at for at in now if at not in before])
@@ -94,7 +95,7 @@ class Availability:
         return cells
 
     def _forget_cells(self) -> None:
-        """Cells, or whose racks they are, changed."""
+        """Forgets cells that were found: they, or the racks of brokers, changed."""
         self._found, self._moved = {}, {}
 
     def _cell(self, day: int, scope: Scope) -> DailySums:
@@ -111,7 +112,7 @@ class Availability:
         return [*scopes, *((RACK, rack) for rack in racks)]
 
     def advance(self, now_ms: int) -> None:
-        """Time went on to `now_ms` with the partitions as they were."""
+        """Advances the time to `now_ms`, with unchanged partitions."""
         if self._now_ms < 0:
             self._now_ms = now_ms
         if now_ms > self._now_ms:
@@ -126,7 +127,7 @@ class Availability:
             self._now_ms = now_ms
 
     def unobserved(self, now_ms: int) -> None:
-        """No one wrote until `now_ms`: that time is neither available nor without leaders."""
+        """The time until `now_ms` was unobserved: it is neither available nor without leaders."""
         self._count_all()
         for day, span_ms in days(self._now_ms, now_ms):
             self._cell(day, _WHOLE).unobserved_ms += span_ms
@@ -134,7 +135,7 @@ class Availability:
         self._count_anew()
 
     def switched_off(self) -> None:
-        """The last broker stopped in order: no one wants leaders until one is back."""
+        """The last broker stopped in order: no leaders are expected until one is back."""
         if not self.is_off:
             self._count_all()
             self.is_off = True
@@ -152,19 +153,19 @@ class Availability:
             self._count_short(short, self._now_ms)
 
     def _count_anew(self) -> None:
-        """What is so now is counted from now on."""
+        """Counts the present states from now on."""
         now_ms = self._now_ms
         self._leading = {key: at._replace(since_ms=now_ms) for key, at in self._leading.items()}
         self._short = {key: at._replace(since_ms=now_ms) for key, at in self._short.items()}
 
     def pass_over(self, now_ms: int) -> None:
-        """Time went on to `now_ms`, and it is not known how the partitions were: nothing is counted for it,
-        nor for those that come later, until `partition` tells of each."""
+        """Advances the time to `now_ms` with partitions in unknown states: counts nothing for it, nor for
+        later times, until `partition` is called for each."""
         for key in list(self._leading):
             self.removed(key)
         self.is_off = False
         self._now_ms = max(self._now_ms, now_ms)
-        self._forget_cells()  # a snapshot may name racks that were unknown
+        self._forget_cells()  # a snapshot may have racks that were unknown
 
     def partition(
         self, key: PartitionKey, before: PartitionInfo | None, now: PartitionInfo, min_isr: int
@@ -184,7 +185,7 @@ class Availability:
             self._leading[key] = tuple.__new__(_Leading, (leader, self._now_ms, last))
 
     def changed_together(self, changes: ManyChanges, min_isr: IntArray) -> None:
-        """The same as `partition` for each of these, all of one day, whose topics want so many in sync."""
+        """As `partition` for each of these changes, all of one day, with these min ISRs."""
         day, now_ms = changes.batch_moments[0].now_ms // DAY_MS, self._now_ms
         places = np.flatnonzero(changes.led)
         leaders = changes.before[LEADER, places].tolist(), changes.after[LEADER, places].tolist()
@@ -202,7 +203,7 @@ class Availability:
         self._now_ms = now_ms
 
     def _isrs_moved(self, changes: ManyChanges, day: int) -> None:
-        """Counts brokers that left ISRs and came into them: one at a time, nearly always."""
+        """Counts brokers that left and joined ISRs; nearly always one at a time."""
         shrunk = changes.left & changes.held
         grown = (changes.isr >= 0) & ~among(changes.isr, changes.isr_before)
         left, came = shrunk.sum(axis=0), grown.sum(axis=0)
@@ -217,7 +218,7 @@ class Availability:
             self._isr_moved(day, changes.infos_before[at], changes.infos[at])
 
     def churn(self, before: PartitionInfo, now: PartitionInfo) -> None:
-        """Counts what changed, not how long it was so."""
+        """Counts what changed, without durations."""
         day = self._now_ms // DAY_MS
         if before.leader != now.leader:
             lost = () if before.leader < 0 else (before.leader,)
@@ -235,7 +236,7 @@ class Availability:
             cell.isr_expands += 1
 
     def judge(self, key: PartitionKey, now: PartitionInfo, min_isr: int) -> None:
-        """Whether the partition is below min ISR: it changed, or what it needs did."""
+        """Checks whether the partition is below min ISR, after it or its min ISR changed."""
         in_sync = len(now.isr)
         if in_sync >= min_isr or in_sync >= len(now.replicas):
             if self._short and key in self._short:
@@ -249,7 +250,7 @@ class Availability:
             self._short[key] = _Short(self._now_ms, missing)
 
     def removed(self, key: PartitionKey) -> None:
-        """The partition is gone."""
+        """The partition was deleted."""
         leading = self._leading.pop(key, None)
         if leading is not None:
             self._count_leading(leading, self._now_ms)
@@ -262,8 +263,8 @@ class Availability:
             cell.unclean_elections += 1
 
     def fenced(self, broker_id: int, *, in_order: bool = False) -> None:
-        """A broker was fenced now. Three within a minute are a storm, until a minute has fewer; brokers that
-        stop `in_order` are none."""
+        """A broker was fenced now. Three within a minute are a storm, until a minute has fewer. Brokers that
+        stop `in_order` do not count."""
         for cell in self._cells_of(self._now_ms // DAY_MS, (broker_id,)):
             cell.fences += 1
         if in_order:
@@ -282,7 +283,7 @@ class Availability:
             cell.failovers += 1
 
     def failover_lost(self, leader: int, day: int) -> None:
-        """No one saw the end of a failover."""
+        """The end of a failover was not observed."""
         for cell in self._cells_of(day, (leader,)):
             cell.failovers_open += 1
 
@@ -311,8 +312,8 @@ class Availability:
                 cell.under_min_isr_ms += span_ms
 
     def rows(self, cluster: str, failing: Iterable[tuple[int, int]]) -> list[tuple[int, Row]]:
-        """(day, row) of every day and scope up to now. `failing` are (leader, day of its begin) of the
-        failovers that have not ended. What goes on is counted up to now, and counted again next time."""
+        """(day, row) of every day and scope up to now. `failing`: (leader, day of its start) of open
+        failovers. Open states count up to now, and are counted again next time."""
         kept = self._cells
         self._forget_cells()
         self._cells = {key: msgspec.structs.replace(cell) for key, cell in kept.items()}
@@ -334,7 +335,7 @@ class Availability:
         ]
 
     def context(self) -> Any:
-        """What later sums depend on, but for since when something is so; None while nothing is counted."""
+        """What later sums depend on, except the starts of open states; None while nothing is counted."""
         if self.is_off:
             return None
         start = self._now_ms - FENCE_STORM_WINDOW_MS
@@ -345,15 +346,15 @@ class Availability:
         return [self._now_ms, len(self._leading), leaderless, short, fenced, in_storm]
 
     def counted(self) -> list[tuple[Cell, DailySums]]:
-        """The sums so far, as a copy."""
+        """A copy of the sums so far."""
         return [
             (key, msgspec.structs.replace(cell, durations=dict(cell.durations)))
             for key, cell in self._cells.items()
         ]
 
     def adopt(self, left: Availability, counted: Mapping[Cell, DailySums], began_ms: int) -> None:
-        """The sums of `left`, and what was counted here beyond `counted`. This one began at `began_ms`: what
-        was so then was so since `left` says."""
+        """Takes the sums of `left`, plus what was counted here beyond `counted`. Open states since
+        `began_ms`, the start of this replay, get their starts from `left`."""
         mine = self._cells
         self._forget_cells()
         self._cells = dict(left.counted())

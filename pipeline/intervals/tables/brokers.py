@@ -1,7 +1,8 @@
-"""Broker sessions, and what became of brokers' log directories.
+"""The tables `broker_sessions` and `log_dir_events`: states of brokers, and their log directories.
 
-Owns the comparison of registrations before and after a batch, and what single records tell of a broker whose
-registration is in no log.
+Owns the comparison of registrations before and after a batch, and what single records say
+about a broker whose registration is in no log. Does not know why a broker was fenced
+(`incidents`) or where an id ran (`ids`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _value(broker_id: int, at: BrokerRegistration, by: str | None) -> Row:
 
 
 class Heard(NamedTuple):
-    """What records say of a broker whose registration is in no log. `directories` None: unknown."""
+    """What records say about a broker whose registration is in no log. `directories` None: unknown."""
 
     epoch: int
     state: str
@@ -50,7 +51,7 @@ class Heard(NamedTuple):
 
 
 def heard_of(record: object, before: Heard | None) -> Heard | None:
-    """What is known of a broker after one more record; None when it is gone, or nothing is known."""
+    """What is known of a broker after one more record; None if it is gone, or nothing is known."""
     match record:
         case FenceBrokerRecord():
             return Heard(record.epoch, FENCED, before.directories if before is not None else None)
@@ -71,18 +72,18 @@ def heard_of(record: object, before: Heard | None) -> Heard | None:
 
 
 class BrokerSessions:
-    """Rows of `broker_sessions`; `registrations` are those of the last batch that was visible."""
+    """Rows of `broker_sessions`. `registrations`: those after the last visible batch."""
 
     def __init__(self) -> None:
         self.registrations: dict[int, BrokerRegistration] = {}
         self.racks: Memory[int, str | None] = Memory()
-        """The last known rack of every broker, also of those that are gone."""
+        """The last known rack of every broker, also of unregistered ones."""
         self._heard: dict[int, Heard] = {}
-        """Brokers whose registration is in no log, as far as later records tell of them."""
+        """Brokers whose registration is in no log, as far as later records describe them."""
         self._rows: Intervals[int] = Intervals()
 
     def learn(self, brokers: Mapping[int, BrokerRegistration], moment: Moment) -> None:
-        """A snapshot's brokers. A state of which a record told, and it says the same, goes on."""
+        """Takes a snapshot's brokers. A state that a record gave continues if the snapshot agrees."""
         for broker_id in self._rows.open.keys() - brokers.keys():
             self._rows.end(broker_id, moment, None, known=False)
             self.registrations.pop(broker_id, None)
@@ -99,7 +100,7 @@ class BrokerSessions:
         self._heard = {}
 
     def lose(self, moment: Moment) -> None:
-        """No one saw what came after `moment`."""
+        """Ends all rows at `moment`: the records after it are missing."""
         self._rows.lose(moment, lambda _: (None,))
         self.registrations, self._heard = {}, {}
 
@@ -109,7 +110,8 @@ class BrokerSessions:
         self._rows.start(broker_id, _value(broker_id, now, by), moment, known=by is not None)
 
     def heard(self, broker_id: int, record: object, moment: Moment, by: str) -> str | None:
-        """A record of a broker whose registration is in no log; the state that it says the broker is in."""
+        """A record of a broker whose registration is in no log. Returns the state
+        that the record gives it."""
         before = self._heard.get(broker_id)
         now = heard_of(record, before)
         if now is not None and now == before:
@@ -125,7 +127,7 @@ class BrokerSessions:
         return now.state
 
     def changed(self, broker_id: int, now: BrokerRegistration | None, moment: Moment, by: str) -> bool:
-        """What a batch left of a broker; true if it was fenced (not: registered again) by it."""
+        """A batch changed a broker. Returns whether the batch fenced it (without a new registration)."""
         before = self.registrations.get(broker_id)
         if now == before:
             return False
@@ -144,11 +146,11 @@ class BrokerSessions:
         return self._rows.open_rows(lambda _: (None,))
 
     def context(self) -> Any:
-        """What later rows depend on, but for how those that last began."""
+        """What later rows depend on, except the starts of open rows."""
         return sorted((broker_id, at.value[1], at.value[4]) for broker_id, at in self._rows.open.items())
 
     def adopt(self, left: BrokerSessions, below: int) -> None:
-        """What began below an offset is as `left` has it."""
+        """Open rows that began below an offset get their starts from `left`."""
         self._rows.adopt(left._rows, below)
         for broker_id, rack in left.racks.items():
             self.racks.setdefault(broker_id, rack)
@@ -179,7 +181,7 @@ class DirectoryEvents:
         epoch: int,
         replicas_in: Callable[[bytes], int],
     ) -> None:
-        """Directories that a broker has and had not, or the other way round."""
+        """Directories that a broker gained or lost."""
         had = before.directories if before is not None else ()
         has = now.directories if now is not None else ()
         if had == has:
@@ -191,7 +193,7 @@ class DirectoryEvents:
                     self._closed.append((*place, event, None, replicas_in(directory)))
 
     def partition(self, before: PartitionInfo | None, now: PartitionInfo, offset: int) -> None:
-        """Replicas whose directory differs: gathered until `batch_ends`."""
+        """Collects replicas whose directory changed, until `batch_ends`."""
         for broker_id, directory in zip(now.replicas, now.directories, strict=False):
             was = None if before is None else before.directory_of(broker_id)
             was = UNASSIGNED if was is None else was
@@ -201,7 +203,7 @@ class DirectoryEvents:
                 self._moves[key] = (min(first, offset), count + 1)
 
     def lose(self) -> None:
-        """No one saw the end of the batch."""
+        """Drops the unfinished batch: its records are missing."""
         self._moves = {}
 
     def batch_ends(self, moment: Moment, epoch: int) -> None:

@@ -1,6 +1,7 @@
-"""How much is known of each stretch of the history: rows of `coverage`.
+"""The table `coverage`: how much is known of each stretch of the history.
 
-Owns the stretches, one after the other from offset 0 to the end. Knows no records.
+Owns the stretches, in order from offset 0 to the end. Knows no records, and does not decide when silence is
+too long (`pipeline.intervals.silence`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class _Stretch(msgspec.Struct):
 
 
 class CoverageRows:
-    """Rows of `coverage`. `is_known` says whether the state is known now."""
+    """Rows of `coverage`. `is_known`: whether the state is known now."""
 
     def __init__(self) -> None:
         self._now = _Stretch(KNOWN, 0, None)
@@ -41,12 +42,12 @@ class CoverageRows:
 
     @property
     def last_ms(self) -> int | None:
-        """The time of the last batch that has one."""
+        """The time of the last batch with a valid one."""
         return self._last_ms
 
     def begins(self, offset: int, time_ms: int | None) -> None:
-        """The history begins at `offset`, or continues there after records that are in no log. What the state
-        is there, nothing says so far."""
+        """The history begins at `offset`, or continues there after records that are in no log. The
+        state there is unknown so far."""
         now = self._now
         self._last_ms = self._last_ms if time_ms is None else time_ms
         if offset > now.from_offset:
@@ -63,13 +64,13 @@ class CoverageRows:
         now.reason = "no snapshot has the state; the other tables have what these records show by themselves"
 
     def breaks_off(self, moment: Moment) -> None:
-        """The records end before those at `moment`, and others come later in the history."""
+        """The records end before `moment`, and the history continues later."""
         self._end(moment.offset, self._last_ms)
         self.comes_back(moment._replace(time_ms=self._last_ms))
         self._now = _Stretch(MISSING, moment.offset, self._last_ms)
 
     def learn(self, moment: Moment) -> None:
-        """The state at `moment` is known from a snapshot."""
+        """A snapshot gives the state at `moment`."""
         if not self.is_known:
             self._next(KNOWN, moment.offset)
 
@@ -86,11 +87,11 @@ class CoverageRows:
             self._last_ms = time_ms
 
     def left_out(self) -> None:
-        """A record changes something of which nothing is known."""
+        """Counts a record that changes an unknown entity."""
         self._now.left_out += 1
 
     def unobserved(self, moment: Moment) -> None:
-        """No one wrote between the batch before and that at `moment`, and the quorum would have."""
+        """Nothing was written between the last batch and `moment`, although an idle quorum writes."""
         reason = (
             "nothing was written, although an idle quorum writes: it was down, and the state of the "
             "cluster is unknown"
@@ -103,7 +104,7 @@ class CoverageRows:
         self._off = self._off or (moment.offset, moment.time_ms)
 
     def comes_back(self, moment: Moment) -> None:
-        """A broker runs again, or no one knows."""
+        """A broker runs again, or the state is unknown."""
         if self._off is not None:
             self._closed.append((OFF, *self._off, moment.offset, moment.time_ms, 0, 0, _OFF_REASON))
             self._off = None
@@ -123,18 +124,19 @@ class CoverageRows:
         return rows
 
     def context(self) -> Any:
-        """What later rows depend on, but for how the range began and what it counted."""
+        """What later rows depend on, except the start and the counts of the present stretch."""
         return [self._now.state, self._last_ms, self._off]
 
     def adopt(self, left: CoverageRows, counted: Sequence[int]) -> None:
-        """The range began as `left` has it; this one had `counted` records and left out so many by then."""
+        """The present stretch gets its start from `left`. `counted`: the records and omissions
+        of this replay until then."""
         now, was = self._now, left._now
         now.from_offset, now.from_ms, now.reason = was.from_offset, was.from_ms, was.reason
         now.records += was.records - counted[0]
         now.left_out += was.left_out - counted[1]
 
     def counted(self) -> tuple[int, int]:
-        """Records of the range so far, and those that were left out."""
+        """Records of the stretch so far, and those that were left out."""
         return self._now.records, self._now.left_out
 
     def save(self) -> Any:

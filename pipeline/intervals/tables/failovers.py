@@ -1,7 +1,8 @@
-"""Leaders that were replaced because they could not lead any more.
+"""The table `failovers`: leaders that were replaced because they could no longer lead.
 
-Owns the question whether a change of leader is a failover, and what caused it. The quorum may move leaders
-in batches before the one that fences the broker, so a cause may come a little later than the change.
+Owns whether a change of leader is a failover, and its cause. The controller may move leaders in batches
+before the one that fences the broker, so the cause may follow a little later than the change. Does not sum
+durations (`availability`) or group partitions by cause (`incidents`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from metaquorum.pipeline.intervals.tables.availability import Availability, Part
 from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
 
 CAUSE_WINDOW_MS = 10_000
-"""How long after a leader went its broker's fencing still counts as the cause."""
+"""How long after a leader's end its broker's fencing still counts as the cause."""
 UNKNOWN = "unknown"
 
 
@@ -38,7 +39,7 @@ class _Failover(msgspec.Struct, array_like=True):
     to_offset: int | None = None
     to_ms: int | None = None
     waits: bool = False
-    """Its cause may still come."""
+    """Whether its cause may still follow."""
 
 
 class Failovers:
@@ -63,8 +64,8 @@ class Failovers:
         *,
         all_known: bool = True,
     ) -> None:
-        """Another broker (or no one) leads. `registrations` are the brokers after the batch, not `all_known`
-        where it is not known which brokers there are."""
+        """Another broker leads, or none. `registrations`: the brokers after the batch. `all_known`:
+        False if there may be others."""
         unclean = is_unclean(before, now)
         going_on = self._open.pop(key, None)
         if going_on is not None:
@@ -101,7 +102,7 @@ class Failovers:
             self._end(going_on, None, False, moment)
 
     def lose(self, moment: Moment) -> None:
-        """No one saw what came after `moment`, so no one saw these end."""
+        """Ends all failovers at `moment`, with an unknown end: the records after it are missing."""
         for failover in self._unexplained:
             failover.waits = False
             if failover.duration_ms is not None:
@@ -113,7 +114,8 @@ class Failovers:
         self._open, self._unexplained = {}, []
 
     def broker_went(self, broker_id: int, cause: str) -> None:
-        """The broker is fenced, shutting down, unregistered or lost a directory: a cause for what is open."""
+        """The broker is fenced, shutting down, unregistered or lost a directory: the cause of
+        its unexplained failovers."""
         rest = []
         for failover in self._unexplained:
             if failover.old_leader != broker_id:
@@ -125,7 +127,7 @@ class Failovers:
         self._unexplained = rest
 
     def forget_late(self, now_ms: int) -> None:
-        """Gives up on causes that did not come in time."""
+        """Gives up on causes that did not follow in time."""
         while self._unexplained and now_ms - self._unexplained[0].began_ms > CAUSE_WINDOW_MS:
             failover = self._unexplained.pop(0)
             failover.waits = False
@@ -133,7 +135,7 @@ class Failovers:
                 self._closed.append(_row(failover))
 
     def failing(self) -> list[tuple[int, int]]:
-        """(old leader, day of the begin) of failovers that have not ended."""
+        """(old leader, day of the start) of open failovers."""
         return [(at.old_leader, at.began_ms // DAY_MS) for at in self._open.values()]
 
     def take(self) -> list[Row]:
@@ -154,7 +156,7 @@ class Failovers:
         self._unexplained = []
         for at, is_open in saved[1]:
             failover = msgspec.convert(at, _Failover, strict=False)
-            if is_open:  # one object in both places, so that its end is seen in both
+            if is_open:  # the same object in both, so that both see its end
                 failover = self._open[failover.topic_id, failover.partition]
             self._unexplained.append(failover)
 
@@ -174,7 +176,8 @@ def is_unclean(before: PartitionInfo, now: PartitionInfo) -> bool:
 
 
 def _cause(before: PartitionInfo, now: PartitionInfo, broker: BrokerRegistration | None) -> str | None:
-    """Why the old leader went; None when it could have gone on: an election by preference, a reassignment."""
+    """Why the old leader stopped leading; None if it could have continued: a preferred
+    election, a reassignment."""
     if broker is None:
         return "unregistered"
     if broker.fenced:

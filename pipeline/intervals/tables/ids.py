@@ -1,4 +1,8 @@
-"""Where each broker id ran: hosts, rack and log directories of its registrations, as long as they stay so."""
+"""The table `ids`: where each broker id ran (hosts, rack, log directories), while that stays the same.
+
+Owns the comparison of two registrations of one id. Does not follow the state of a broker between
+registrations; `brokers` does.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ class BrokerIds:
     def __init__(self) -> None:
         self._rows: Intervals[int] = Intervals()
         self.last: Memory[int, tuple[Home, bytes]] = Memory()
-        """Where each id ran last, and its process; also of brokers that are gone."""
+        """Where each id ran last, and its process; also of unregistered brokers."""
         self._processes: dict[int, int] = {}
 
     def registered(self, now: BrokerRegistration, moment: Moment, *, known: bool = True) -> None:
@@ -37,16 +41,16 @@ class BrokerIds:
         self._processes[now.broker_id] = 1
 
     def gone(self, broker_id: int, moment: Moment) -> None:
-        """The broker is not registered any more."""
+        """The broker was unregistered."""
         self._rows.end(broker_id, moment, self._processes.get(broker_id, 0))
 
     def learn(self, brokers: Mapping[int, BrokerRegistration], moment: Moment) -> None:
-        """The brokers of a snapshot: directories that failed since they registered are not among theirs."""
+        """Takes the brokers of a snapshot, which lack directories that failed since they registered."""
         for _, registration in sorted(brokers.items()):
             self.registered(registration, moment, known=False)
 
     def lose(self, moment: Moment) -> None:
-        """No one saw what came after `moment`."""
+        """Ends all rows at `moment`: the records after it are missing."""
         self._rows.lose(moment, lambda broker_id: (self._processes[broker_id],))
 
     def take(self) -> list[Row]:
@@ -56,15 +60,16 @@ class BrokerIds:
         return self._rows.open_rows(lambda broker_id: (self._processes[broker_id],))
 
     def context(self) -> Any:
-        """What later rows depend on, but for how those that last began."""
+        """What later rows depend on, except the starts of open rows."""
         return sorted((broker_id, self.last[broker_id]) for broker_id in self._rows.open)
 
     def counted(self) -> dict[int, int]:
-        """Processes so far, by broker."""
+        """The number of processes so far, by broker."""
         return {broker_id: self._processes[broker_id] for broker_id in self._rows.open}
 
     def adopt(self, left: BrokerIds, below: int, counted: Mapping[int, int]) -> None:
-        """What began below an offset is as `left` has it; `counted` are the processes here by then."""
+        """Open rows that began below an offset get their starts from `left`. `counted`: the
+        processes here until then."""
         for broker_id, at in self._rows.open.items():
             if at.offset < below:
                 self._processes[broker_id] += left._processes[broker_id] - counted[broker_id]
@@ -87,5 +92,5 @@ def _home(at: BrokerRegistration) -> Home:
 
 
 def _differences(last: Home, home: Home) -> str:
-    """Names of what differs, joined by commas; empty for a broker that is back where it was."""
+    """Names of what differs, joined by commas. Empty for a broker that is back in the same place."""
     return ",".join(part for part, was, now in zip(_PARTS, last, home, strict=True) if was != now)

@@ -1,7 +1,8 @@
-"""What `incidents` keeps: an incident that lasts, a loss that waits for one, what the rules of causes ask,
-and the losses of many changes in columns.
+"""Values of `incidents`: open incidents, losses, what rules of causes ask, and
+losses of many changes in columns.
 
-Owns no row.
+Owns which change is a loss, and of which broker. Does not start or end incidents and
+makes no rows: `incidents` does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PartitionKey = tuple[bytes, int]
 
 
 class OpenIncident(msgspec.Struct, array_like=True):
-    """One that is not over. `directories` are those that were lost; none where the broker itself is out."""
+    """An incident that is not over. `directories`: the lost ones; empty if the whole broker is out."""
 
     what: str
     broker_id: int
@@ -41,7 +42,7 @@ class OpenIncident(msgspec.Struct, array_like=True):
 
 
 class Loss(NamedTuple):
-    """A broker that lost a leadership or its place in an ISR. `led`: the former."""
+    """A broker that lost a leadership (`led`) or its place in an ISR."""
 
     now_ms: int
     broker_id: int
@@ -52,8 +53,8 @@ class Loss(NamedTuple):
 
 
 class SomeLosses(NamedTuple):
-    """Losses of changes that follow each other, those of leaders that were in no ISR first. `led`: it led;
-    `may_be_counted`: an incident of the broker needs to know no more, because the partition has a leader."""
+    """Losses of consecutive changes; first those of leaders that were not in the ISR. `led`: the broker led.
+    `may_be_counted`: the partition has a leader, so an incident of the broker only has to count it."""
 
     at: Places
     who: IntArray
@@ -62,7 +63,7 @@ class SomeLosses(NamedTuple):
 
 
 class ManyLosses:
-    """All of some changes."""
+    """All losses in these changes."""
 
     def __init__(self, changes: ManyChanges) -> None:
         self.changes = changes
@@ -77,7 +78,7 @@ class ManyLosses:
         self._led = np.flatnonzero(led)
 
     def of(self, low: int, high: int) -> SomeLosses:
-        """Those of the changes from `low` to below `high`."""
+        """The losses in changes from `low` to below `high`."""
         start, end = np.searchsorted(self._of_isr.at, (low, high)).tolist()
         at, who, was_leader, may_be_counted = self._of_isr
         here = slice(start, end)
@@ -91,12 +92,12 @@ class ManyLosses:
         return SomeLosses(at, who, was_leader, may_be_counted)
 
     def led_at(self, low: int, high: int) -> list[int]:
-        """Changes of the leader among these."""
+        """Those of these changes that changed the leader."""
         found: list[int] = _between(self._led, low, high).tolist()
         return found
 
     def objects(self, at: Places, who: IntArray) -> dict[int, list[tuple[Loss, bool]]]:
-        """What brokers lost, by change, and whether they could have gone on leading."""
+        """The losses of brokers, by change, and whether the broker could have continued to lead."""
         changes = self.changes
         leader = changes.after[LEADER, at]
         led = changes.led[at] & (changes.before[LEADER, at] == who)
@@ -113,7 +114,7 @@ class ManyLosses:
 
 
 class LogWords:
-    """What the rules of causes may ask of the log: it is read on from batch to batch."""
+    """The log as rules of causes see it, read batch by batch."""
 
     def __init__(self, configs: Configs, brokers: Mapping[int, BrokerRegistration]) -> None:
         self.stories: dict[int, BrokerStory] = {}
@@ -123,11 +124,11 @@ class LogWords:
         self._configs = configs
 
     def topic_config(self, topic: str, key: str) -> str | None:
-        """A topic's setting as the log says it: its own, else the brokers' default, else None."""
+        """A topic's setting according to the log: its own, otherwise the brokers' default, otherwise None."""
         return self._configs.setting(topic, key)
 
     def ask_before(self, from_ms: int | None = None) -> None:
-        """Nothing before the log's beginning can be read."""
+        """Does nothing: there are no earlier records to read."""
 
 
 def is_by(loss: Loss, incident: OpenIncident) -> bool:

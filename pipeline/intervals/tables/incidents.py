@@ -1,8 +1,8 @@
-"""What went wrong, one row each: brokers that could not serve, lost directories, the quorum's leaders.
+"""The table `incidents`: brokers that could not serve, lost directories, changes of the quorum's leader.
 
-Owns the attribution of hurt partitions to what hurt them. The causes are those of `metaquorum log why`, by
-its own rules. A controller may take the leaderships in batches before the one that fences the broker, so a
-loss waits for its incident as long as those rules look back.
+Owns which incident explains the loss of a partition. A controller may move leaderships in batches before the
+one that fences the broker, so a loss waits for its incident as long as the rules look back. Knows no rules of
+causes: they are those of `metaquorum log why` (`metadata.inspect.causes`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from metaquorum.pipeline.intervals.tables.settings import Configs
 
 
 class Incidents:
-    """Rows of `incidents`, told where the state is known."""
+    """Rows of `incidents`, for times with a known state."""
 
     def __init__(self, configs: Configs, sessions: BrokerSessions) -> None:
         self._configs, self._sessions = configs, sessions
@@ -59,9 +59,10 @@ class Incidents:
         self._directories: dict[int, list[int]] = {}
         """The numbers of lost directories by broker."""
         self._open: dict[tuple[int, int], OpenIncident] = {}
-        """By broker and number: 0 for the broker itself, else the offset at which directories were lost."""
+        """By broker and number: 0 for the broker itself, otherwise the offset at
+        which directories were lost."""
         self._without: dict[PartitionKey, tuple[tuple[int, int], int]] = {}
-        """Partitions without a leader by an open incident, and since when."""
+        """Partitions without a leader because of an open incident, and since when."""
         self._waiting: deque[Loss] = deque()
         self._steps: list[BrokerStep] = []
         self._batch: list[PartitionStep] = []
@@ -78,7 +79,7 @@ class Incidents:
         record: object,
         moment: Moment,
     ) -> None:
-        """What a batch left of a broker; `batch_ends` follows."""
+        """A batch changed a broker. `batch_ends` follows."""
         step = BrokerStep(offset=moment.offset, record=record, broker_id=broker_id, before=before, after=now)
         self._steps.append(step)
         was_active, is_active = before is not None and before.is_active, now is not None and now.is_active
@@ -123,7 +124,7 @@ class Incidents:
             del self._without[partition]
 
     def _cause(self, incident: OpenIncident, moment: Moment) -> str | None:
-        """The rule that fits what the batch says, once all of it is known."""
+        """The rule that explains the incident, once the whole batch is known."""
         if incident.what == DIRECTORY_LOST:
             return "directory-failed"
         step = next((at for at in self._steps if at.broker_id == incident.broker_id), None)
@@ -142,7 +143,7 @@ class Incidents:
         return fence_cause(step, Scene(batch=batch, feed=self._words)).rule
 
     def batch_ends(self, moment: Moment, metadata_version: int) -> None:
-        """All that a batch did to brokers and partitions was told."""
+        """All changes of a batch to brokers and partitions were passed on."""
         if not self._steps:
             return
         self._words.metadata_version, self._words.brokers = metadata_version, self._sessions.registrations
@@ -156,7 +157,7 @@ class Incidents:
     # -- partitions ------------------------------------------------------------------------------------
 
     def partition(self, key: PartitionKey, before: PartitionInfo, now: PartitionInfo, moment: Moment) -> None:
-        """A partition changed. Brokers of the same batch were told of before."""
+        """A partition changed. Changes of brokers in the same batch were passed on before."""
         if self._steps:
             step = PartitionStep(
                 offset=moment.offset, record=None, topic="", index=key[1], before=before, after=now
@@ -175,8 +176,8 @@ class Incidents:
                 self._lost(loss, moment, goes_on=broker_id in isr and now.leader >= 0)
 
     def changed_together(self, losses: ManyLosses, low: int, high: int) -> None:
-        """The same as `partition` for the changes from number `low` to below `high`. What open incidents
-        explain is counted by broker."""
+        """As `partition` for the changes from number `low` to below `high`. Losses that open incidents
+        explain are counted by broker."""
         changes = losses.changes
         if self._steps:
             _, firsts = np.unique(
@@ -207,7 +208,7 @@ class Incidents:
                 self._lost(loss, moment, goes_on=goes_on)
 
     def _lost(self, loss: Loss, moment: Moment, *, goes_on: bool) -> None:
-        """`goes_on`: the broker could have gone on leading."""
+        """`goes_on`: the broker could have continued to lead."""
         broker_id = loss.broker_id
         for number in (0, *self._directories.get(broker_id, ())):
             incident = self._open.get((broker_id, number))
@@ -248,7 +249,7 @@ class Incidents:
     def elected(
         self, record: LeaderChangeMessage, epoch: int, moment: Moment, last: Moment, metadata_version: int
     ) -> None:
-        """The quorum elected a leader; `last` is the batch before."""
+        """The quorum elected a leader. `last`: the batch before."""
         before, self._leader = self._leader, (record.leader_id, epoch)
         if before is None or before[0] == record.leader_id:
             return
@@ -260,14 +261,15 @@ class Incidents:
         self._closed.append((LEADER_CHANGED, who, gone[-1], None, 0, 0, 0, None, *place))
 
     def silent(self, last: Moment, moment: Moment) -> None:
-        """Nothing was written from the batch `last` to that at `moment`, although an idle quorum writes."""
+        """Nothing was written between the batch `last` and the one at `moment`,
+        although an idle quorum writes."""
         place = (last.offset, last.time_ms, moment.offset, moment.time_ms, True, True, None)
         self._closed.append((QUORUM_SILENT, "quorum", None, None, 0, 0, 0, None, *place))
 
     # -- what is known ---------------------------------------------------------------------------------
 
     def learn(self, brokers: Mapping[int, BrokerRegistration], moment: Moment) -> None:
-        """The brokers of a snapshot: those that are out went before it, no one saw why."""
+        """Takes the brokers of a snapshot. Those that are out went out before it, for an unknown reason."""
         for broker_id, at in sorted(brokers.items()):
             if not at.is_active:
                 self._open[broker_id, 0] = OpenIncident(
@@ -275,7 +277,7 @@ class Incidents:
                 )
 
     def lose(self, moment: Moment) -> None:
-        """No one saw what came after `moment`."""
+        """Ends all incidents at `moment`, with an unknown end: the records after it are missing."""
         for key in list(self._open):
             self._end(key, moment, None, known=False)
         self._waiting.clear()
@@ -283,12 +285,12 @@ class Incidents:
         self._words = LogWords(self._configs, self._sessions.registrations)
 
     def take(self) -> list[Row]:
-        """Incidents that were over since the last call."""
+        """Incidents that ended since the last call."""
         taken, self._closed = self._closed, []
         return taken
 
     def open_rows(self, now_ms: int) -> list[Row]:
-        """Those that last; `now_ms` is the time of the last batch."""
+        """Open incidents. `now_ms`: the time of the last batch."""
         end = Moment(-1, None, now_ms)
         return [self._row(key, at, end, None) for key, at in self._open.items()]
 
@@ -308,8 +310,8 @@ class Incidents:
         self._leader = leader
 
     def context(self, now_ms: int) -> Any:
-        """What later rows depend on, but for how those that last began and what they counted. The rules ask
-        how a broker was within a session before, and whether it lost leaderships just before."""
+        """What later rows depend on, except the starts and counts of open rows. The rules ask for the state
+        of a broker within the last session timeout, and for leaderships that it lost just before."""
         opened = [
             (key, at.what, at.directories, at.known and at.cause is None) for key, at in self._open.items()
         ]
@@ -323,13 +325,14 @@ class Incidents:
         return [sorted(opened), without, waiting, told, self._leader, len(self._steps)]
 
     def counted(self) -> dict[tuple[int, int], tuple[int, int, int]]:
-        """Partitions, leaders and leaderless ones so far, of those that last."""
+        """Partitions, leaders and leaderless partitions so far, of open incidents."""
         return {key: (at.partitions, at.leaders, at.leaderless) for key, at in self._open.items()}
 
     def adopt(
         self, left: Incidents, below: int, counted: Mapping[tuple[int, int], tuple[int, int, int]]
     ) -> None:
-        """What began below an offset is as `left` has it; `counted` is what was counted here by then."""
+        """Open incidents that began below an offset get their starts from `left`. `counted`: what
+        was counted here until then."""
         for key, at in self._open.items():
             if at.from_offset >= below:
                 continue

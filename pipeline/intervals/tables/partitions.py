@@ -1,7 +1,8 @@
-"""States of partitions: a row for every stretch without a change.
+"""The table `partition_states`: one row per stretch in which a partition did not change.
 
-Owns the comparison of a partition before and after a batch, and who else must hear of it (availability,
-failovers, directories). The states themselves are the image's.
+Owns the comparison of a partition before and after a batch, and the numbers of partitions.
+The states themselves are `pipeline.intervals.states`'. Does not judge a change:
+`availability`, `failovers` and others do.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class PartitionStates:
         self._closed = StateRows()
 
     def learn(self, infos: Iterable[PartitionInfo], moment: Moment, name: Callable[[bytes], str]) -> None:
-        """A snapshot's partitions. What records told of one, and it says the same, goes on."""
+        """Takes a snapshot's partitions. A state that a record gave continues if the snapshot agrees."""
         before = self._clear()
         for info in infos:
             was = before.get(info.topic_id, {}).get(info.index)
@@ -53,11 +54,11 @@ class PartitionStates:
         self._lose(before, moment, name)
 
     def lose(self, moment: Moment, name: Callable[[bytes], str]) -> None:
-        """No one saw what came after `moment`."""
+        """Ends all states at `moment`: the records after it are missing."""
         self._lose(self._clear(), moment, name)
 
     def _clear(self) -> dict[bytes, dict[int, OpenState]]:
-        """Forgets all states; what they were."""
+        """Forgets all states and returns them."""
         get = self._held.get
         found = {
             topic_id: {index: get(number) for index, number in numbers.items()}
@@ -75,39 +76,39 @@ class PartitionStates:
                 self._closed.append(_row(name(topic_id), at, False, *end, to_known=False))
 
     def _put(self, state: OpenState) -> None:
-        """The first state of a partition."""
+        """Adds the first state of a partition."""
         info = state.info
         self._numbers.setdefault(info.topic_id, {})[info.index] = self._held.add(state)
 
     def is_there(self, topic_id: bytes, index: int) -> bool:
-        """Whether there was such a partition after the last batch that was given."""
+        """Whether the partition existed after the last batch."""
         return index in self._numbers.get(topic_id, ())
 
     def count_of(self, topic_id: bytes) -> int:
-        """How many partitions a topic has."""
+        """The number of a topic's partitions."""
         return len(self._numbers.get(topic_id, ()))
 
     def topics(self) -> list[bytes]:
-        """The topics that have partitions."""
+        """The topics with partitions."""
         return list(self._numbers)
 
     def of_topic(self, topic_id: bytes) -> list[PartitionInfo]:
-        """A topic's partitions after the last batch that was given."""
+        """A topic's partitions after the last batch."""
         return self._held.infos(self._numbers.get(topic_id, {}).values())
 
     def all(self) -> list[PartitionInfo]:
-        """All partitions, as they were then."""
+        """All partitions after the last batch."""
         return [info for topic_id in self._numbers for info in self.of_topic(topic_id)]
 
     def replicas_in(self, directory: bytes) -> int:
-        """How many partitions have a replica in a log directory."""
+        """The number of partitions with a replica in a log directory."""
         return self._held.replicas_in(directory)
 
     def changed(
         self, topic: str, now: PartitionInfo, offset: int, time_ms: int | None, actor: str | None
     ) -> PartitionInfo | None:
-        """What a batch left of a partition; the state before, None for a new one, `now` itself if it is the
-        same."""
+        """A batch changed a partition. Returns the state before: None for a new partition, `now`
+        itself if nothing changed."""
         numbers = self._numbers.get(now.topic_id)
         number = numbers.get(now.index) if numbers is not None else None
         if number is None:
@@ -123,11 +124,11 @@ class PartitionStates:
             flags |= UNCLEAN
         changed = _differences(before, now)
         state = (now, offset, time_ms, flags, changed, actor)
-        self._held.put(number, tuple.__new__(OpenState, state))  # as OpenState()
+        self._held.put(number, tuple.__new__(OpenState, state))  # as OpenState(*state)
         return before
 
     def numbers_of(self, changes: ManyChanges) -> Places | None:
-        """Whose changes these are, by number; None if a partition was not there before."""
+        """The numbers of the changed partitions; None if one of them did not exist before."""
         try:
             topics = [self._numbers[topic_id] for topic_id in changes.topics]
             pairs = zip(changes.topic_at.tolist(), changes.indexes, strict=True)
@@ -136,7 +137,8 @@ class PartitionStates:
             return None
 
     def changed_together(self, numbers: Places, changes: ManyChanges, names: Sequence[str]) -> None:
-        """The same as `changed` for each of these, whose numbers are given, of topics with these names."""
+        """As `changed` for each of these changes, with the numbers of their partitions and
+        the names of their topics."""
         unclean = changes.may_be_unclean()
         for at in np.flatnonzero(unclean).tolist():
             unclean[at] = is_unclean(changes.infos_before[at], changes.infos[at])
@@ -146,7 +148,7 @@ class PartitionStates:
         self._closed.add(self._held.changed_together(numbers, changes, names, began))
 
     def topic_removed(self, topic_id: bytes, topic: str, moment: Moment) -> list[PartitionInfo]:
-        """Ends the states of a topic's partitions; what they were."""
+        """Ends the states of a topic's partitions and returns them."""
         numbers = self._numbers.pop(topic_id, {}).values()
         states = [self._held.get(number) for number in numbers]
         self._held.remove(numbers)
@@ -166,7 +168,7 @@ class PartitionStates:
         ]
 
     def adopt(self, left: PartitionStates, below: int) -> None:
-        """States that began below an offset are as `left` has them. Raises KeyError where it has others."""
+        """States that began below an offset become those of `left`. Raises KeyError if they do not match."""
         for topic_id, numbers in self._numbers.items():
             theirs = left._numbers.get(topic_id, {})
             for index, number in numbers.items():
@@ -184,7 +186,8 @@ class PartitionStates:
         ]
 
     def load(self, saved: Any, info: Callable[[bytes, int], PartitionInfo | None]) -> None:
-        """`info` finds the states in the image that was saved too. Raises KeyError where it has none."""
+        """`info` finds the states in the image that was saved with this. Raises
+        KeyError for a missing one."""
         self._clear()
         for topic_id, states in saved:
             for index, *rest in states:
@@ -203,7 +206,7 @@ def _named(*differs: bool) -> str:
 
 
 def _differences(before: PartitionInfo, now: PartitionInfo) -> str:
-    """Names of what differs, joined by commas; `epoch` when only epochs went up."""
+    """Names of what differs, joined by commas; `epoch` if only epochs rose."""
     return _named(
         before.leader != now.leader,
         before.isr != now.isr,
@@ -219,7 +222,7 @@ _TEXTS = [
     _named(led, moved, False, placed, False, recovers, False)
     for recovers, placed, moved, led in itertools.product((False, True), repeat=4)
 ]
-"""What changes that are replayed together can change: leader, ISR, directories, recovery, a bit each."""
+"""What changes that are replayed together can change, as bits: leader, ISR, directories, recovery."""
 
 
 def _row(

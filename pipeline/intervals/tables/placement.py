@@ -1,4 +1,8 @@
-"""How many leaders and replicas each broker has at the end of each day, counted as partitions change."""
+"""The table `placement`: leaders and replicas of each broker at the end of each day.
+
+Owns the counts by broker and by log directory, updated as partitions change. Does not keep states of
+partitions (`partitions`) or sum durations (`availability`).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
 
 
 class BrokerShares:
-    """Rows of `placement`: a row for each broker and day, told when the day is over."""
+    """Rows of `placement`: one per broker and day, made when the day is over."""
 
     def __init__(self) -> None:
         self._leaders: Counter[int] = Counter()
@@ -29,7 +33,7 @@ class BrokerShares:
         self._closed: list[Row] = []
 
     def partition(self, before: PartitionInfo | None, now: PartitionInfo | None) -> None:
-        """A partition appeared, changed or is gone."""
+        """A partition appeared, changed or was deleted."""
         if before is not None and now is not None:
             if before.leader != now.leader:
                 self._leaders[before.leader] -= 1
@@ -52,7 +56,7 @@ class BrokerShares:
                 self._held(info, sign)
 
     def changed_together(self, changes: ManyChanges) -> None:
-        """The same for each of these."""
+        """As `partition` for each of these changes."""
         for sign, block, isr in ((-1, changes.before, changes.isr_before), (1, changes.after, changes.isr)):
             for broker_id, count in tally(block[LEADER, changes.led]):
                 self._leaders[broker_id] += sign * count
@@ -72,15 +76,15 @@ class BrokerShares:
                 self._stored[broker_id, directory] += sign
 
     def passes(self, moment: Moment, brokers: Mapping[int, BrokerRegistration]) -> None:
-        """The next batch is that at `moment`: `brokers` are those before it. Where it is of a later day, the
-        rows of the last one are told."""
+        """The next batch is at `moment`. `brokers`: those before it. If it is on a later day, makes
+        the rows of the last one."""
         last = self._last
         if last is not None and moment.now_ms // DAY_MS > last.now_ms // DAY_MS:
             self._closed += self._rows(last, brokers)
         self._last = moment
 
     def lose(self, brokers: Mapping[int, BrokerRegistration]) -> None:
-        """No one saw what came after the last batch."""
+        """Makes the rows of the present day: the records after it are missing."""
         if self._last is not None:
             self._closed += self._rows(self._last, brokers)
         self._last = None
@@ -88,7 +92,7 @@ class BrokerShares:
             counted.clear()
 
     def learn(self, infos: Iterable[PartitionInfo], moment: Moment) -> None:
-        """The partitions of a snapshot."""
+        """Takes the partitions of a snapshot."""
         for info in infos:
             self.partition(None, info)
         self._last = moment
@@ -126,14 +130,14 @@ class BrokerShares:
         return taken
 
     def open_rows(self, brokers: Mapping[int, BrokerRegistration]) -> list[Row]:
-        """The last day, as it is so far."""
+        """The rows of the last day so far."""
         return [] if self._last is None else self._rows(self._last, brokers)
 
     def save(self) -> Any:
         return self._last
 
     def load(self, saved: Any, infos: Iterable[PartitionInfo]) -> None:
-        """The partitions are those of the image that was saved too."""
+        """`infos`: the partitions of the image that was saved with this."""
         for info in infos:
             self.partition(None, info)
         self._last = None if saved is None else Moment(*saved)

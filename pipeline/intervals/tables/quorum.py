@@ -1,4 +1,8 @@
-"""Leader epochs of the quorum and its voters, from batch headers and control records."""
+"""The table `quorum_epochs`: leader epochs of the quorum, from batch headers and control records.
+
+Owns where an epoch starts and ends, and its leader. Does not compare voter sets (`voters`) and does not know
+why a leader changed (`incidents`).
+"""
 
 from __future__ import annotations
 
@@ -31,12 +35,12 @@ class QuorumEpochs:
     def __init__(self) -> None:
         self._now: _Epoch | None = None
         self._lost: _Epoch | None = None
-        """The epoch at which the records break off, until the next one that is there."""
+        """The epoch at which the records break off, until the next existing record."""
         self._closed: list[Row] = []
 
     def learn(self, epoch: int, quorum: QuorumView, moment: Moment) -> None:
-        """A snapshot says that the last record before `moment` is of `epoch`: news, if no record said so. Its
-        control records, if it has any, name kraft.version and the voters."""
+        """Takes a snapshot: the last record before `moment` is of `epoch`. Its control records, if it has
+        any, give kraft.version and the voters."""
         now = self._now or self._begin(epoch, moment, known=False)
         if now.kraft_version is None:
             now.kraft_version = quorum.kraft_version
@@ -44,7 +48,7 @@ class QuorumEpochs:
             now.last_voters = list(quorum.voters)
 
     def lose(self, moment: Moment) -> None:
-        """No one saw what came after `moment`."""
+        """Ends the epoch's row at `moment`: the records after it are missing."""
         if self._now is not None:
             self._closed.append(_row(self._now, moment.offset, moment.time_ms, to_known=False))
             self._lost, self._now = self._now, None
@@ -62,7 +66,7 @@ class QuorumEpochs:
         return now
 
     def batch(self, epoch: int, records: int, moment: Moment, *, elects: bool) -> None:
-        """A batch of `epoch` with so many records; `elects` is true for its LEADER_CHANGE."""
+        """A batch of `epoch` with `records` records. `elects`: it has the epoch's LEADER_CHANGE."""
         now = self._now
         if now is None:
             now = self._begin(epoch, moment, known=elects or not moment.offset)
@@ -80,7 +84,7 @@ class QuorumEpochs:
         return None if self._now is None else self._now.epoch
 
     def control(self, record: object) -> None:
-        """A control record of the batch that was just given."""
+        """A control record of the last batch."""
         now = self._now
         if now is None:
             return
@@ -103,14 +107,14 @@ class QuorumEpochs:
         return [] if self._now is None else [_row(self._now, None, None)]
 
     def learn_election(self, record: LeaderChangeMessage) -> None:
-        """The epoch that a snapshot named began with this record."""
+        """The epoch of the snapshot began with this record."""
         if self._now is not None:
             known = self._now.last_voters
             self.control(record)
             self._now.last_voters = known or self._now.last_voters
 
     def context(self) -> Any:
-        """What later rows depend on, but for how the epoch began and what it counted."""
+        """What later rows depend on, except the epoch's start and counts."""
         now = self._now
         if now is None or self._lost is not None:
             return None
@@ -121,7 +125,8 @@ class QuorumEpochs:
         return self._now.records if self._now is not None else 0
 
     def adopt(self, left: QuorumEpochs, below: int, counted: int) -> None:
-        """An epoch that began below an offset is as `left` has it; it had `counted` records here by then."""
+        """An epoch that began below an offset gets its start from `left`. It had
+        `counted` records here until then."""
         now, was = self._now, left._now
         if now is not None and was is not None and now.from_offset < below:
             now.from_offset, now.from_ms = was.from_offset, was.from_ms

@@ -1,4 +1,9 @@
-"""Lives of topics, and configuration values: what of them was there when, and what min ISR follows."""
+"""The tables `topics` and `configs`: lives of topics, and values of configurations.
+
+Owns names of topics, also for a while after their deletion, and min.insync.replicas by the log's values.
+Must not keep secrets: their values are redacted. Knows no partitions (`partitions`) and no defaults of
+brokers that the log does not have.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,7 @@ _KINDS = {
 
 
 class Topics:
-    """Rows of `topics`; remembers names, also for a while after a topic is gone."""
+    """Rows of `topics`. Remembers names, also for a while after a topic is gone."""
 
     def __init__(self) -> None:
         self.names: dict[bytes, str] = {}
@@ -48,7 +53,7 @@ class Topics:
         self.names.pop(topic_id, None)
 
     def learn(self, names: Mapping[bytes, str], moment: Moment, partitions: Callable[[bytes], int]) -> None:
-        """A snapshot's topics: those of which no record told, and those that are gone."""
+        """Takes a snapshot's topics: starts those that no record gave, and ends those that are gone."""
         for topic_id in self._rows.open.keys() - names.keys():
             self._rows.end(topic_id, moment, partitions(topic_id), known=False)
             del self.names[topic_id]
@@ -61,7 +66,7 @@ class Topics:
         self.names = {}
 
     def adopt(self, left: Topics, below: int) -> None:
-        """What began below an offset is as `left` has it."""
+        """Open rows that began below an offset get their starts from `left`."""
         self._rows.adopt(left._rows, below)
 
     def take(self) -> list[Row]:
@@ -79,7 +84,7 @@ class Topics:
 
 
 class Configs:
-    """Rows of `configs`, and min.insync.replicas as it follows from them."""
+    """Rows of `configs`, and the min.insync.replicas that follow from them."""
 
     def __init__(self) -> None:
         self._rows: Intervals[tuple[int, str, str]] = Intervals()
@@ -87,12 +92,12 @@ class Configs:
         self._default = DEFAULT_MIN_ISR
 
     def min_isr(self, topic: str) -> int:
-        """The topic's own value, else the one for all brokers, else 1. A single broker's own value is not
-        looked at: which one counts would depend on the leader."""
+        """The topic's own value, otherwise the one for all brokers, otherwise 1. A single broker's own value
+        does not count: which one applies would depend on the leader."""
         return self._min_isr.get(topic, self._default)
 
     def setting(self, topic: str, name: str) -> str | None:
-        """A topic's own value, else the one for all brokers; None: the log has neither."""
+        """A topic's own value, otherwise the one for all brokers; None if the log has neither."""
         for kind, resource in ((TOPIC_RESOURCE, topic), (BROKER_RESOURCE, "")):
             found = self._rows.open.get((kind, resource, name))
             if found is not None:
@@ -107,14 +112,14 @@ class Configs:
         *,
         known: bool = True,
     ) -> bool:
-        """What a batch left of the keys `names` of a resource; true when a min ISR may differ."""
+        """A batch changed the keys `names` of a resource. Returns whether a min ISR may have changed."""
         for name, moment in names.items():
             key = (resource.resource_type, resource.name, name)
             was = self._rows.open.get(key)
             value = now.get(name)
             is_secret = value is not None and is_secret_setting(name)
             value = REDACTED if is_secret else value
-            # Whether a secret is another one is not known from what is kept of it: a record of it says so.
+            # A redacted secret does not show whether it changed; a record about it does.
             if was is not None and was.value[3] == value and not (is_secret and known):
                 continue
             self._rows.end(key, moment)
@@ -128,7 +133,7 @@ class Configs:
         return True
 
     def learn(self, values: Iterable[tuple[ConfigResource, Mapping[str, str]]], moment: Moment) -> None:
-        """A snapshot's values: those of which no record told, and those that are gone."""
+        """Takes a snapshot's values: starts those that no record gave, and ends those that are gone."""
         said = dict(values)
         for kind, resource, name in list(self._rows.open):
             if name not in said.get(ConfigResource(kind, resource), {}):
@@ -151,18 +156,18 @@ class Configs:
                 self._min_isr[name] = number
 
     def topic_removed(self, topic: str, moment: Moment) -> None:
-        """A topic's configuration goes with it."""
+        """Ends the configuration of a deleted topic."""
         keys = [key for key in self._rows.open if key[:2] == (TOPIC_RESOURCE, topic)]
         for key in keys:
             self._rows.end(key, moment)
         self._min_isr.pop(topic, None)
 
     def context(self) -> Any:
-        """What later rows depend on, but for how those that last began."""
+        """What later rows depend on, except the starts of open rows."""
         return [sorted((key, at.value[3]) for key, at in self._rows.open.items()), self._default]
 
     def adopt(self, left: Configs, below: int) -> None:
-        """What began below an offset is as `left` has it."""
+        """Open rows that began below an offset get their starts from `left`."""
         self._rows.adopt(left._rows, below)
 
     def take(self) -> list[Row]:

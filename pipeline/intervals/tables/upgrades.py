@@ -1,4 +1,8 @@
-"""Levels over time: finalized features of the cluster, and what the software of its nodes supports."""
+"""The table `upgrades`: finalized features of the cluster, and what its nodes' software supports, over time.
+
+Owns the comparison of a level with the one before. Does not know where nodes run (`ids`)
+or whether a level is allowed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from metaquorum.pipeline.intervals.rows import Intervals, Memory
 
 FEATURE, BROKER, CONTROLLER = "feature", "broker", "controller"
 LevelKey = tuple[str, str]
-"""What has a level, and its name."""
+"""The kind of what has a level, and its name."""
 Node = BrokerRegistration | ControllerRegistration
 
 
@@ -25,14 +29,14 @@ class Upgrades:
         """The last level of each, also of nodes that are gone."""
 
     def feature(self, name: str, level: int | None, moment: Moment, *, known: bool = True) -> None:
-        """A feature after a batch that was about it; None where it is not finalized any more."""
+        """A batch changed a feature. `level` None: it is no longer finalized."""
         if level is None:
             self._rows.end((FEATURE, name), moment)
         else:
             self._level((FEATURE, name), level, name == METADATA_VERSION, moment, known=known)
 
     def node(self, node_id: int, now: Node | None, moment: Moment, *, known: bool = True) -> None:
-        """A broker or controller after a batch that was about it; None for a broker that is gone."""
+        """A batch changed a broker or controller. `now` None: the broker is unregistered."""
         kind = CONTROLLER if isinstance(now, ControllerRegistration) else BROKER
         key = (kind, f"{kind}/{node_id}")
         supported = {at.name: at.max_supported_version for at in now.features} if now is not None else {}
@@ -54,14 +58,14 @@ class Upgrades:
         self.before[key] = level
 
     def learn(self, finalized: Mapping[str, int], nodes: Iterable[tuple[int, Node]], moment: Moment) -> None:
-        """The levels in a snapshot."""
+        """Takes the levels in a snapshot."""
         for name, level in finalized.items():
             self.feature(name, level, moment, known=False)
         for node_id, node in nodes:
             self.node(node_id, node, moment, known=False)
 
     def lose(self, moment: Moment) -> None:
-        """No one saw what came after `moment`."""
+        """Ends all rows at `moment`: the records after it are missing."""
         self._rows.lose(moment)
 
     def take(self) -> list[Row]:
@@ -71,11 +75,11 @@ class Upgrades:
         return self._rows.open_rows()
 
     def context(self) -> Any:
-        """What later rows depend on, but for how those that last began."""
+        """What later rows depend on, except the starts of open rows."""
         return sorted((key, at.value[2]) for key, at in self._rows.open.items())
 
     def adopt(self, left: Upgrades, below: int) -> None:
-        """What began below an offset is as `left` has it."""
+        """Open rows that began below an offset get their starts from `left`."""
         self._rows.adopt(left._rows, below)
         for key, level in left.before.items():
             self.before.setdefault(key, level)

@@ -1,9 +1,10 @@
-"""Broken invariants over a log, each from the batch that broke the rule to the one that mended it.
+"""The table `violations`: broken invariants, each from the batch that broke the
+rule to the one that ended it.
 
-Owns the rows. What a batch touched is judged after it (`questions`), errors and warnings alike and by the
-functions of `log check`, so both tell of the same; the rules between two images are judged at every batch
-with a record that could break them. The whole image is judged once more at the end, for what no record can
-break: the counts of our own indexes.
+Owns the rows. Does not decide what is broken: the functions of `log check` do, for errors and warnings, so
+both report the same. After a batch, what it touched is judged (`questions`); rules about two images are
+judged at every batch with a record that could break them. The whole image is judged once more at the end, for
+what no record can break: the counts of our own indexes.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from metaquorum.pipeline.intervals.questions import Question
 from metaquorum.pipeline.intervals.rows import Intervals
 
 MAX_OPEN = 100_000
-"""The number of broken rules that are known at once; more say nothing new, and are left out."""
+"""Limit of broken rules at one time. More are not useful and are left out."""
 MAX_VIOLATIONS = 1_000
-"""The number of violations of one step that are distinguished; more say nothing new."""
+"""Limit of distinguished violations of one step. More are not useful."""
 REPLAY_RULE = "replay"
 
 
@@ -31,14 +32,14 @@ class Violations:
         self._rows: Intervals[tuple[str, str]] = Intervals()
         self._events: list[Row] = []
         self.broken: dict[str, set[str]] = {}
-        """Path: rules, of what is broken and has not been mended."""
+        """The broken rules by path, until they hold again."""
 
     def learn(self, image: MetadataImage, moment: Moment) -> None:
         for violation in check_image(image, limit=MAX_OPEN):
             self._start(violation, moment, known=False)
 
     def lose(self, moment: Moment) -> None:
-        """No one saw what came after `moment`."""
+        """Ends all rows at `moment`: the records after it are missing."""
         self._rows.lose(moment)
         self.broken = {}
 
@@ -49,7 +50,7 @@ class Violations:
             self.broken.setdefault(violation.where, set()).add(violation.rule)
 
     def judge(self, question: Question, image: MetadataImage, moment: Moment) -> None:
-        """Judges what a batch touched: `image` is what it left."""
+        """Judges what a batch touched. `image`: after the batch."""
         question.ask_again(image, self.broken)
         found = list(question.found(image))
         still = {(one.rule, one.where) for one in found}
@@ -64,17 +65,17 @@ class Violations:
             self._start(violation, moment)
 
     def refused(self, error: ReplayError, moment: Moment) -> None:
-        """The replay did not accept a record."""
+        """The replay refused a record."""
         value = (REPLAY_RULE, ERROR, f"offset/{error.offset}", str(error))
         self._events.append((*value, *_at_once(moment.at(error.offset))))
 
     def step(self, before: MetadataImage, after: MetadataImage, moment: Moment) -> None:
-        """Judges one batch that may have made something smaller that only grows."""
+        """Judges a batch that may have decreased a value that must only grow."""
         for violation in check_step(before, after, limit=MAX_VIOLATIONS):
             self._events.append((*_value(violation), *_at_once(moment)))
 
     def finish(self, image: MetadataImage, moment: Moment) -> None:
-        """The log ends: what is wrong there and no batch told of is of the last one."""
+        """The log ends. Violations there that no batch reported belong to the last batch."""
         for violation in check_image(image, limit=MAX_OPEN):
             self._start(violation, moment)
 
@@ -86,11 +87,11 @@ class Violations:
         return self._rows.open_rows()
 
     def context(self) -> Any:
-        """What later rows depend on, but for how those that last began."""
+        """What later rows depend on, except the starts of open rows."""
         return sorted(self._rows.open)
 
     def adopt(self, left: Violations, below: int) -> None:
-        """What began below an offset is as `left` has it."""
+        """Open rows that began below an offset get their starts from `left`."""
         self._rows.adopt(left._rows, below)
 
     def save(self) -> Any:
@@ -103,7 +104,7 @@ class Violations:
 
 
 def _at_once(moment: Moment) -> Row:
-    """The interval of what began and ended with one record."""
+    """The interval of a violation that begins and ends with one record."""
     return (moment.offset, moment.time_ms, moment.offset + 1, moment.time_ms, True, True, moment.actor)
 
 

@@ -1,6 +1,7 @@
-"""The voters of the quorum over time (KIP-853): a row for each period in which the set stayed as it was.
+"""The table `voter_sets`: the voters of the quorum over time (KIP-853), one row per period without a change.
 
-Owns the comparison of one set with the next. Knows elections only as far as they name static voters.
+Owns the comparison of one set with the next. Knows elections only as far as they name static
+voters; epochs are in `quorum`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.intervals.rows import Intervals
 
 _SET = "set"
-"""The key of the one value that is followed."""
+"""The key of the only value."""
 
 
 class VoterPeriods:
@@ -29,11 +30,11 @@ class VoterPeriods:
         self._rows: Intervals[str] = Intervals(has_actors=False)
         self._view = QuorumView()
         self._knows_version: bool | None = None
-        """Whether kraft.version is known: not behind records that no one has, until a record or a snapshot
-        names it. None: nothing was seen yet."""
+        """Whether kraft.version is known: not after missing records, until a record or a snapshot gives it.
+        None: there were no records yet."""
 
     def control(self, epoch: int, records: Sequence[DecodedRecord], moment: Moment) -> None:
-        """The records of a control batch, which a leader of `epoch` wrote."""
+        """Takes the records of a control batch, which a leader of `epoch` wrote."""
         if self._knows_version is None:
             self._knows_version = not moment.offset
         before, knew = self._view, self._knows_version
@@ -51,7 +52,7 @@ class VoterPeriods:
         )
 
     def learn(self, quorum: QuorumView, moment: Moment) -> None:
-        """What a snapshot that ends at `moment` says: the voters from kraft.version 1 on, else nothing."""
+        """Takes a snapshot that ends at `moment`: its voters from kraft.version 1 on, otherwise nothing."""
         self._knows_version = True
         if not quorum.voter_set:
             was = self._rows.open.get(_SET)
@@ -69,7 +70,7 @@ class VoterPeriods:
         self._rows.start(_SET, (view.voters, texts, version, *cause), moment, known=known)
 
     def lose(self, moment: Moment) -> None:
-        """No one saw what came after `moment`."""
+        """Ends the row at `moment`: the records after it are missing."""
         self._rows.lose(moment)
         self._view, self._knows_version = QuorumView(), False
 
@@ -80,7 +81,7 @@ class VoterPeriods:
         return self._rows.open_rows()
 
     def learn_election(self, view: QuorumView, moment: Moment) -> None:
-        """After `learn`: the leader at `moment`, as its election leaves the `view`."""
+        """After `learn`: the leader at `moment`. `view`: the quorum after its election."""
         if self._view.voter_set:
             self._view = replace(self._view, leader_id=view.leader_id, epoch=view.epoch)
         elif view.voter_set:
@@ -88,13 +89,13 @@ class VoterPeriods:
             self._start((None, None, None), moment, known=False)
 
     def context(self) -> Any:
-        """What later rows depend on, but for how the period began."""
+        """What later rows depend on, except the period's start."""
         view = self._view
         quorum = (view.leader_id, view.epoch, view.kraft_version, view.voter_set)
         return [quorum, self._knows_version, len(self._rows.open)]
 
     def adopt(self, left: VoterPeriods, below: int) -> None:
-        """A period that began below an offset is as `left` has it."""
+        """A period that began below an offset gets its start from `left`."""
         self._rows.adopt(left._rows, below)
 
     def save(self) -> Any:

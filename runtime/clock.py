@@ -1,4 +1,4 @@
-"""The process's clocks.
+"""The process's clocks: monotonic time and Unix time.
 
 Owns reading the time for the cores, which must not read it themselves: they get it as an argument.
 `monotonic_ms` counts from an arbitrary start, continues while the process is stopped (SIGSTOP) and never runs

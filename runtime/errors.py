@@ -1,11 +1,15 @@
-"""Errors that end a process before or while it runs. Each text is one line that says what to do next."""
+"""Errors that end a process before or while it runs.
+
+Owns the classes. Each text is one line that says what to do next. Does not have errors of requests
+(`metadata.errors`) or of files (`storage.errors`).
+"""
 
 from __future__ import annotations
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; nothing was touched."""
+    """The configuration is invalid; nothing was changed."""
 
 
 class StartError(Exception):
-    """A process that cannot start here: an unformatted directory, a port in use, another cluster's files."""
+    """The process cannot start here: an unformatted directory, a port in use, another cluster's files."""

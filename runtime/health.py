@@ -1,8 +1,9 @@
-"""The gRPC health service (grpc.health.v1), kept in step with what a node says of itself.
+"""The gRPC health service (grpc.health.v1), which follows a node's state.
 
-SERVING means: this node takes part in a quorum that makes progress. For a controller that is a leader that
-leads actively (check-quorum takes its office away when the majority falls silent), or a follower that has
-fetched from the leader lately and knows the high watermark. For a broker: it is unfenced.
+Owns the service, and the call that queries it. SERVING means that this node takes part in a quorum that makes
+progress. Does not determine that, each node does: a controller that leads actively (check-quorum ends its
+leadership if the majority stops fetching), or that follows, has fetched from the leader recently and knows
+the high watermark; a broker that is unfenced.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
 from metaquorum.runtime.tls.material import TlsMaterial
 
 SERVICES = ("", "metaquorum.v1.Raft", "metaquorum.v1.Admin", "metaquorum.v1.Metadata")
-"""The names under which a node's state can be asked; the empty one is the process as a whole."""
+"""The service names that clients can query; the empty one means the whole process."""
 
 
 class Health:
-    """`update` after every step of the node; watchers hear of changes only."""
+    """Call `update` after every step of the node; watchers are only notified of changes."""
 
     def __init__(self, server: Any) -> None:
         self._servicer: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -32,7 +33,7 @@ class Health:
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     def update(self, serving: bool) -> None:
-        """Tells it if it changed."""
+        """Sets the state; does nothing if it has not changed."""
         if serving is self._serving:
             return
         self._serving = serving
@@ -49,7 +50,7 @@ class Health:
 
 
 async def health_problem(address: Address, *, timeout_ms: int, tls: TlsMaterial | None = None) -> str:
-    """Why the node at this address does not serve; empty when it does."""
+    """Why the node at this address does not serve; empty if it does."""
     channel = open_channel(*address, tls)
     try:
         request = health_pb2.HealthCheckRequest()

@@ -1,8 +1,8 @@
-"""Lines on standard error, for people or as one JSON object a line.
+"""Log lines on standard error, as text or as one JSON object per line.
 
-Owns the two formats, what every JSON line says of its node at that moment (`set_log_context`), and the line
-about metadata, which says whether it tells of something that happens now (`live`) or of something that this
-process learns from a log or snapshot that was there before it (`replayed`).
+Owns the two formats, the fields that every JSON line has about its node at that moment (`set_log_context`),
+and lines about metadata, whose source is an event that happens now (`live`) or an event in a log or snapshot
+from before this process (`replayed`). Does not compose messages: `runtime.metadata_log` and other callers do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | 
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What was given as `extra`."""
+    """The fields passed as `extra`."""
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
@@ -47,7 +47,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: `time`, `level`, `message`, and the line's own fields."""
+    """One JSON object per line: `time`, `level`, `message`, and the line's own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -65,14 +65,14 @@ _context: Callable[[], Mapping[str, object]] = dict
 
 
 def set_log_context(context: Callable[[], Mapping[str, object]]) -> None:
-    """What every JSON line says from now on, as of its moment (epoch, offset, broker_epoch), unless the line
-    itself says something else by the same name. One node a process."""
+    """Sets the function that returns fields for every JSON line, evaluated at that time (epoch, offset,
+    broker_epoch). A line's own field of the same name takes precedence. There is one node per process."""
     global _context  # noqa: PLW0603
     _context = context
 
 
 def set_up_logging(line_format: str, level: str, **fields: object) -> None:
-    """Sends everything to standard error; `fields` (node, role) go with each JSON line."""
+    """Sends all lines to standard error; each JSON line also has `fields` (node, role)."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if line_format == "json" else TextFormatter())
     if line_format == "json":
@@ -82,7 +82,7 @@ def set_up_logging(line_format: str, level: str, **fields: object) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # gRPC logs a traceback for an answer that it cannot decode, and hands on None: the caller says so.
+    # gRPC logs a traceback for a response that it cannot decode, and returns None, which callers report.
     logging.getLogger("grpc._common").setLevel(logging.CRITICAL)
 
 
@@ -109,8 +109,8 @@ def log_metadata(
     debug: bool = False,
     **fields: object,
 ) -> None:
-    """One line about metadata: everything below `offset` was applied when it became true; the last record of
-    that was written in the quorum's `epoch`. `fields`: whose epochs it is about (broker_id and broker_epoch;
-    topic, partition and leader_epoch)."""
+    """Logs one line about metadata that became true when everything below `offset` was applied; the last of
+    these records was written in the quorum's `epoch`. `fields`: the subject and its epoch (broker_id and
+    broker_epoch; topic, partition and leader_epoch)."""
     level = logging.DEBUG if debug else logging.INFO
     logger.log(level, "%s", message, extra={"offset": offset, "epoch": epoch, "source": source, **fields})

@@ -1,8 +1,9 @@
-"""Lines about what happens to brokers, features, topics and partitions, told from images before and after.
+"""Log lines about changes to brokers, features, topics and partitions, from comparing images.
 
-Owns the wording and the difference between `replayed` (a log or a snapshot says that it happened, before this
-process caught up) and `live`. Looks at parts that changed only: an image shares the others with the one
-before. Partitions are many: at level info one line per second counts them, at level debug each has a line.
+Owns the wording, and the distinction between `replayed` (a log or a snapshot has it from before this process
+caught up) and `live`. Only compares parts that changed: images share the others. Does not format a line
+(`runtime.logging`) and does not know who changed something. Partitions are many: at level info one line per
+second counts their changes, at level debug each has a line.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.runtime.logging import Source, log_metadata
 
 SUMMARY_MS = 1_000
-"""How often changes of partitions are counted."""
+"""The interval between two counts of changed partitions."""
 
 CHUNKS_PER_TICK = 64
-"""Chunks of partitions that are counted in one step of the loop: about a millisecond."""
+"""Chunks of partitions that one step of the loop counts: about a millisecond."""
 
 _log = logging.getLogger("metaquorum.metadata")
 
@@ -35,8 +36,8 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class MetadataLines:
-    """`moved` and `tick` after every step. What is at or below the first high watermark that the process
-    learns is replayed; after a snapshot was fetched, what is at or below the one that was known then."""
+    """Call `moved` and `tick` after every step. Changes at or below the first known high watermark are
+    replayed; after a fetched snapshot, those at or below the high watermark of that time."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
@@ -46,7 +47,7 @@ class MetadataLines:
         self._summary = _Summary(image.topics)
 
     def moved(self, image: MetadataImage, high_watermark: int, *, snapshots_loaded: int = 0) -> None:
-        """Tells what is new in `image`. `snapshots_loaded`: how many were fetched instead of the log."""
+        """Logs what is new in `image`. `snapshots_loaded`: number of snapshots fetched instead of the log."""
         if high_watermark >= 0 and (self._live_from is None or snapshots_loaded != self._snapshots):
             self._live_from = high_watermark
             self._snapshots = snapshots_loaded
@@ -69,7 +70,7 @@ class MetadataLines:
                 _tell_partitions(old, image, place)
 
     def tick(self, now_ms: int) -> None:
-        """Counts what happened to partitions, a bounded part at a time."""
+        """Counts changes of partitions, a bounded part at a time."""
         self._summary.tick(now_ms)
 
     def _place(self, image: MetadataImage) -> _Place:
@@ -78,7 +79,7 @@ class MetadataLines:
         return _Place(provenance.offset, provenance.epoch, "replayed" if replayed else "live")
 
     def _turn(self, old: MetadataImage, place: _Place) -> None:
-        """From replay to what is live, or back to the replay of a snapshot."""
+        """Switches from replayed to live, or back for the replay of a snapshot."""
         self._is_live = place.source == "live"
         self._summary.forget(old.topics)
         if self._is_live:
@@ -111,7 +112,7 @@ def _tell_brokers(old: BrokersImage, new: BrokersImage, place: _Place) -> None:
 def _broker_line(
     broker_id: int, old: BrokerRegistration | None, new: BrokerRegistration | None
 ) -> str | None:
-    """What happened to one broker; None: nothing that is worth a line."""
+    """The line about one broker; None if it has not changed."""
     if old == new:
         return None
     if new is None:
@@ -163,8 +164,8 @@ def _tell_partition(topic: str, old: PartitionInfo | None, new: PartitionInfo, p
 
 
 class _Summary:
-    """How many topics and partitions came and went, and how many partitions have a new leader epoch, from the
-    last count to the newest image. Chunks that both images share did not change."""
+    """Counts the topics and partitions created and deleted, and the partitions with a new leader epoch, from
+    the last count to the newest image. Chunks that both images share have not changed."""
 
     def __init__(self, topics: TopicsImage) -> None:
         self._told = self._topics = topics
@@ -173,7 +174,7 @@ class _Summary:
         self._count: _Count | None = None
 
     def forget(self, topics: TopicsImage) -> None:
-        """What led to `topics` is not counted."""
+        """Starts from `topics` without counting the changes up to it."""
         self._told = self._topics = topics
         self._count = None
 
@@ -196,7 +197,7 @@ class _Summary:
 
 
 class _Count:
-    """One comparison of two images, in parts."""
+    """A comparison of two images, in parts."""
 
     def __init__(self, old: TopicsImage, new: TopicsImage, place: _Place) -> None:
         self._place = place
@@ -207,7 +208,7 @@ class _Count:
         self._left = iter([(mine, theirs) for mine, theirs in pairs if mine is not theirs])
 
     def go_on(self) -> bool:
-        """Counts some more; whether that was all."""
+        """Counts the next part; returns True if it was the last."""
         part = list(islice(self._left, CHUNKS_PER_TICK))
         for mine, theirs in part:
             led, leaderless = _new_leaders(mine, theirs)

@@ -1,7 +1,7 @@
-"""What a node's process is made of: one Raft core, one driver, one page of figures, one start and one end.
+"""The parts of a node's process: one Raft core, one driver, one page of metrics, one start and one end.
 
-Owns the order in which the parts of a process begin and end. What a part does is its role's business: a
-controller and a broker are one each, and a combined node has both.
+Owns the order in which the parts of a process start and end. Does not know what a role does: a controller and
+a broker are one role each, and a combined node has both.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 
 
 class ProcessRole(Protocol):
-    """A part of a process. `start` before the driver's, `refuse` when the driver has stopped, then `close`,
-    and `left` when the metadata log is closed."""
+    """One role of a process. `start` is called before the driver starts, `refuse` once the driver has
+    stopped, then `close`, and `left` once the metadata log is closed."""
 
     async def start(self) -> None: ...
 
@@ -55,8 +55,8 @@ class ProcessRole(Protocol):
 
 
 class NodeProcess:
-    """The parts that roles share. `metrics`, `stats`: the bound socket for the figures, and what counts them;
-    None: they are not kept."""
+    """The parts that roles share. `metrics` is the bound socket of the metrics, `stats` has the counts; None:
+    there are no metrics."""
 
     driver: Driver
 
@@ -89,8 +89,9 @@ class NodeProcess:
         service: RaftService | None = None,
         load: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Makes the driver of `node`. `tls`: towards controllers; `hear` sees what others say before the
-        driver does; `service`: where a node that votes is asked."""
+        """Creates the driver of `node`. `tls` is for connections to controllers; `hear` receives the
+        transport's events instead of the driver; `service` receives the requests of other nodes, None if this
+        node does not vote."""
         votes = service is not None
         self._client = RaftClient(self.controllers, hear or self._hear, tls=tls, rng=self.rng, lanes=votes)
         self._transport = GrpcRaftTransport(self._client, service)
@@ -108,7 +109,7 @@ class NodeProcess:
         )
 
     async def run(self) -> Ending:
-        """Serves until the node stops or the process cannot go on; then closes everything in order."""
+        """Runs until the node stops or the process cannot continue; then closes everything in order."""
         ending = Ending(reason="cancelled", failed=True)
         endpoint = None
         try:
@@ -127,7 +128,7 @@ class NodeProcess:
         finally:
             for role in self.roles:
                 role.refuse()
-            # The last that came goes first: a broker's last word may need its controller's way to others.
+            # In reverse order: a broker's last requests may need its controller's connections.
             for role in reversed(self.roles):
                 await role.close(ending)
             await self._transport.close()
@@ -157,7 +158,7 @@ class NodeProcess:
             role.after_step(now_ms)
 
     def _log_context(self) -> Mapping[str, object]:
-        """For lines that are not about metadata; the first role's word counts."""
+        """Fields for log lines that are not about metadata; the first role takes precedence."""
         found: dict[str, object] = {}
         for role in reversed(self.roles):
             found.update(role.log_context())

@@ -1,10 +1,10 @@
-"""Who speaks something else than HTTP/2 at a listener without TLS: most likely TLS.
+"""Detects clients that speak something other than HTTP/2 on a listener without TLS: most likely TLS.
 
-gRPC closes such a connection without a word, but Linux tells everybody who asks of each TCP connection that
-ends (sock_diag(7), as `ss --events` shows it), with what was sent and received on it. A caller that speaks
-HTTP/2 has its settings acknowledged before anything else; a connection on which something was received and
-nothing was sent but our own settings held no HTTP/2, unless its client died in its first moment. Elsewhere
-than on Linux, and where the kernel does not let us listen, nothing is said.
+Owns reading this from the kernel. Does not see the connections: gRPC closes such a connection without a log
+line. But Linux reports every TCP connection that ends (sock_diag(7), shown by `ss --events`), with the number
+of bytes received and sent. HTTP/2 servers acknowledge a caller's settings before anything else, so a
+connection that received bytes and sent only this server's settings did not speak HTTP/2, unless its client
+died at once. On other systems, and if the kernel refuses the subscription, nothing is logged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from metaquorum.runtime.rpc.refused_callers import RefusedCallers
 _log = logging.getLogger(__name__)
 
 GREETING_MAX = 54
-"""Our settings alone are 46 bytes; with the acknowledgement of the other side's they are 55 or more."""
+"""The most bytes sent to a caller that does not speak HTTP/2. This server's settings are 46 bytes; with the
+acknowledgement of the caller's settings they are at least 55."""
 
 _NETLINK_SOCK_DIAG = 4
 _TCP_ENDED = 1 << 0 | 1 << 2  # SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY
@@ -36,8 +37,8 @@ _SENT_AT = 200  # tcp_info.tcpi_bytes_sent, tcpi_bytes_retrans
 
 
 def ended_connection(message: bytes) -> tuple[int, str, int, int] | None:
-    """(our port, peer, bytes received, bytes sent) of a connection that ended; None: it is about something
-    else, or the kernel does not count what was sent (before 4.19)."""
+    """(local port, peer, bytes received, bytes sent) of a connection that ended; None if the message is about
+    something else, or the kernel does not count sent bytes (before 4.19)."""
     if len(message) < _MESSAGE.size + _SOCKET_BYTES:
         return None
     family = message[_MESSAGE.size]
@@ -63,7 +64,7 @@ def _peer_text(family: int, packed: bytes, port: int) -> str:
 
 
 def tell_of(message: bytes, ports: Collection[int], refused: RefusedCallers) -> None:
-    """Says so if the connection ended at one of `ports`, and held no HTTP/2."""
+    """Logs the peer if the connection was to one of `ports` and did not speak HTTP/2."""
     ended = ended_connection(message)
     if ended is None:
         return
@@ -78,8 +79,8 @@ def tell_of(message: bytes, ports: Collection[int], refused: RefusedCallers) -> 
 
 
 def ended_connections() -> socket.socket | None:
-    """Receives one message for each TCP connection of this machine that ends; None: the kernel does not say,
-    or not to us."""
+    """A socket that receives one message for each TCP connection of this machine that ends; None if the
+    kernel does not support it or refuses it."""
     if not sys.platform.startswith("linux"):
         return None
     ended = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
@@ -93,7 +94,7 @@ def ended_connections() -> socket.socket | None:
 
 
 def watch_plain_callers(ports: Collection[int], refused: RefusedCallers) -> None:
-    """From now on, until the process ends."""
+    """Starts a thread that watches `ports` until the process ends."""
     ended = ended_connections() if ports else None
     if ended is None:
         return
@@ -102,7 +103,7 @@ def watch_plain_callers(ports: Collection[int], refused: RefusedCallers) -> None
         while True:
             try:
                 message = ended.recv(65_536)
-            except OSError:  # more came than was read: what is lost is not reported
+            except OSError:  # more messages than were read: lost ones are not reported
                 continue
             tell_of(message, ports, refused)
 

@@ -1,4 +1,7 @@
-"""What a server process is made of, whatever it serves: loop, signals, last line, exit code."""
+"""What every server process has, whatever it serves: configuration, loop, signals, last log line, exit code.
+
+Owns how a process starts and exits. Does not know roles: `node_process` runs a node in the loop.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,9 @@ def run_process(
     *,
     node_id: int | None = None,
 ) -> int:
-    """Runs `serve` until it ends; the exit code. Bad input is one line on standard error and exit code 1.
-    `role`: what the process must be; None: what its file says. `node_id`: what the command line says."""
+    """Runs `serve` until it ends; returns the exit code. Invalid input is one line on standard error and exit
+    code 1. `role`: the role that the process must have; None: the file's. `node_id`: the id from the command
+    line."""
     role, wanted = role or "node", role
     try:
         config = load_config(Path(config_path), wanted, node_id).with_host_name(socket.getfqdn)
@@ -57,7 +61,7 @@ def run_process(
         if config.passed_over:
             names = ", ".join(config.passed_over)
             _log.warning("%s: ignoring Kafka configuration keys that have no effect: %s", config.path, names)
-        # The disk thread must not wait long for its turn when the loop is busy (the default is 5 ms).
+        # The disk thread must not wait long for the interpreter if the loop is busy (the default is 5 ms).
         sys.setswitchinterval(0.0005)
         keep_collections_short()
         ending = uvloop.run(serve(config))
@@ -83,7 +87,7 @@ def _addresses(host: str) -> list[str]:
 
 
 def leave_at_once(last_line: str) -> None:
-    """Ends the process without waiting for threads that hang in the kernel; exit code 1."""
+    """Ends the process with exit code 1, without waiting for threads that hang in the kernel."""
     _log.error("%s", _one_line(last_line))
     logging.shutdown()
     os._exit(EXIT_FAILED)
@@ -94,7 +98,7 @@ def _one_line(error: object) -> str:
 
 
 def handle_signals(driver: Driver) -> None:
-    """SIGTERM and SIGINT ask the node to leave in order; a second one stops the process at once."""
+    """SIGTERM and SIGINT start an orderly shutdown of the node; a second signal stops the process at once."""
     loop = asyncio.get_running_loop()
     asked = False
 

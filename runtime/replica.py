@@ -1,6 +1,7 @@
-"""Opening a node's metadata directory when its process starts: whose it is, what it holds, its image.
+"""Opens a node's metadata directory when its process starts: whose it is, what it holds, and its image.
 
-Owns the checks that come before anything is changed, each with one line that says what to do.
+Owns the checks that precede any change, each with one line that says what to do. Does not recover the log
+(`raft.store`) and does not open directories with partitions.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from metaquorum.storage.log.reader import LogReader
 from metaquorum.storage.types import LogPosition
 
 MANY_RECORDS = 16
-"""From this many records on a batch is read as columns."""
+"""A batch of at least this many records is read as columns."""
 
 _log = logging.getLogger(__name__)
 
 
 class SnapshotFiles:
-    """Images to snapshot files and back, for the driver's worker."""
+    """Converts images to snapshot files and back, for the driver's worker."""
 
     def encode(
         self, image: MetadataImage, position: LogPosition, timestamp_ms: int, voters: VotersAt
@@ -66,7 +67,7 @@ class SnapshotFiles:
 
 
 def quorum_records(said: VotersAt) -> tuple[QuorumRecord, ...]:
-    """What a snapshot says of voters, as the records that Raft would write."""
+    """The voters in a snapshot, as the records that Raft would write."""
     if said.voters is None:
         return ()
     values = (kraft_version_record(said.kraft_version), voters_record(said.voters))
@@ -75,7 +76,7 @@ def quorum_records(said: VotersAt) -> tuple[QuorumRecord, ...]:
 
 
 class OpenReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a node starts from. `directories`: the ids of all log directories, in order."""
+    """Everything that a node starts from. `directories`: the ids of `log.dirs`, in order."""
 
     store: ReplicaStore
     identity: Identity
@@ -85,8 +86,8 @@ class OpenReplica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_directory_ids(config: NodeConfig) -> None:
-    """Gives each directory of this node that was formatted without a `directory.id` one, before it is opened.
-    What is wrong with a directory is left to the checks."""
+    """Adds a `directory.id` to each directory of this node that was formatted without one, before it is
+    opened. Leaves errors in directories to the checks."""
     disk, own = PosixDisk(), str(config.metadata_log_dir)
     identity = identity_of(disk, own)
     if identity is not None and identity.node_id == config.node_id:
@@ -95,13 +96,14 @@ def add_directory_ids(config: NodeConfig) -> None:
 
 
 def check_metadata_directory(config: NodeConfig) -> MetaProperties:
-    """The identity of the directory without which a node cannot start; reads only. Raises StartError."""
+    """The identity of the metadata directory; reads only. Raises StartError or StorageError."""
     own, _ = check_directories(replace(config, log_dirs=(config.metadata_log_dir,)))
     return own
 
 
 def check_directories(config: NodeConfig) -> tuple[MetaProperties, tuple[bytes, ...]]:
-    """The identity of the metadata directory and the ids of `log.dirs`; reads only. Raises StartError."""
+    """The identity of the metadata directory and the ids of `log.dirs`; reads only. Raises StartError or
+    StorageError."""
     disk = PosixDisk()
     found: dict[Path, MetaProperties] = {}
     for path in dict.fromkeys((config.metadata_log_dir, *config.log_dirs)):
@@ -135,10 +137,11 @@ def check_identity(config: NodeConfig, own: MetaProperties, path: str, identity:
 
 
 def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[bytes, ...]) -> OpenReplica:
-    """Locks the metadata directory, recovers its log and loads its newest snapshot. Raises StorageError."""
+    """Locks the metadata directory, recovers its log and loads its newest snapshot. Raises StorageError or
+    StartError."""
     disk = PosixDisk()
     started = time.monotonic()
-    # All that is only read comes first: damage that is found here leaves the directory as it was.
+    # Everything read-only comes first: if it finds damage, the directory is unchanged.
     bootstrap = read_bootstrap(disk, str(config.metadata_log_dir))
     replica_directory = join(str(config.metadata_log_dir), METADATA_DIRECTORY)
     newest = latest_snapshot(disk, replica_directory) if disk.is_directory(replica_directory) else None
@@ -189,7 +192,7 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
 
 
 def _voters_in(disk: PosixDisk, path: str) -> VotersAt:
-    """What a snapshot says of voters. Raises StartError where this release cannot tell."""
+    """The voters in a snapshot. Raises StartError if this release cannot read them."""
     try:
         return read_voters(disk, path)
     except BatchError as error:
@@ -201,7 +204,7 @@ def _is_among(voters: tuple[Voter, ...], config: NodeConfig) -> bool:
 
 
 def _check_voters(disk: PosixDisk, replica_directory: str, config: NodeConfig, *, is_dynamic: bool) -> None:
-    """A static voter starts with the voters that it started with before; where the log names the voters, the
+    """Checks that a static voter has the same voters as at its last start; if the log names the voters, the
     configured ones are not used. Raises StartError or CorruptFileError."""
     if is_dynamic:
         if config.voters:
@@ -237,9 +240,9 @@ def _warn_of_unpinned(config: NodeConfig) -> None:
 
 
 def _verify(disk: PosixDisk, replica_directory: str, from_offset: int) -> list[VoterChange]:
-    """Every checksum and every record's type of what is going to be replayed, before this node says a word
-    to its peers. What shows after it joined would stop it just the same, with an election in between. Returns
-    what it says of voters. Raises CorruptLogError, or StartError for a record from the future."""
+    """Checks every checksum and record type in the log to be replayed, before this node contacts its peers:
+    an error found later would stop it too, but with an election in between. Returns the changes of voters in
+    it. Raises CorruptLogError, or StartError for a record that this release does not know."""
     if not disk.is_directory(replica_directory):
         return []
     if not any(name.endswith(".log") for name in disk.list_directory(replica_directory)):
@@ -258,7 +261,8 @@ def _verify(disk: PosixDisk, replica_directory: str, from_offset: int) -> list[V
 
 
 def _voter_changes(batch: RecordBatch) -> list[VoterChange]:
-    """Raises StartError for a record of voters, or a kraft.version, that this release does not know."""
+    """The changes of voters in a batch. Raises StartError for a voters record, or a kraft.version, that this
+    release does not know."""
     try:
         return list(changes_of(batch))
     except BatchError as error:
@@ -266,8 +270,8 @@ def _voter_changes(batch: RecordBatch) -> list[VoterChange]:
 
 
 def _check_known(batch: RecordBatch) -> None:
-    """Raises StartError for a record of a type or version that this release does not know. Long batches are
-    looked at in numpy: their records are not decoded twice."""
+    """Raises StartError for a record of a type or version that this release does not know. Checks long
+    batches as columns, to avoid decoding their records twice."""
     frames = read_frames(batch.data, batch.header) if batch.header.records_count >= MANY_RECORDS else None
     try:
         if frames is None:
@@ -294,7 +298,8 @@ def _check_level(file: str, level: int | None) -> None:
 
 
 def read_bootstrap(disk: PosixDisk, directory: str) -> tuple[Record, ...]:
-    """What `storage format` left for the first active controller; nothing if there is no such file."""
+    """The records that `storage format` wrote for the first active controller; none if there is no such
+    file."""
     path = join(directory, BOOTSTRAP_FILE)
     try:
         content = read_file(disk, path)

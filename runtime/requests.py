@@ -1,7 +1,7 @@
-"""Requests of clients on their way through a node: a key, a place in the inbox, and who waits for it.
+"""Requests of clients on their way through a node: a key, a place in the inbox, and the waiting caller.
 
-Owns the keys, the waiting callers, and what the log is to say of them. The time of arrival is taken here,
-before any queue.
+Owns the keys, the waiting callers, and the cause that the log records for a request. Does not decide
+anything: the node does. Takes the time of arrival here, before any queue.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _KAFKA_NAMES = {
 }
 
 CALLER: ContextVar[BatchCause | None] = ContextVar("CALLER", default=None)
-"""On whose behalf this task asks, set by the listener that the call came through; `request` only where it is
-not that which is asked. None: this process."""
+"""The caller on whose behalf this task sends requests, set by the listener. Its `request` is only set if it
+differs from the request sent to the node. None: this process."""
 
 WAITING_MAX = 20_000
-"""Requests whose answer is outstanding; more are refused as retriable."""
+"""The most requests without a response; more are refused as retriable."""
 
 
 class WaitingRequests:
-    """`ask` for the services, `answer` for the driver's effects; `statistics` counts requests and times."""
+    """Services call `ask`, the driver's effects call `answer`; `statistics` counts requests and times."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class WaitingRequests:
     async def ask(
         self, request: ControllerRequest, mutator: Mutator | None = None
     ) -> ControllerResponse | ApiError:
-        """The node's answer. A caller that goes away is forgotten; what it asked for may still happen."""
+        """The node's response, or its refusal. If the caller is cancelled, its request may still take
+        effect."""
         statistics = self._statistics
         if statistics is None:
             return await self._ask(request, mutator)
@@ -97,13 +98,13 @@ class WaitingRequests:
             self._waiting.pop(key, None)
 
     def answer(self, answer: Answer) -> None:
-        """Hands an answer to the caller that waits for it."""
+        """Passes a response to the caller that waits for it."""
         future = self._waiting.pop(answer.key, None)
         if future is not None and not future.done():
             future.set_result(answer.response)
 
     def refuse_all(self, error: ApiError) -> None:
-        """Answers everyone with `error`: the node has stopped."""
+        """Responds to all callers with `error`, once the node has stopped."""
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -118,6 +119,6 @@ def _cause(request: ControllerRequest) -> BatchCause:
 
 
 def request_name(request: ControllerRequest) -> str:
-    """Kafka's name of the API, where Kafka has it."""
+    """The name of the API, as in Kafka if Kafka has it."""
     name = type(request).__name__.removesuffix("Request")
     return _KAFKA_NAMES.get(name, name)

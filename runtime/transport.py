@@ -1,13 +1,15 @@
-"""What a driver asks of a Raft transport, and what it promises; gRPC in `raft_client` and `raft_server`.
+"""The interface between a driver and a Raft transport; `raft_client` and `raft_server` implement it with
+gRPC.
 
-Promises, kept by every implementation (tests/conformance/test_transport.py):
+Owns these promises, which every implementation keeps (tests/conformance/test_transport.py). Knows no stream
+and no address.
 
 * `send` never blocks and never raises. It ends in exactly one `RaftResponseArrived` or
-  `RaftRequestFailed`, and never calls back before it returned;
-* answers may come in any order;
-* a broken connection fails everything outstanding on it at once, a refused one the request that asked;
+  `RaftRequestFailed`, and never calls back before it has returned;
+* responses may arrive in any order;
+* a broken connection fails all its requests in flight at once, a refused one the request that needed it;
 * an incoming request is reported with a key that is unique within the process; `respond` answers it once,
-  and does nothing if the caller is gone, which `RaftRequestAbandoned` has said.
+  and does nothing if the caller has disconnected, which `RaftRequestAbandoned` has reported.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from metaquorum.raft.messages import RaftRequest, RaftResponse
 
 TransportEvent = RaftRequestArrived | RaftRequestAbandoned | RaftResponseArrived | RaftRequestFailed
 EventSink = Callable[[TransportEvent], bool]
-"""Takes an event; False: its queue is full. A request that is not taken is left to its caller's timeout."""
+"""Takes an event; returns False if its queue is full. A request that is not taken is left to its caller's
+timeout."""
 
 
 class RaftTransport(Protocol):

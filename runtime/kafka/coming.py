@@ -1,8 +1,8 @@
 """A value that arrives later, for one caller: passed on at once, without a turn of the loop, or awaited.
 
-Owns the one call to whoever waits, and coroutines that continue within the call that supplies what they wait
-for. Does not know requests: `under_way` does. A future calls its callbacks a turn of the loop later, and a
-task starts one turn later: a cost for every message.
+Owns the one call to the waiting caller, and coroutines that continue within the call that supplies what they
+wait for. Does not know requests: `under_way` does. A future calls its callbacks a turn of the loop later, and
+a task starts one turn later: a cost for every message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The figures of brokers: their lifecycle, replicas, log directories and requests. Part of `catalogue`."""
+"""The metrics of brokers: their lifecycle, replicas, log directories and requests.
+
+Owns this part of `catalogue`: names, meanings and units. Knows no values, and no metrics that controllers
+have too.
+"""
 
 from __future__ import annotations
 

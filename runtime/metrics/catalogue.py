@@ -1,7 +1,7 @@
-"""Every figure that a process shows: its name, what it means, and its unit.
+"""Every metric of a process: its name, meaning and unit.
 
-Owns the table behind docs/metrics.md; `broker_catalogue` is its part on brokers.
-A figure that is not in the table cannot be shown. Knows no values.
+Owns the table behind docs/metrics.md; `broker_catalogue` is its part on brokers. A metric that is not in the
+table cannot be shown. Knows no values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""docs/metrics.md, made from the table of figures. `python -m metaquorum.runtime.metrics.docs` prints it."""
+"""docs/metrics.md, made from the table of metrics. `python -m metaquorum.runtime.metrics.docs` prints it.
+
+Owns the form of the page. Does not know what a metric means: its row has the text.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ What differs from Kafka:
 """
 
 _SAID_ABOVE = re.compile(r",? [Oo]ver the last 30 to 60 s\.?| NaN: none\.| -1: (?:none|unknown)\.")
-"""What the head of the page says once for all metrics; a scrape repeats it, since its reader has no page."""
+"""Text that the page states once for all metrics at the top; a scrape repeats it, since its reader has no
+page."""
 
 
 def _item(metric: Metric) -> str:
@@ -55,12 +59,13 @@ def _item(metric: Metric) -> str:
 
 
 def _is_explained(metric: Metric) -> bool:
-    """Of Kafka's metrics only those with labels, or values that stand for something."""
+    """True if the page explains a metric: of Kafka's, only those with labels or with values that have a
+    meaning."""
     return not metric.name.startswith("kafka_") or bool(metric.labels) or metric.unit == "state"
 
 
 def metrics_page() -> str:
-    """The whole page."""
+    """The complete page."""
     parts = [_HEAD]
     for title, metrics in GROUPS:
         parts.append(f"\n## {title}\n\n")
@@ -75,5 +80,5 @@ def metrics_page() -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program
     print(metrics_page(), end="")

@@ -1,6 +1,7 @@
-"""The HTTP address at which a process shows its figures: GET /metrics, and nothing else.
+"""The HTTP endpoint of a process's metrics: GET /metrics, and nothing else.
 
-Owns the socket, the connections and their bounds. HTTP itself is h11's. Knows nothing of what it serves.
+Owns the socket, the connections and their limits; h11 implements HTTP. Knows nothing of what it serves:
+`page` renders it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import h11
 from metaquorum.runtime.metrics.rights import Scraper
 
 CONNECTIONS_MAX = 16
-"""Open connections; a further one is closed at once. A scraper needs one."""
+"""The most open connections; another is closed at once. A scraper needs one."""
 
 HEADER_BYTES_MAX = 16 * 1024
 READ_BYTES = 16 * 1024
 HANDSHAKE_S = 10.0
 IDLE_S = 60.0
-"""A connection that sends nothing, or takes nothing, for this long is closed."""
+"""A connection is closed after this time without sending or receiving."""
 
 INDEX = b"metaquorum: the figures are at /metrics\n"
 
@@ -39,7 +40,7 @@ class MetricsEndpoint:
         content_type: str,
         refusal: Callable[[Scraper, str], str | None] | None = None,
     ) -> None:
-        """`refusal`: why a caller may not read; None: everyone may."""
+        """`refusal` returns why a caller may not read the metrics, or None; without it, every caller may."""
         self._render = render
         self._content_type = content_type
         self._refusal = refusal
@@ -47,7 +48,7 @@ class MetricsEndpoint:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """`tls`: it speaks https, and who may come in is the context's."""
+        """Serves on a bound socket. `tls`: serves https; the context determines which clients may connect."""
         handshake_s = None if tls is None else HANDSHAKE_S
         self._server = await asyncio.start_server(
             self._accept, sock=bound, limit=HEADER_BYTES_MAX, ssl=tls, ssl_handshake_timeout=handshake_s
@@ -57,7 +58,7 @@ class MetricsEndpoint:
         _log.info("metrics at %s://%s:%d/metrics", scheme, f"[{host}]" if ":" in host else host, port)
 
     async def close(self) -> None:
-        """Ends every connection."""
+        """Stops serving and closes every connection."""
         if self._server is not None:
             self._server.close()
         for task in self._connections:
@@ -74,13 +75,13 @@ class MetricsEndpoint:
             async with asyncio.timeout(None) as limit:
                 await _Connection(reader, writer, limit, partial(self._answer, _caller(writer))).serve()
         except (TimeoutError, OSError):
-            pass  # it was idle for too long, or went away
+            pass  # idle for too long, or the caller disconnected
         finally:
             self._connections.discard(task)
             writer.close()
 
     async def _answer(self, caller: Scraper, method: bytes, target: bytes) -> tuple[int, bytes, str]:
-        """Status, body and content type."""
+        """Returns status, body and content type."""
         path = target.split(b"?", 1)[0]
         if method not in (b"GET", b"HEAD"):
             return 405, b"only GET and HEAD are answered here\n", "text/plain; charset=utf-8"
@@ -101,7 +102,7 @@ def _caller(writer: asyncio.StreamWriter) -> Scraper:
 
 
 class _Connection:
-    """One HTTP/1.1 connection: requests one after another."""
+    """One HTTP/1.1 connection, with one request at a time."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class _Connection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
 
     async def serve(self) -> None:
-        """Until the caller closes, or sends what is no request."""
+        """Serves until the caller closes the connection or sends a malformed request."""
         try:
             while (request := await self._request()) is not None:
                 status, body, content_type = await self._answer(request.method, request.target)
@@ -131,7 +132,8 @@ class _Connection:
                 await self._send(error.error_status_hint, text, "text/plain; charset=utf-8", head=False)
 
     async def _request(self) -> h11.Request | None:
-        """The next request, its body read and dropped; None: the caller has closed."""
+        """The next request, without its body, which is read and dropped; None if the caller has closed the
+        connection."""
         request: h11.Request | None = None
         while True:
             event = self._http.next_event()

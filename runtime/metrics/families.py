@@ -1,4 +1,8 @@
-"""Figures at one moment, and where a process takes them from. Values only: the text format is `page`'s."""
+"""Metrics at one moment, and where a process takes them from.
+
+Owns the values that controllers and brokers share: the quorum, the image, requests and syncs. Does not know
+the text format: `page` does.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,15 @@ Value = float | Histogram
 
 @dataclass(slots=True)
 class Family:
-    """One metric with its values, each under the values of the metric's labels, in their order."""
+    """One metric with its samples: (values of the metric's labels, in order; value)."""
 
     metric: Metric
     samples: list[tuple[tuple[str, ...], Value]] = field(default_factory=list)
 
 
 class Source(Protocol):
-    """Where figures come from. `prepare` may wait and may take several turns of the loop; `families` must be
-    quick: everything that it returns is of one moment. Times: monotonic ms, and Unix ms."""
+    """A source of metrics. `prepare` may wait and may take several turns of the loop; `families` must be
+    fast, since all its values are of one moment. `now_ms` is monotonic, `wall_ms` Unix time."""
 
     async def prepare(self) -> None: ...
 
@@ -34,18 +38,18 @@ class Source(Protocol):
 
 
 def one(metric: Metric, value: Value | None) -> Family:
-    """A metric without labels. None, which means unknown, is -1 as in Kafka."""
+    """A metric without labels. None, which means unknown, becomes -1 as in Kafka."""
     return Family(metric, [((), -1.0 if value is None else value)])
 
 
 def labelled(metric: Metric, values: Mapping[str, Value]) -> Family:
-    """A metric with one label, by its value."""
+    """A metric with one label; `values` are by the label's value."""
     return Family(metric, [((key,), value) for key, value in values.items()])
 
 
 def quorum_state(raft: RaftCore) -> str:
-    """Kafka's word for it: a follower that does not vote is an observer, and a voter that knows no leader and
-    gave its vote away has voted."""
+    """Kafka's name of the state: a follower that is not a voter is an observer; a voter that knows no leader
+    and has granted its vote is `voted`."""
     if raft.is_observer and raft.role == "follower":
         return "observer"
     if raft.role == "unattached" and raft.voted_id is not None:
@@ -56,8 +60,8 @@ def quorum_state(raft: RaftCore) -> str:
 def quorum_families(
     raft: RaftCore, controllers: Container[int], stats: NodeStatistics, now_ms: int
 ) -> Iterable[Family]:
-    """raft-metrics, and our own histograms of the same times. `controllers` has the ids whose
-    address is known here."""
+    """Kafka's raft-metrics, and metaquorum's own histograms of the same times. `controllers` has the ids with
+    a known address."""
     own = quorum_state(raft)
     states = {state: float(state == own) for state in names.STATES}
     yield labelled(names.CURRENT_STATE, states)
@@ -84,7 +88,7 @@ def quorum_families(
 
 
 def image_families(metadata_version: int, stats: NodeStatistics, now_ms: int) -> Iterable[Family]:
-    """MetadataLoader and SnapshotEmitter."""
+    """Kafka's MetadataLoader and SnapshotEmitter metrics."""
     yield one(names.METADATA_VERSION, metadata_version)
     yield one(names.LOAD_SNAPSHOTS, stats.snapshots.loads)
     yield one(names.SNAPSHOT_BYTES, stats.snapshots.generated_bytes)
@@ -92,7 +96,7 @@ def image_families(metadata_version: int, stats: NodeStatistics, now_ms: int) ->
 
 
 def work_families(stats: NodeStatistics) -> Iterable[Family]:
-    """Requests and syncs, by name and by directory. `metadata` comes first."""
+    """Requests by name, and syncs by directory; `metadata` is the first."""
     yield labelled(of_brokers.REQUEST_TIME, dict(sorted(stats.requests.times_ms.items())))
     yield Family(
         of_brokers.REQUEST_ERRORS, [(key, count) for key, count in sorted(stats.requests.errors.items())]
@@ -103,5 +107,5 @@ def work_families(stats: NodeStatistics) -> Iterable[Family]:
 
 
 def applied_age_ms(timestamp_ms: int, wall_ms: int) -> int:
-    """How old the last applied record is; -1: nothing is applied. A clock that went back gives 0."""
+    """The age of the last applied record in ms; -1 if none is applied, 0 if the clock went back."""
     return -1 if timestamp_ms < 0 else max(0, wall_ms - timestamp_ms)

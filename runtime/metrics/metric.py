@@ -1,4 +1,7 @@
-"""What a figure is, and the rule by which Kafka's names become Prometheus names."""
+"""One metric, and the rule by which Kafka's names become Prometheus names.
+
+Owns that rule. Does not know any metric: `catalogue` has the table.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ BOTH = (CONTROLLER, BROKER)
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure, with Kafka's name if Kafka has it. A counter is shown as `name` + `_total`."""
+    """One metric, with Kafka's name if Kafka has it. A counter is shown as `name` + `_total`."""
 
     name: str
     kind: Kind
@@ -30,8 +33,9 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prometheus_name(domain: str, group: str, name: str) -> str:
-    """`kafka.controller`, `KafkaController`, `ActiveControllerCount`: joined with `_` as they are written,
-    and every run of characters that a Prometheus name must not have becomes one `_`."""
+    """The Prometheus name of an MBean, such as `kafka.controller`, `KafkaController`,
+    `ActiveControllerCount`: the parts joined with `_`, with each run of characters that Prometheus does not
+    allow replaced by one `_`."""
     return re.sub(r"[^A-Za-z0-9_]+", "_", f"{domain}_{group}_{name}")
 
 
@@ -46,7 +50,7 @@ def kafka_metric(
     roles: tuple[str, ...] = BOTH,
     labels: tuple[str, ...] = (),
 ) -> Metric:
-    """A gauge `<type=..., name=...>` of Kafka."""
+    """A metric of Kafka with an MBean `type=...,name=...`, by default a gauge."""
     return Metric(
         name=prometheus_name(domain, group, name),
         kind=kind,
@@ -58,7 +62,7 @@ def kafka_metric(
 
 
 def attribute_metric(group: str, name: str, unit: str, text: str, **more: tuple[str, ...]) -> Metric:
-    """An attribute of an MBean `kafka.server:type=...`, as Kafka's newer metrics are."""
+    """A metric that is an attribute of an MBean `kafka.server:type=...`, as Kafka's newer metrics are."""
     return Metric(
         name=prometheus_name("kafka.server", group, name),
         kind="gauge",

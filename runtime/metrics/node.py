@@ -1,7 +1,7 @@
-"""What the shell counts about one node's loop, its replica of the metadata log and the requests it serves.
+"""Counts about one node's loop, its replica of the metadata log and the requests it serves.
 
 Owns the counts and the rules by which they follow Kafka's raft-metrics (commit and election latency, rates).
-Watches Raft from outside, after each step: the core counts nothing for it. Knows no text format.
+Reads Raft's state from outside, after each step: the core counts nothing. Knows no text format.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from metaquorum.runtime.metrics.statistics import (
 )
 
 COMMITS_MAX = 4_096
-"""Own appends whose commit is waited for; the oldest is forgotten beyond that."""
+"""The most own appends tracked until their commit; beyond it, the oldest are dropped."""
 
 ELECTING = frozenset({"prospective", "candidate"})
 METADATA = "metadata"
-"""The metadata log's name among the directories that are flushed."""
+"""The name of the metadata log among the synced directories."""
 
 
 class RaftView(Protocol):
-    """The part of RaftCore that is watched."""
+    """The part of RaftCore that these counts read."""
 
     @property
     def role(self) -> str: ...
@@ -44,18 +44,19 @@ class RaftView(Protocol):
 
 @dataclass(slots=True)
 class SnapshotStatistics:
-    """Of the metadata log. `generated_bytes` is that of the newest loaded one until one is written."""
+    """Snapshots of the metadata log. `generated_bytes` is the size of the newest written one; until one is
+    written, of the newest loaded one."""
 
     generated_bytes: int = 0
     generated_ms: int = 0
     loads: int = 0
-    """Snapshots that became this node's image, the one it started from included."""
+    """Number of snapshots that became this node's image, including the one it started from."""
     rejected: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class Elections:
-    """`leaders_seen`: how often a leader was learned of that was none before, this node itself included."""
+    """Elections seen by this node. `leaders_seen`: number of new leaders, including this node itself."""
 
     leaders_seen: int = 0
     begun_ns: int | None = None
@@ -64,7 +65,7 @@ class Elections:
 
 
 class NodeStatistics:
-    """One for each process. Methods that need windows take the monotonic ms of the loop's clock."""
+    """The counts of one process. `now_ms` is the monotonic time of the loop's clock."""
 
     def __init__(self, now_ms: int) -> None:
         self.started_ms = now_ms
@@ -84,15 +85,15 @@ class NodeStatistics:
         self.fetched_records = 0
         self.appended_records = 0
         self.load_errors = 0
-        """Committed metadata that could not be read or replayed, and snapshots that were damaged."""
+        """Number of failures to read or replay committed metadata, and of damaged snapshots."""
         self.apply_errors = 0
-        """Images that could not be carried out here."""
+        """Number of images that this node failed to apply."""
         self._raft: RaftView | None = None
         self._commits: deque[tuple[int, int]] = deque(maxlen=COMMITS_MAX)
         self._arrivals: deque[int] = deque()
 
     def watch(self, raft: RaftView) -> None:
-        """Whose log is appended to."""
+        """Sets the Raft core whose log these counts are about."""
         self._raft = raft
 
     # ---- called by the driver, on the loop's thread
@@ -108,7 +109,7 @@ class NodeStatistics:
             self.queue_ms.observe((begun_ns - self._arrivals.popleft()) / 1e6)
 
     def appended_batch(self, base_offset: int, end_offset: int, now_ms: int) -> None:
-        """Records went to the metadata log's end: own ones of a leader, or what a follower fetched."""
+        """Records were appended to the metadata log: a leader's own, or those that a follower fetched."""
         count = end_offset - base_offset
         if self._raft is not None and self._raft.is_leader:
             self.appended_records += count
@@ -119,7 +120,7 @@ class NodeStatistics:
             self.fetched.note(count, now_ms)
 
     def stepped(self, begun_ns: int, now_ms: int) -> None:
-        """A step of the loop is over."""
+        """A step of the loop has ended."""
         now_ns = time.monotonic_ns()
         self.busy_ms.note((now_ns - begun_ns) / 1e6, now_ms)
         raft = self._raft
@@ -133,7 +134,7 @@ class NodeStatistics:
         self.snapshots.generated_ms = now_ms
 
     def snapshot_loaded(self, size_bytes: int) -> None:
-        """The newest one became this node's image."""
+        """A snapshot became this node's image."""
         self.snapshots.loads += 1
         if self.snapshots.generated_ms == self.started_ms:
             self.snapshots.generated_bytes = size_bytes
@@ -149,7 +150,7 @@ class NodeStatistics:
         if not commits:
             return
         if not raft.is_leader:
-            commits.clear()  # whether they come to be is the next leader's matter
+            commits.clear()  # the next leader decides whether they are committed
             return
         high_watermark = raft.high_watermark
         while commits and commits[0][0] <= high_watermark:
@@ -166,7 +167,7 @@ class NodeStatistics:
             return
         now = (raft.epoch, leader_id)
         if elections.begun_ns is None and raft.is_leader and now != elections.known:
-            elections.begun_ns = step_ns  # it stood and won in one step, as the only voter does
+            elections.begun_ns = step_ns  # the only voter starts and wins an election in one step
         if elections.begun_ns is not None:
             took_ms = (now_ns - elections.begun_ns) / 1e6
             elections.begun_ns = None
@@ -177,5 +178,5 @@ class NodeStatistics:
             elections.leaders_seen += 1
 
     def idle_ratio(self, now_ms: int) -> float:
-        """The part of the time in which the loop's steps did nothing, 0 to 1."""
+        """The fraction of time in which the loop took no step, 0 to 1."""
         return min(1.0, max(0.0, 1.0 - self.busy_ms.per_second(now_ms) / 1000))

@@ -1,7 +1,8 @@
-"""The page of figures in Prometheus' text format 0.0.4.
+"""The metrics page in Prometheus' text format 0.0.4.
 
-Owns the way from families to text, and that a page never takes the loop for longer than a slice at a time.
-The format itself is prometheus_client's; nothing else in the program imports it.
+Owns the conversion of families to text, and that a page never blocks the loop for longer than one slice.
+prometheus_client implements the format; only this module imports it. Does not know where values come from:
+`Source` is the interface.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from metaquorum.runtime.metrics.statistics import Histogram
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 SLICE_MS = 1.0
-"""How long a page is formatted before the loop gets a turn. One family is never split."""
+"""How long to format before the loop gets a turn. A family is never split."""
 
 
 class _Batch(Collector):
@@ -38,7 +39,7 @@ class _Batch(Collector):
 
 
 class Page:
-    """`render` for one scrape at a time."""
+    """Renders the page, for one scrape at a time."""
 
     def __init__(self, sources: Sequence[Source], clock: Clock) -> None:
         self._sources = tuple(sources)
@@ -46,12 +47,12 @@ class Page:
         self._one_at_a_time = asyncio.Lock()
         self._process = (ProcessCollector(registry=None), GCCollector(registry=CollectorRegistry()))
         self.took_ms = 0.0
-        """The last page's work on the loop, all slices together."""
+        """The duration of all slices of the last page together."""
         self.longest_ms = 0.0
-        """The longest slice of the last page."""
+        """The duration of the longest slice of the last page."""
 
     async def render(self) -> bytes:
-        """The whole page. Values of one source are of one moment."""
+        """The complete page. All values of one source are of one moment."""
         async with self._one_at_a_time:
             self._slices: list[float] = []
             for source in self._sources:
@@ -84,7 +85,8 @@ class Page:
 
 
 def prometheus_family(family: Family) -> PrometheusMetric:
-    """One family as prometheus_client has it. Raises ValueError for a value of another kind."""
+    """Converts a family to prometheus_client's class. Raises ValueError for a value of another kind than the
+    metric."""
     metric = family.metric
     help_text = f"{metric.text} Unit: {metric.unit}."
     if metric.kind == "histogram":
@@ -106,6 +108,6 @@ def prometheus_family(family: Family) -> PrometheusMetric:
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """(upper bound, values up to it) for each, as the format wants them."""
+    """(upper bound, number of values up to it) for each bucket, as the format requires."""
     ends = [f"{bound:g}" for bound in histogram.bounds] + ["+Inf"]
     return list(zip(ends, map(float, accumulate(histogram.counts)), strict=True))

@@ -1,8 +1,9 @@
-"""Counts over all partitions of an image, kept by chunk: only chunks that changed are counted again.
+"""Counts over all partitions of an image, cached by chunk: only changed chunks are counted again.
 
-Owns the cache and the slices in which it is brought up to date. An image shares every chunk that did not
-change with the one before it, and a chunk is never written to, so that identity says whether a count still
-holds. The cache keeps the chunks of the last counted image alive until the next count.
+Owns the cache and the slices in which it is updated. Does not know the metrics' names: brokers and
+controllers make families of the counts. An image shares every unchanged chunk with the one before it, and a
+chunk is never modified, so that its identity tells whether a count is still valid. The cache keeps the chunks
+of the last counted image alive until the next count.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from metaquorum.metadata.image import TopicsImage
 from metaquorum.metadata.image.chunk import LEADER, LISTS, N_ISR, N_REPLICAS, TOPIC, Chunk
 
 SLICE_MS = 1.0
-"""How long partitions are counted before the loop gets a turn; a chunk takes about 10 us."""
+"""How long to count before the loop gets a turn; a chunk takes about 10 us."""
 
 CHUNKS_PER_LOOK = 16
-"""Chunks between two looks at the clock."""
+"""Number of chunks between two checks of the clock."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Partitions of one image. `leaderless`: without a leader. `not_preferred`: not led by their first
-    replica, leaderless ones included, as Kafka counts. `under_replicated`: fewer in sync than replicas."""
+    """Counts of one image's partitions. `leaderless`: without a leader. `not_preferred`: the leader is not
+    the first replica, including leaderless ones as in Kafka. `under_replicated`: the ISR is smaller than the
+    replica set."""
 
     leaderless: int = 0
     not_preferred: int = 0
@@ -34,7 +36,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionCounts:
-    """`count` before `latest` is read."""
+    """Call `count` before you read `latest`."""
 
     def __init__(self) -> None:
         self.latest = Counts()
@@ -43,7 +45,7 @@ class PartitionCounts:
         self._topics: TopicsImage | None = None
 
     async def count(self, topics: TopicsImage) -> None:
-        """Brings `latest` up to date with `topics`, a slice of a millisecond at a time."""
+        """Updates `latest` to `topics`, in slices of a millisecond."""
         if topics is self._topics:
             return
         begun = time.perf_counter()
@@ -64,7 +66,7 @@ class PartitionCounts:
         self._topics = topics
 
     def _resize(self, length: int) -> None:
-        """Room for `length` chunks; a new one is known to no one and will be counted."""
+        """Makes room for `length` chunks; new ones are not counted yet."""
         old = self._counted
         if length != len(self._chunks):
             kept = min(length, len(self._chunks))
@@ -77,7 +79,7 @@ _NO_CHUNK = Chunk(np.zeros((LISTS, 0), dtype=np.int32), 0, 0)
 
 
 def count_chunk(chunk: Chunk) -> npt.NDArray[np.int64]:
-    """(leaderless, not preferred, under-replicated) among the rows of one chunk."""
+    """(leaderless, not preferred, under-replicated) partitions of one chunk."""
     data = chunk.data
     live = data[TOPIC] >= 0
     leader = data[LEADER]

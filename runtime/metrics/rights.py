@@ -1,6 +1,7 @@
-"""Who may read a node's figures where an authorizer is configured: principals with Describe on the cluster.
+"""The right to read a node's metrics if an authorizer is configured: Describe on the cluster.
 
-Owns how a scraper becomes a principal: by the certificate that it showed, else it is User:ANONYMOUS.
+Owns how a scraper becomes a principal: by its client certificate, otherwise User:ANONYMOUS. Does not decide:
+the authorizer does. Rights on gRPC calls are in `runtime.rpc.rights`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from metaquorum.runtime.config.access.listeners import new_authorizer
 from metaquorum.runtime.config.node import NodeConfig
 
 Scraper = tuple[bytes | None, str]
-"""The certificate in DER that TLS has checked (None: there is none), and the address."""
+"""The DER certificate that TLS has verified (None if there is none), and the address."""
 
 
 def scraper_rights(config: NodeConfig, image: Callable[[], MetadataImage]) -> ScraperRights | None:
-    """Those of a node with this configuration; None: everyone who can connect may read."""
+    """The rights for a node's configuration; None if every client that can connect may read."""
     authorizer = new_authorizer(config.values)
     if authorizer is None:
         return None
@@ -28,7 +29,7 @@ def scraper_rights(config: NodeConfig, image: Callable[[], MetadataImage]) -> Sc
 
 
 class ScraperRights:
-    """See the module. `image` is asked for at each request."""
+    """See the module. `image` is called at each request."""
 
     def __init__(
         self, authorizer: Authorizer, rules: PrincipalRules, image: Callable[[], MetadataImage]
@@ -38,7 +39,7 @@ class ScraperRights:
         self._image = image
 
     def refusal(self, scraper: Scraper, asked: str) -> str | None:
-        """Why a request is refused; None: it is not. `asked` is as in `GET /metrics`."""
+        """Why a request is refused, or None. `asked` is the request, such as `GET /metrics`."""
         certificate, address = scraper
         try:
             principal = ANONYMOUS if certificate is None else f"User:{self._rules.user_of(certificate)}"

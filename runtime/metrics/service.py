@@ -1,6 +1,7 @@
-"""How a process comes to its figures: the socket of `metrics.listener`, and the endpoint on it.
+"""Starts the metrics of a process: the socket of `metrics.listener`, and the endpoint on it.
 
-Owns that nothing of HTTP or of the text format is loaded where no listener is configured.
+Owns that HTTP and the text format are only imported if a listener is configured. Does not collect a value:
+sources do.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ if TYPE_CHECKING:
     from metaquorum.runtime.metrics.endpoint import MetricsEndpoint
 
 BACKLOG = 16
-"""Connections that the kernel takes before the endpoint runs."""
+"""Connections that the kernel queues until the endpoint accepts them."""
 
 
 class BoundMetrics(NamedTuple):
-    """The socket of `metrics.listener`, and what it speaks TLS with (https)."""
+    """The socket of `metrics.listener`, and its TLS context for https; None for http."""
 
     socket: socket.socket
     tls: ssl.SSLContext | None
 
 
 def bind_metrics(listener: Listener | None, files: TlsFiles) -> BoundMetrics | None:
-    """Bound before anything else begins; None: there is no listener. Raises StartError or ConfigError, in one
-    line, if it cannot be had."""
+    """Binds the listener, before anything else starts; None if none is configured. Raises StartError or
+    ConfigError, in one line."""
     if listener is None:
         return None
     host, port, tls = listener.host, listener.port, None
@@ -59,7 +60,7 @@ def bind_metrics(listener: Listener | None, files: TlsFiles) -> BoundMetrics | N
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-        # Another process can bind an address, too, as long as no one listens there.
+        # Without this, another process could bind the address too.
         bound.listen(BACKLOG)
     except OSError as error:
         bound.close()
@@ -74,7 +75,7 @@ def bind_metrics(listener: Listener | None, files: TlsFiles) -> BoundMetrics | N
 async def open_endpoint(
     bound: BoundMetrics, sources: Sequence[Source], clock: Clock, rights: ScraperRights | None
 ) -> MetricsEndpoint:
-    """Serves the figures of `sources` on a bound socket until it is closed; `rights` None: to everyone."""
+    """Serves the metrics of `sources` on a bound socket until closed; `rights` None: to every client."""
     from metaquorum.runtime.metrics.endpoint import MetricsEndpoint
     from metaquorum.runtime.metrics.page import CONTENT_TYPE, Page
 
@@ -86,7 +87,7 @@ async def open_endpoint(
 
 
 def note_first_snapshot(stats: NodeStatistics, metadata_log_dir: Path) -> None:
-    """The snapshot that the process started from, if there was one."""
+    """Counts the snapshot that the process started from, if there is one."""
     directory = join(str(metadata_log_dir), METADATA_DIRECTORY)
     newest = latest_snapshot(PosixDisk(), directory)
     if newest is not None:
@@ -94,7 +95,7 @@ def note_first_snapshot(stats: NodeStatistics, metadata_log_dir: Path) -> None:
 
 
 def node_info(node_id: int, role: str, cluster_id: str) -> Family:
-    """Who shows the page."""
+    """The metric that identifies the node and the release."""
     return Family(names.INFO, [((str(node_id), role, cluster_id, _version()), 1.0)])
 
 

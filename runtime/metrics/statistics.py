@@ -1,6 +1,7 @@
-"""What is counted: histograms, windows and the figures of requests and flushes. Plain values, no text format.
+"""Histograms, windows, and the counts of requests and syncs.
 
-Owns how a time becomes a bucket. Everything but `FlushStatistics` is called on the loop's thread only.
+Owns how a time becomes a bucket. Plain values: knows no metric names and no text format. Call everything
+except `FlushStatistics` on the loop's thread only.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ LATENCY_BOUNDS_MS = (
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 100.0, 250.0, 500.0),
     *(1_000.0, 2_500.0, 5_000.0, 10_000.0, 30_000.0),
 )
-"""Upper bounds of the buckets of every time, in ms."""
+"""Upper bounds of the buckets of all latencies, in ms."""
 
 WINDOW_MS = 30_000
-"""Averages, maxima and rates are of the current and the last such span, as Kafka's are."""
+"""The length of a span: averages, maxima and rates cover the current and the last one, as in Kafka."""
 
 ERRORS_MAX = 1_000
-"""Pairs of request and error code that are counted apart; there are far fewer."""
+"""The most pairs of request and error code that are counted separately; there are far fewer."""
 
 
 class Histogram:
-    """Counts of values by bucket, and their sum. `bounds`: inclusive upper ends, rising."""
+    """Counts of values by bucket, and their sum. `bounds`: inclusive upper bounds, ascending."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -50,7 +51,7 @@ class _Span:
 
 
 class Window:
-    """Values of the last 30 to 60 s: average, maximum, and sum by the second. Times are monotonic ms."""
+    """Values of the last 30 to 60 s: average, maximum, and sum per second. Times are monotonic ms."""
 
     __slots__ = ("_now", "_past")
 
@@ -76,7 +77,7 @@ class Window:
         return max((span.maximum for span in self._spans(now_ms) if span.count), default=float("nan"))
 
     def per_second(self, now_ms: int) -> float:
-        """The sum of the values by the time that they took; of at least one second."""
+        """The sum of the values per second; the window counts as at least one second long."""
         spans = self._spans(now_ms)
         return sum(span.total for span in spans) / max(1.0, (now_ms - spans[0].begun_ms) / 1000)
 
@@ -91,22 +92,22 @@ class Window:
         if age_ms < 2 * WINDOW_MS:
             self._past, self._now = self._now, _Span(self._now.begun_ms + WINDOW_MS)
         else:
-            # Nothing for longer than a span: it was empty, and what came before is too old.
+            # No values for longer than a span: the last one was empty, and earlier ones are too old.
             self._past, self._now = _Span(now_ms - WINDOW_MS), _Span(now_ms)
 
 
 @dataclass(slots=True)
 class RequestStatistics:
-    """How long requests took from their arrival to their answer, by the request's name in Kafka (Produce,
-    FetchConsumer, FetchFollower, BrokerHeartbeat ...), and how many were answered with which error code."""
+    """Time from the arrival of requests to their responses, by the request's name in Kafka (Produce,
+    FetchConsumer, FetchFollower, BrokerHeartbeat ...), and numbers of responses by error code."""
 
     times_ms: dict[str, Histogram] = field(default_factory=dict)
     errors: dict[tuple[str, str], int] = field(default_factory=dict)
     abandoned: dict[str, int] = field(default_factory=dict)
-    """Requests whose caller went away, or whose time was over, before there was an answer."""
+    """Requests whose caller disconnected, or that timed out, before there was a response."""
 
     def observe(self, request: str, elapsed_ms: float, error: str | None = None) -> None:
-        """One answered request. `error`: the name of its code; None: it succeeded."""
+        """Counts one response. `error`: the name of its code; None for a success."""
         histogram = self.times_ms.get(request)
         if histogram is None:
             histogram = self.times_ms[request] = Histogram()
@@ -115,7 +116,7 @@ class RequestStatistics:
             self.fail(request, error)
 
     def fail(self, request: str, error: str) -> None:
-        """An error in the answer to a request."""
+        """Counts an error in a response."""
         key = (request, error)
         if key in self.errors or len(self.errors) < ERRORS_MAX:
             self.errors[key] = self.errors.get(key, 0) + 1
@@ -126,27 +127,27 @@ class RequestStatistics:
 
 @dataclass(slots=True)
 class TrafficStatistics:
-    """Records that a broker took from producers and gave to others, as its answers said."""
+    """Records that a broker received from producers and sent to others, according to its responses."""
 
     bytes_in: int = 0
     records_in: int = 0
     bytes_out: int = 0
-    """To consumers."""
+    """Bytes sent to consumers."""
     replication_bytes_out: int = 0
     failed_produces: int = 0
     failed_fetches: int = 0
-    """Partitions of requests that were answered with an error."""
+    """Number of partitions in requests whose response had an error."""
 
 
 @dataclass(slots=True)
 class FlushStatistics:
-    """How long syncs to disk took, by log directory; `metadata` is the metadata log's. For any thread."""
+    """Durations of syncs to disk, by log directory; `metadata` is the metadata log. Thread-safe."""
 
     times_ms: dict[str, Histogram] = field(default_factory=dict)
     _mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def observe(self, directory: str, elapsed_ms: float) -> None:
-        """One sync of `directory` (its path) took `elapsed_ms`."""
+        """Counts one sync of `directory` (a path)."""
         with self._mutex:
             histogram = self.times_ms.get(directory)
             if histogram is None:
@@ -154,6 +155,6 @@ class FlushStatistics:
             histogram.observe(elapsed_ms)
 
     def disk_call(self, directory: str, operation: str, seconds: float) -> None:
-        """A call to the disk of `directory` ended: only syncs count."""
+        """Called after every call to the disk of `directory`; counts syncs only."""
         if operation == "sync":
             self.observe(directory, seconds * 1000)

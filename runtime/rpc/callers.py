@@ -1,6 +1,6 @@
-"""Who calls a gRPC listener: the principal by the certificate of mutual TLS, and the address.
+"""The caller of a gRPC method: the principal from its certificate (mutual TLS), and the address.
 
-Owns how a call becomes a principal. What callers may do is `rights`'.
+Owns how a call becomes a principal. Does not know what callers may do: `rights` does.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ KEPT_CERTIFICATES = 1_000
 
 
 def grpc_callers(config: NodeConfig) -> GrpcCallers:
-    """The callers of a node with this configuration."""
+    """The GrpcCallers for a node's configuration."""
     rules = PrincipalRules(config.text("ssl.principal.mapping.rules"))
     return GrpcCallers(rules, shows_certificates=config.tls.client_auth)
 
 
 class GrpcCallers:
-    """`shows_certificates`: callers must show one, and TLS has checked it."""
+    """`shows_certificates`: callers must present a certificate, which TLS has verified."""
 
     def __init__(self, rules: PrincipalRules, *, shows_certificates: bool) -> None:
         self._rules = rules
@@ -33,7 +33,7 @@ class GrpcCallers:
         self._known: dict[bytes, str] = {}
 
     def principal(self, context: Any) -> str | None:
-        """None: the certificate gives no user."""
+        """The caller's principal; None if no rule maps its certificate to a user."""
         shown = context.auth_context().get("x509_pem_cert") if self._shows_certificates else None
         if not shown:
             return ANONYMOUS
@@ -43,16 +43,16 @@ class GrpcCallers:
                 self._known.clear()
             try:
                 user = self._rules.user_of(ssl.PEM_cert_to_DER_cert(pem.decode("ascii")))
-            except ValueError:  # a CertificateError, too
+            except ValueError:  # includes CertificateError
                 return None
             self._known[pem] = f"User:{user}"
         return self._known[pem]
 
     def note(self, context: Any) -> None:
-        """What this task asks from now on is asked by the caller."""
+        """Makes the caller the originator of all further requests of this task."""
         CALLER.set(BatchCause(principal=self.principal(context) or ANONYMOUS, address=address_of(context)))
 
 
 def address_of(context: Any) -> str:
-    """The address of a caller, without its port."""
+    """The IP address of a caller, without its port."""
     return peer_text(context.peer()).rpartition(":")[0].strip("[]")

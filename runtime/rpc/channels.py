@@ -1,6 +1,6 @@
-"""gRPC channels and servers as every process here makes them: bounds, keepalive, TLS, no proxies.
+"""gRPC channels and servers with the settings of every process: limits, keepalive, TLS, no proxies.
 
-Knows nothing of services.
+Owns these settings, and the error if a port is in use. Knows nothing of services.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.tls.material import TlsMaterial
 
 END_OF_STREAM: Final[object] = EOF
-"""What `read` of a stream returns at its end."""
+"""The value that `read` of a stream returns at its end."""
 
 _EVERYWHERE = "::"
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -33,15 +33,15 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *_COMMON_OPTIONS,
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 20),
-    # How long one attempt to connect may take, handshake included: a busy machine needs its time.
+    # Timeout of one attempt to connect, including the handshake; a busy machine needs this long.
     ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.max_reconnect_backoff_ms", 200),
-    # One channel's backoff must not hold up another channel to the same address.
+    # The backoff of one channel must not delay another channel to the same address.
     ("grpc.use_local_subchannel_pool", 1),
 )
 _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_COMMON_OPTIONS,
-    # Two processes on one port would each get half of the connections: refuse instead.
+    # Two processes on one port would each get half of the connections, so binding it must fail.
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -51,7 +51,7 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 def open_channel(
     host: str, port: int, tls: TlsMaterial | None, *, message_max_bytes: int = MAX_MESSAGE_BYTES
 ) -> grpc.aio.Channel:
-    """A channel to one address; nothing is connected before the first call."""
+    """A channel to one address; it connects at the first call."""
     target = _target(host, port)
     options = (*_CHANNEL_OPTIONS, *_message_options(message_max_bytes))
     if tls is None:
@@ -60,7 +60,7 @@ def open_channel(
 
 
 def new_server(*, message_max_bytes: int = MAX_MESSAGE_BYTES) -> GuardedServer:
-    """A server without services; call `bind` before any file is touched."""
+    """A server without services; call `bind` before files are changed."""
     options = (*_SERVER_OPTIONS, *_message_options(message_max_bytes))
     return GuardedServer(grpc.aio.server(options=options))
 
@@ -73,8 +73,8 @@ def _message_options(max_bytes: int) -> tuple[tuple[str, int], ...]:
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, tls: TlsMaterial | None) -> int:
-    """Binds the port (0: any) and returns it; raises StartError, in one line, if it cannot be had. An empty
-    `host`: every interface, of IPv6 and IPv4 (gRPC takes the latter alone where there is no IPv6)."""
+    """Binds a port (0: any free one) and returns it. An empty `host` means every interface, IPv6 and IPv4
+    (gRPC uses IPv4 only if there is no IPv6). Raises StartError, in one line."""
     _check_port_is_free(host, port)
     target = _target(host or _EVERYWHERE, port)
     try:
@@ -90,7 +90,7 @@ def _target(host: str, port: int) -> str:
 
 
 def _check_port_is_free(host: str, port: int) -> None:
-    """gRPC's own error does not say why, so the kernel is asked first."""
+    """Tries the port first, because gRPC's own error does not state the reason. Raises StartError."""
     if not host:
         host = _EVERYWHERE if socket.has_dualstack_ipv6() else "0.0.0.0"
     try:

@@ -1,7 +1,7 @@
-"""Where controllers are reached, by node id: what the log or a leader says, else what is configured.
+"""The addresses of controllers by node id: from the log or the leader, otherwise from the configuration.
 
-Owns the order of those sources, and the ids below 0 under which bootstrap servers are asked (KIP-853). Looks
-at Raft's state whenever it is asked, so that voters may come, go and move.
+Owns the precedence of these sources, and the ids below 0 of bootstrap servers (KIP-853). Does not connect:
+`raft_client` does. Reads Raft's state at every call, since voters may be added, removed and moved.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
 
 
 class Controllers:
-    """A live view for those who call controllers. Iterates over the ids to ask, rising: of the voters in
-    force, or, where none is known, of bootstrap servers. `in`: whether an id can be reached."""
+    """A live view for clients of controllers. Iterates over ids in ascending order: those of the voters in
+    force or, if none is known, of bootstrap servers. `in` tests whether an id has a known address."""
 
     def __init__(self, config: NodeConfig, raft: RaftCore) -> None:
         self._raft = raft
@@ -27,7 +27,7 @@ class Controllers:
         self._servers = {node_id: PeerAddress(*server) for node_id, server in servers}
 
     def get(self, node_id: int) -> PeerAddress | None:
-        """Where this one listens; None: no one has said."""
+        """The address of a controller; None if it is unknown."""
         endpoints = self._raft.endpoints_of(node_id)
         if endpoints:
             return address_of(endpoints, self._listener)
@@ -40,21 +40,22 @@ class Controllers:
         return isinstance(node_id, int) and self.get(node_id) is not None
 
     def let_go(self, client: RaftClient) -> None:
-        """Ends connections that are not worth keeping: to bootstrap servers once a leader is known, and to
-        nodes that no longer vote. Call it after every step: it costs nothing where nothing changed."""
+        """Closes connections that are no longer needed: to bootstrap servers once a leader is known, and to
+        nodes that no longer vote. Call it after every step; it costs nothing if nothing changed."""
         quorum = self._raft.voters, self._raft.leader_id
         if quorum != self._quorum:
             self._quorum = voters, leader_id = quorum
             client.retain(frozenset(voters).union(self._servers if leader_id is None else (leader_id,)))
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """All that may be asked for the leader, (host, port): the voters in force, then bootstrap servers."""
+        """(host, port) of all nodes that may know the leader: the voters in force, then bootstrap servers."""
         found = [self.get(node_id) for node_id in (*self._raft.voters, *self._servers)]
         return tuple(dict.fromkeys((each.host, each.port) for each in found if each is not None))
 
 
 def address_of(endpoints: Sequence[Endpoint], listener: str) -> PeerAddress:
-    """The endpoint of the controllers' listener, whose name Kafka writes in upper case; else the first."""
+    """The endpoint of the controllers' listener, whose name Kafka writes in upper case; otherwise the
+    first."""
     named = [each for each in endpoints if each.name.upper() == listener.upper()]
     chosen = (named or endpoints)[0]
     return PeerAddress(chosen.host, chosen.port)

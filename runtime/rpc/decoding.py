@@ -1,7 +1,7 @@
 """Refuses malformed requests and callers without rights, for every service, with one line at both ends.
 
-Owns only that. gRPC itself would answer with a Python error and leave a traceback in the log. Who may call is
-decided elsewhere.
+Owns only that: gRPC itself would respond with a Python error and log a traceback. Does not decide who may
+call (`rights`), and does not validate a decoded request.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 Admission = Callable[[str, Any], str | None]
-"""Why the caller of (method, context) is refused; None: it is not."""
+"""Returns why the call (method, context) is refused, or None."""
 _log = logging.getLogger(__name__)
 
 
 class GuardedServer(grpc.aio.Server):
-    """A gRPC server whose services refuse bytes that are no request; `channels.new_server` makes all of ours.
+    """A gRPC server whose services refuse malformed requests; `channels.new_server` creates every server of
+    metaquorum.
 
-    gRPC finds a method by name here. A method that is also registered with gRPC's core costs every call of
-    the server: before each, its Python layer waits for one future per registered method.
+    Methods are found by name here and not registered with gRPC's core, because that slows every call of the
+    server: before each, gRPC's Python layer waits for one future per registered method.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
@@ -36,19 +37,21 @@ class GuardedServer(grpc.aio.Server):
     def add_generic_rpc_handlers(
         self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler[Any, Any]]
     ) -> None:
-        """Adds services; what `add_*_to_server` calls."""
+        """Adds services; `add_*_to_server` calls it."""
         self._methods.services += generic_rpc_handlers
 
     def admit_by(self, admission: Admission | None) -> None:
-        """Asks at every call; None: nothing is asked. Call it before `start`."""
+        """Sets the check for every call; None: no check. Call it before `start`."""
         self._methods.admission = admission
 
     def note_callers(self, note: Callable[[Any], None]) -> None:
-        """Calls `note` with the context of every call that is let in, in its task. Call it before `start`."""
+        """Sets a function that is called with the context of every admitted call, in its task. Call it before
+        `start`."""
         self._methods.note_caller = note
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Any) -> None:
-        """The generated code names the methods of a service that it has just added: nothing is left to do."""
+        """Does nothing: the generated code calls it with the methods of a service that it has already
+        added."""
 
     def add_insecure_port(self, address: str) -> int:
         return self._server.add_insecure_port(address)
@@ -67,7 +70,7 @@ class GuardedServer(grpc.aio.Server):
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
-    """The methods of all services, each guarded once, when it is first called."""
+    """The methods of all services; each is wrapped at its first call."""
 
     def __init__(self) -> None:
         self.services: list[grpc.GenericRpcHandler[Any, Any]] = []
@@ -145,5 +148,5 @@ async def _refuse(error: DecodeError, method: str, context: Any) -> None:
 
 
 def peer_text(peer: str) -> str:
-    """`127.0.0.1:4711` of gRPC's `ipv4:127.0.0.1:4711`."""
+    """`127.0.0.1:4711` from gRPC's `ipv4:127.0.0.1:4711`."""
     return unquote(peer).removeprefix("ipv4:").removeprefix("ipv6:")

@@ -1,4 +1,5 @@
-"""Coroutines that begin at once, as tasks of Python 3.12 can: a message leaves in the step that it came from.
+"""Coroutines that start at once, like eager tasks of Python 3.12: a message leaves in the step that produced
+it.
 
 Owns the hand-over from the caller's turn of the loop to a task. Knows nothing of messages.
 """
@@ -12,14 +13,14 @@ from typing import Any
 
 
 def start(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
-    """Runs `coroutine` until it waits for something, on `loop`'s thread, and leaves the rest to a task. None:
-    nothing is left. Raises what it raises before it waits."""
+    """Runs `coroutine` until it first waits, on `loop`'s thread, and continues it in a task. Returns the
+    task, or None if the coroutine has ended. Raises the exception of the coroutine before it waits."""
     try:
         waits_for = coroutine.send(None)
     except (StopIteration, asyncio.CancelledError):
-        return None  # what it works on was cancelled: there is no task yet that could be
+        return None  # cancelled before there was a task
     task = loop.create_task(_rest(coroutine, waits_for))
-    task.add_done_callback(lambda _: coroutine.close())  # one that is cancelled at once never runs
+    task.add_done_callback(lambda _: coroutine.close())  # a task that is cancelled at once never runs
     return task
 
 
@@ -29,7 +30,7 @@ async def _rest(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> None:
 
 @types.coroutine
 def _resumed(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
-    """A coroutine that has begun, from what it waits for on."""
+    """Continues a coroutine that has started, from the object that it waits for."""
     try:
         while True:
             try:

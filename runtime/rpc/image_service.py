@@ -1,7 +1,7 @@
-"""The Metadata service: brokers, topics and partitions out of one committed image, as of its offset.
+"""The Metadata service: brokers, topics and partitions from one committed image, as of its offset.
 
-Owns how an image is cut into bounded answers. Where the image comes from, and whether this node may serve
-it now, is the `ImageSource` that a controller or a broker brings.
+Owns how an image is cut into bounded responses. Does not know where the image comes from, nor whether this
+node may serve it now: `ImageSource`, implemented by controllers and brokers, does.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from metaquorum.runtime.api.image import BROKER, PARTITION, READ_INFO, ReadInfo
 
 TOPICS_PER_ANSWER_MAX = 10_000
 PARTITIONS_PER_ANSWER_MAX = 20_000
-"""Bounds of one answer, well below the largest message; a client asks again from where it ended."""
+"""Limits of one response, well below the largest message; clients continue where it ended."""
 
 
 class ImageRead(msgspec.Struct, frozen=True, kw_only=True):
-    """An image and where it is."""
+    """An image, and the offset that it is at."""
 
     image: MetadataImage
     offset: int
@@ -35,7 +35,7 @@ class ImageRead(msgspec.Struct, frozen=True, kw_only=True):
     linearizable: bool
 
     def info(self, node_id: int) -> pb.ReadInfo:
-        """What node `node_id` says in its answer of where that comes from."""
+        """The origin of the image, for the response of node `node_id`."""
         info = ReadInfo(
             offset=self.offset,
             node_id=node_id,
@@ -47,7 +47,7 @@ class ImageRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageSource(Protocol):
-    """Where a node's image comes from."""
+    """The source of a node's image."""
 
     def read(self, consistency: pb.Consistency.ValueType) -> Awaitable[ImageRead | ApiError]: ...
 
@@ -134,7 +134,7 @@ def _name(topic: TopicInfo) -> str:
 def _wanted_topics(
     image: MetadataImage, request: pb.DescribeTopicsRequest, answer: pb.DescribeTopicsResponse
 ) -> list[TopicInfo]:
-    """The topics asked for, by ascending name, once each; those that do not exist are named in the answer."""
+    """The requested topics, by ascending name, each once; adds those that do not exist to the response."""
     if not request.names and not request.topic_ids:
         return sorted(image.topics.all(), key=_name)
     wanted: dict[bytes, TopicInfo] = {}

@@ -1,8 +1,9 @@
-"""What C libraries write to a node's standard error: taken out of its log, and said in the log's own words.
+"""What C libraries write to a node's standard error: captured, and logged in the log's format.
 
-Owns the descriptor and what gRPC's lines mean. gRPC tells no one but standard error of a TLS handshake that
-failed; its trace of handshakes (`cli.__main__` asks for it, before gRPC is imported) also says with whom. It
-costs some lines for each connection and none for a call. Other lines are passed on as they are.
+Owns the descriptor and the interpretation of gRPC's lines. gRPC reports a failed TLS handshake only on
+standard error; its trace of handshakes, which `cli.__main__` enables before gRPC is imported, also names the
+peer. It costs some lines per connection and none per call. Does not suppress repetitions: `refused_callers`
+does. Other lines are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _PREAMBLE = "All log messages before absl::InitializeLog()"
 
 
 def handshake_text(error: str) -> str | None:
-    """What gRPC's error of a server's handshake means; None: nothing that anyone did wrong, for example a
-    look whether the port is open."""
+    """The meaning of gRPC's error in a server's handshake; None if it is not a mistake, such as a check
+    whether the port is open."""
     if "missing selected ALPN property" in error:
         return "it does not offer HTTP/2 (h2 by ALPN)"
     found = _SSL_ERROR.search(error)
@@ -43,8 +44,8 @@ def handshake_text(error: str) -> str | None:
 
 
 class NativeLines:
-    """Takes line after line. An error is followed, often some lines later, by the arguments that name the
-    peer; gRPC writes both at once, so that no other line comes between."""
+    """Takes one line at a time. The arguments that name the peer follow an error, often some lines later;
+    gRPC writes both at once, so that no unrelated line is in between."""
 
     def __init__(self, refused: RefusedCallers) -> None:
         self._refused = refused
@@ -69,7 +70,8 @@ class NativeLines:
             self._failed(text, text)
 
     def _failed(self, error: str, arguments: str) -> None:
-        """Of its own attempts to connect a node says more elsewhere (`runtime.rpc.reach`)."""
+        """Logs a failed handshake of a server; `runtime.rpc.reach` covers this node's own attempts to
+        connect."""
         problem = None if _OF_A_CLIENT in arguments else handshake_text(error)
         peer = _PEER.search(arguments)
         if problem is not None and peer is not None:
@@ -77,8 +79,8 @@ class NativeLines:
 
 
 def take_native_lines(refused: RefusedCallers) -> None:
-    """From now on what is written to descriptor 2 comes here; `sys.stderr` writes where it wrote before.
-    Nothing happens where someone else has taken standard error already (a test)."""
+    """Captures everything written to descriptor 2; `sys.stderr` still writes to the original destination.
+    Does nothing if standard error is already captured, as in a test."""
     if sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)

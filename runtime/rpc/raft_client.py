@@ -1,9 +1,9 @@
 """The calling side of the Raft transport: one long-lived gRPC stream to each peer.
 
-Owns connections, their backoff and the requests in flight. Knows message envelopes, not Raft's rules.
-A stream is opened when something is to be sent, and never waits out a backoff: a request that comes
-while the peer is known to be unreachable fails at once, and the caller decides when to try again. A voter
-takes up the lane that the stream's server offers; where it cannot, the stream carries everything.
+Owns connections, their backoff and the requests in flight. Knows message envelopes, not Raft's rules. A
+stream is opened when there is something to send, and never waits out a backoff: a request fails at once while
+the peer is known to be unreachable, and the caller decides when to retry. A voter uses the lane that the
+stream's server offers; if it cannot, the stream carries everything.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.runtime.transport import EventSink
 
 IN_FLIGHT_MAX = 256
-"""Requests to one peer without an answer; more fail at once (a core has a handful)."""
+"""The most requests to one peer without a response; more fail at once (a core has a handful)."""
 
 LANE_TIMEOUTS_MAX = 3
-"""Requests in a row without an answer that end a lane: what drops its packets may let the stream's pass."""
+"""A lane ends after this many consecutive timeouts: a device may drop its packets but not the stream's."""
 
 RECONNECT = BackoffPolicy(initial_ms=20, max_ms=200)
 _log = logging.getLogger(__name__)
 
 
 class PeerAddress(msgspec.Struct, frozen=True):
-    """Where a peer's quorum listener is."""
+    """The address of a peer's listener for the quorum."""
 
     host: str
     port: int
 
 
 class Addresses(Protocol):
-    """Where peers are, and the ids of those to ask, in order; a dict is one. What it says may change."""
+    """Addresses of peers by id, and the ids in order; a dict is one. Both may change."""
 
     def get(self, node_id: int, /) -> PeerAddress | None: ...
 
@@ -57,8 +57,8 @@ class Addresses(Protocol):
 
 
 class RaftClient:
-    """Streams to the peers of one node, with `lanes` if it takes them up. Everything runs on the loop's
-    thread. A peer that moved gets a new stream with the next request."""
+    """The streams to the peers of one node; `lanes`: also uses lanes. Everything runs on the loop's thread.
+    If a peer's address changes, the next request opens a new stream."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class RaftClient:
         self._rng = rng
 
     def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
-        """Sends; one RaftResponseArrived or RaftRequestFailed follows."""
+        """Sends a request; exactly one RaftResponseArrived or RaftRequestFailed follows."""
         address = self._addresses.get(to)
         if address is None:
             failure = RaftRequestFailed(
@@ -93,13 +93,13 @@ class RaftClient:
         peer.send(correlation_id, request, timeout_ms)
 
     def retain(self, node_ids: Container[int]) -> None:
-        """Ends the streams to all other nodes: voters that were removed, bootstrap servers that have named
-        the leader."""
+        """Closes the streams to all other nodes: removed voters, and bootstrap servers once the leader is
+        known."""
         for node_id in [each for each in self._peers if each not in node_ids]:
             self._retire(node_id, f"node {node_id} is asked no more")
 
     def has_lane(self, node_id: int) -> bool:
-        """Whether requests to this peer take a lane."""
+        """True if requests to this peer use a lane."""
         peer = self._peers.get(node_id)
         return peer is not None and peer.has_lane
 
@@ -112,12 +112,12 @@ class RaftClient:
             task.add_done_callback(self._retired.discard)
 
     async def close(self) -> None:
-        """Ends all streams; outstanding requests are dropped without an event."""
+        """Closes all streams; drops requests in flight without an event."""
         await asyncio.gather(*(peer.close() for peer in self._peers.values()), *self._retired)
 
 
 class _Peer:
-    """One peer's stream and the requests that wait for its answers."""
+    """The stream to one peer, and the requests that wait for responses."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Peer:
         self._outbound: deque[pb.RaftEnvelope] = deque()
         self._task: asyncio.Task[None] | None = None
         self._call: Any = None
-        """The stream, once there is one."""
+        """The stream, once it is open."""
         self._writer: asyncio.Task[None] | None = None
 
     def send(self, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
@@ -173,7 +173,7 @@ class _Peer:
         return self._lane is not None
 
     def fail_all(self, reason: str) -> None:
-        """Reports every request as failed, behind the caller's step."""
+        """Reports every request as failed, after the caller's step."""
         loop = asyncio.get_running_loop()
         waiting, self._waiting = self._waiting, {}
         for correlation_id, timer in waiting.items():
@@ -194,7 +194,7 @@ class _Peer:
 
     def _timed_out(self, correlation_id: int, timeout_ms: int) -> None:
         if self._waiting.pop(correlation_id, None) is not None:
-            # What was not even sent would only burden a peer that comes back.
+            # Drop a request that was not sent: it would only burden the peer once it is back.
             self._outbound = deque(e for e in self._outbound if e.correlation_id != correlation_id)
             self._report_failure(correlation_id, f"no answer within {timeout_ms} ms")
             self._lane_timeouts += self._lane is not None
@@ -203,7 +203,7 @@ class _Peer:
                 self._lost_lane()
 
     async def _run(self) -> None:
-        """One stream's life: from the first request to its end, which fails all that is outstanding."""
+        """Runs one stream from the first request to its end, which fails all requests in flight."""
         loop = asyncio.get_running_loop()
         reason = "the peer ended the stream"
         channel = open_channel(self.address.host, self.address.port, self._tls)
@@ -230,14 +230,14 @@ class _Peer:
         except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             reason = str(error)
         finally:
-            # A closing channel must not hold up the failures below, so it is closed behind them.
+            # Closing the channel must not delay the failures below, so a task closes it.
             loop.create_task(channel.close(None))  # noqa: RUF006
             if self._task is asyncio.current_task():
                 self._task = None
                 self._broken(reason)
 
     async def _take_up_lane(self, call: Any) -> None:
-        """What is sent from then on goes that way. Its end is the stream's."""
+        """Opens the lane, which later requests use. If it ends, so does the stream."""
         try:
             offered = dict(await call.initial_metadata()).get(LANE_KEY)
             if offered is not None:
@@ -245,7 +245,7 @@ class _Peer:
                 tls = None if self._tls is None else self._tls.client_context()
                 self._lane = await take_up(offer, host, self._took_bytes, self._lost_lane, tls)
         except (grpc.aio.AioRpcError, grpc.aio.UsageError):
-            return  # the reader hears why
+            return  # the reader reports the reason
         except (OSError, ValueError, TimeoutError) as error:
             reason = str(error) or "no answer"
             _log.info("Raft takes gRPC to node %d, its lane cannot be reached: %s", self._node_id, reason)
@@ -267,7 +267,7 @@ class _Peer:
             envelope = await call.read()
             if envelope is END_OF_STREAM:
                 return
-            if envelope is None:  # so gRPC hands on what it cannot decode
+            if envelope is None:  # gRPC returns None for what it cannot decode
                 raise raft_codec.EnvelopeError("its bytes cannot be decoded")
             self._took(envelope)
 
@@ -276,11 +276,11 @@ class _Peer:
         self._took(raft_codec.parse(message))
 
     def _took(self, envelope: pb.RaftEnvelope) -> None:
-        """An answer. Raises EnvelopeError for what is none."""
+        """Handles a response. Raises EnvelopeError if it is malformed."""
         self._backoff.succeeded()
         timer = self._waiting.pop(envelope.correlation_id, None)
         if timer is None:
-            return  # it came after its timeout
+            return  # it arrived after its timeout
         timer.cancel()
         try:
             response = raft_codec.decode_response(envelope)
@@ -294,7 +294,8 @@ class _Peer:
         )
 
     def _start_writing(self) -> None:
-        """A request leaves before this returns, unless there is no stream yet or another is on its way."""
+        """Starts writing: a request leaves before this returns, unless there is no stream yet or another
+        write is in progress."""
         if self._call is not None and self._writer is None:
             self._writer = eager.start(self._write(self._call), asyncio.get_running_loop())
             if self._writer is not None:
@@ -302,7 +303,7 @@ class _Peer:
 
     def _written(self, writer: asyncio.Task[None]) -> None:
         self._writer = None
-        if self._outbound:  # what came after the last look, or for a stream that is new
+        if self._outbound:  # queued after the last check, or for a new stream
             self._start_writing()
 
     async def _write(self, call: Any) -> None:
@@ -310,7 +311,7 @@ class _Peer:
             while self._outbound:
                 await call.write(self._outbound.popleft())
         except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            self._call = None  # the reader hears why
+            self._call = None  # the reader reports the reason
 
     def _broken(self, reason: str) -> None:
         loop = asyncio.get_running_loop()

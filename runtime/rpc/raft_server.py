@@ -1,8 +1,8 @@
-"""The answering side of the Raft transport: takes requests off the peers' streams, writes answers back.
+"""The answering side of the Raft transport: reads requests from the peers' streams, writes responses.
 
-Owns which stream a request came from, and who is answered first: peers at once, all others (brokers, which
-may be hundreds and wait for the same news) a few in each turn of the loop, so that heartbeats and the quorum
-never wait behind them. Knows no Raft rule: a request is an event, an answer comes by key.
+Owns which stream a request came from, and the order of responses: peers first, all others (brokers, of which
+hundreds may wait for the same news) a few per turn of the loop, so that heartbeats and the quorum never wait
+for them. Knows no Raft rule: a request becomes an event, a response arrives by key.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ from metaquorum.runtime.sockets.lane import LANE_KEY, Lane, LaneListener
 from metaquorum.runtime.transport import EventSink
 
 REQUESTS_PER_STREAM_MAX = 1024
-"""Requests of one caller whose answers are not written yet; a caller that goes beyond, or sends on without
+"""The most requests of one caller without a written response; a caller that exceeds it, or sends without
 reading, loses its stream."""
 
 OTHERS_PER_TURN = 4
 OTHERS_BYTES_PER_TURN = 1 << 18
-"""Answers to callers that are no peers, in one turn of the loop. A turn must be short: gRPC takes one new
-call in every second turn, and heartbeats are calls. At most REQUESTS_PER_STREAM_MAX of one caller wait."""
+"""The most bytes of responses to callers that are not peers, per turn of the loop. A turn must be short: gRPC
+accepts one new call in every second turn, and heartbeats are calls. At most REQUESTS_PER_STREAM_MAX of one
+caller wait."""
 
 WRITE_ENDS_S = 1.0
-"""The time that a write to a caller that ended its stream may take to fail."""
+"""How long a write to a caller that ended its stream may take to fail."""
 
 OTHERS_PAUSE_S = 0.002
 OTHERS_LATE = 4
 OTHERS_PAUSE_MAX_S = 0.1
-"""The pause between two such turns, times how late the loop was for the last one, up to a maximum. A loop
-that has no time to spare answers others later, with more in one answer."""
+"""Two such turns are OTHERS_PAUSE_S plus OTHERS_LATE times the delay of the last one apart, and at most
+OTHERS_PAUSE_MAX_S: a busy loop responds to others later, with more records per response."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class _Caller:
-    """What one caller waits for, and how it is answered."""
+    """One caller: the keys of its requests, and the way to it."""
 
     __slots__ = ("is_first", "keys", "loop", "open", "unwritten")
 
@@ -72,18 +73,18 @@ class _Caller:
         self.loop = loop
 
     def push(self, envelope: bytes, *, now: bool) -> None:
-        """Sends an answer. `now`: it leaves in this step; records, which a commit waits for. Else it leaves
-        later than a client's answer that was given in the same step: a client waits for it, a follower that
-        learns the high watermark does not."""
+        """Sends a response. `now`: in this step, for records, which a commit waits for. Otherwise after the
+        responses to clients of the same step: a client waits for those, but a follower does not wait for the
+        high watermark."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """The caller is gone."""
+        """The caller has disconnected."""
         self.open = False
 
 
 class _LaneCaller(_Caller):
-    """A caller on its lane."""
+    """A caller on a lane."""
 
     __slots__ = ("_lane",)
 
@@ -104,7 +105,7 @@ class _LaneCaller(_Caller):
 
 
 class _Stream(_Caller):
-    """A caller on its gRPC stream, with the answers that are on their way to it."""
+    """A caller on its gRPC stream, with the queued responses."""
 
     __slots__ = ("_context", "_later", "_writer", "outbound")
 
@@ -116,7 +117,8 @@ class _Stream(_Caller):
         self._later: asyncio.Handle | None = None
 
     def push(self, envelope: bytes, *, now: bool) -> None:
-        """Queues an answer; sent `now`, it leaves before this returns if nothing else is on its way."""
+        """Queues a response; with `now`, it leaves before this returns unless another write is in
+        progress."""
         self.outbound.append(envelope)
         if self._writer is not None or not self.open:
             return
@@ -126,7 +128,7 @@ class _Stream(_Caller):
             self._later = self.loop.call_soon(lambda: self.loop.call_soon(self._start))
 
     async def finish(self) -> None:
-        """Nothing more is written. A write that is under way ends first: gRPC takes no status beside it."""
+        """Stops writing; waits for a write in progress, because gRPC accepts no status during one."""
         self.open = False
         self.outbound.clear()
         if self._writer is not None:
@@ -146,7 +148,7 @@ class _Stream(_Caller):
 
     def _written(self, writer: asyncio.Task[None]) -> None:
         self._writer = None
-        self._start()  # what came after the last look
+        self._start()  # queued after the last check
 
     async def _write(self) -> None:
         try:
@@ -159,8 +161,8 @@ class _Stream(_Caller):
 
 
 class RaftService:
-    """The gRPC service, which `add_raft_service` registers; `respond` is how the driver answers. `peers`: the
-    ids that are answered first; None: everyone is. `listener` offers lanes; None: no one does."""
+    """The gRPC service, which `add_raft_service` registers; the driver calls `respond`. `peers`: the ids that
+    get responses first; None: all. `listener` offers lanes; None: no lanes."""
 
     def __init__(
         self, sink: EventSink, peers: Container[int] | None = None, listener: LaneListener | None = None
@@ -174,7 +176,7 @@ class RaftService:
         self._callers: dict[int, tuple[_Caller, int]] = {}
 
     def respond(self, key: int, response: RaftResponse) -> None:
-        """Answers the request of `key`; nothing happens if its caller is gone."""
+        """Responds to the request of `key`; does nothing if its caller has disconnected."""
         caller = self._callers.pop(key, None)
         if caller is None:
             return
@@ -189,7 +191,7 @@ class RaftService:
             stream.loop.call_soon(self._answer_others)
 
     def _answer_others(self) -> None:
-        """The next few, in the order in which they were answered."""
+        """Sends the next few responses to others, in order."""
         others = self._others
         size = count = 0
         while others and count < OTHERS_PER_TURN and size < OTHERS_BYTES_PER_TURN:
@@ -216,7 +218,7 @@ class RaftService:
         request_iterator: AsyncIterator[pb.RaftEnvelope],
         context: ServicerContext,
     ) -> None:
-        """Serves one caller until it goes away."""
+        """Serves one caller until it disconnects."""
         stream = _Stream(asyncio.get_running_loop(), context)
         lanes: list[_LaneCaller] = []
         listener = self._lane_listener
@@ -238,7 +240,7 @@ class RaftService:
                 self._forget(caller)
 
     def _on_lane(self, lane: Lane) -> _LaneCaller:
-        """Serves the caller of a stream that has taken up its lane."""
+        """Serves the caller of a stream on its lane."""
         caller = _LaneCaller(asyncio.get_running_loop(), lane)
         lane.open(lambda message: self._take(caller, raft_codec.parse(message)), lambda: self._forget(caller))
         return caller
@@ -251,7 +253,7 @@ class RaftService:
             self._take(stream, envelope)
 
     def _take(self, caller: _Caller, envelope: pb.RaftEnvelope) -> None:
-        """A request. Raises EnvelopeError for what is none, and for one too many."""
+        """Handles a request. Raises EnvelopeError if it is malformed or exceeds the caller's limit."""
         request = raft_codec.decode_request(envelope)
         if caller.unwritten >= REQUESTS_PER_STREAM_MAX:
             raise raft_codec.EnvelopeError(f"more than {REQUESTS_PER_STREAM_MAX} requests are unanswered")
@@ -266,7 +268,7 @@ class RaftService:
             del self._callers[key]
 
     def _forget(self, caller: _Caller) -> None:
-        """No one waits for the answers."""
+        """Drops a caller that has disconnected, with its requests."""
         caller.open = False
         for key in caller.keys:
             del self._callers[key]
@@ -289,7 +291,7 @@ def _payload_bytes(response: RaftResponse) -> int:
 
 
 def add_raft_service(service: RaftService, server: grpc.aio.Server) -> None:
-    """Registers the service of proto/raft.proto; its answers are bytes already."""
+    """Registers the service of proto/raft.proto, whose responses are already bytes."""
     name = pb.DESCRIPTOR.services_by_name["Raft"].full_name
     exchange = grpc.stream_stream_rpc_method_handler(
         service.exchange, request_deserializer=pb.RaftEnvelope.FromString, response_serializer=bytes
@@ -299,7 +301,8 @@ def add_raft_service(service: RaftService, server: grpc.aio.Server) -> None:
 
 
 class GrpcRaftTransport:
-    """Both sides as one `RaftTransport`. `client` sends, `service` (None on an observer) answers."""
+    """Both sides as one `RaftTransport`. `client` sends requests, `service` (None on an observer)
+    responses."""
 
     def __init__(self, client: RaftClient, service: RaftService | None) -> None:
         self._client = client

@@ -1,7 +1,7 @@
-"""Why an address gave no answer, for people.
+"""Why an address cannot be reached, for people.
 
-Owns the words for gRPC's errors, and a look at the port where those say nothing: gRPC's "Socket closed" may
-be a certificate that someone did not like.
+Owns the texts for gRPC's errors, and a test connection if those are not specific: gRPC's "Socket closed" may
+be a certificate that the server did not accept. Does not retry and does not know calls: clients do.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ SPEAKS_NO_TLS = (
 WANTS_CERTIFICATE = "it requires a client certificate: give one (--keystore, ssl.keystore.location)"
 LOOK_S = 2.0
 LOOK_AGAIN_S = 5.0
-"""An address that keeps failing is not looked at again before."""
+"""The shortest time between two test connections to an address."""
 
 _SAYS_ENOUGH = ("Connection refused", "attempt timed out", "No route to host")
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
-"""The beginning of every HTTP/2 connection: the preface and empty settings."""
+"""The first bytes of an HTTP/2 connection: the preface and empty settings."""
 _HTTP2_ANSWERS = b"\x00"
 _TLS_ANSWERS = b"\x15\x16"
-"""First bytes: the length of the settings; an alert or a handshake."""
+"""First bytes of a response: of HTTP/2, the length of the settings; of TLS, an alert or a handshake."""
 _HTTP2_ACKNOWLEDGED = bytes(3) + b"\x04\x01"
 
 
 def status_text(error: grpc.aio.AioRpcError) -> str:
-    """What gRPC said."""
+    """gRPC's status as text."""
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return "no answer in time"
@@ -58,7 +58,7 @@ def status_text(error: grpc.aio.AioRpcError) -> str:
 
 
 def _why_unreachable(details: str) -> str:
-    """gRPC wraps what the operating system said in sentences and addresses of its own."""
+    """The operating system's reason, which gRPC wraps in sentences and addresses of its own."""
     if "Connection refused" in details:
         return "connection refused: no process listens there"
     if "attempt timed out" in details:
@@ -69,8 +69,8 @@ def _why_unreachable(details: str) -> str:
 
 
 def _says_enough(error: grpc.aio.AioRpcError, host: str) -> bool:
-    """Of a name with several addresses gRPC says what was wrong with the last one alone: nothing may listen
-    at ::1, and someone at 127.0.0.1 did not like our certificate."""
+    """True if gRPC's error is specific. For a host name with several addresses it only describes the last
+    one: nothing may listen on ::1, while the server on 127.0.0.1 refused this node's certificate."""
     details = error.details() or ""
     if error.code() is not grpc.StatusCode.UNAVAILABLE or "resolution failed" in details:
         return True
@@ -86,8 +86,8 @@ def _is_one_address(host: str) -> bool:
 
 
 class Reasons:
-    """`of` says why an address failed, `tell` logs it where no one waits for the reason. What a look at an
-    address brought is remembered for a while."""
+    """`of` returns why an address failed, `tell` logs it for callers that do not wait. Results of test
+    connections are cached for LOOK_AGAIN_S."""
 
     def __init__(self, tls: TlsMaterial | None) -> None:
         self._tls = tls
@@ -96,16 +96,15 @@ class Reasons:
         self._telling: dict[Address, asyncio.Task[None]] = {}
 
     async def of(self, error: grpc.aio.AioRpcError, address: Address) -> str:
-        """In one line, without the address."""
+        """The reason, in one line without the address."""
         if _says_enough(error, address[0]):
             return status_text(error)
         found = await self._look(address)
         return f"not reachable ({found})" if found else status_text(error)
 
     def tell(self, who: str, error: grpc.aio.AioRpcError, address: Address) -> None:
-        """One warning for each problem with TLS that is behind such an error; nothing for other problems, for
-        which the caller has its own words. Returns at once.
-        """
+        """Logs one warning for each TLS problem behind such an error; nothing for other problems, which the
+        caller logs. Returns at once."""
         if not _says_enough(error, address[0]) and address not in self._telling:
             task = asyncio.get_running_loop().create_task(self._tell(who, address))
             self._telling[address] = task
@@ -127,10 +126,10 @@ class Reasons:
 
 
 def tls_problem(host: str, port: int, tls: TlsMaterial | None) -> str:  # noqa: PLR0911
-    """Which side does not like the other's certificate, or does not speak TLS; empty: that is not it.
-    Connects as a client with `tls` does; takes up to LOOK_S, without TLS twice that."""
+    """Which side refuses the other's certificate or does not speak TLS; empty if neither is the problem.
+    Connects like a client with `tls`; takes up to LOOK_S, or twice that if `tls` is None."""
     if tls is None:
-        # The way without TLS comes first: a node without TLS logs who tries it with.
+        # Try without TLS first: a node without TLS logs clients that try TLS.
         if _takes(host, port, _HTTP2, _HTTP2_ANSWERS) is not False:
             return ""
         return SPEAKS_TLS if _takes(host, port, _hello(), _TLS_ANSWERS) else ""
@@ -141,7 +140,7 @@ def tls_problem(host: str, port: int, tls: TlsMaterial | None) -> str:  # noqa: 
     with connection:
         try:
             with _context(tls).wrap_socket(connection, server_hostname=host) as wrapped:
-                # What it makes of our certificate shows behind its own part of the handshake (TLS 1.3).
+                # In TLS 1.3, the server's verdict on the certificate follows its part of the handshake.
                 wrapped.sendall(_HTTP2)
                 if not wrapped.recv(1):
                     return _not_taken(tls)
@@ -157,15 +156,15 @@ def tls_problem(host: str, port: int, tls: TlsMaterial | None) -> str:  # noqa: 
 
 
 def _not_taken(tls: TlsMaterial) -> str:
-    """Of an address that ends the connection when it has seen our certificate, or that there is none: gRPC's
-    servers say no more (RFC 8446 would have them send an alert)."""
+    """The text for a server that closes the connection once it has seen this node's certificate, or that
+    there is none: gRPC's servers report no more (RFC 8446 requires an alert)."""
     if tls.keystore is None:
         return WANTS_CERTIFICATE
     return f"it does not accept our certificate: {_own_problem(tls) or 'its log says why'}"
 
 
 def _own_problem(tls: TlsMaterial) -> str:
-    """What someone with the CAs that we know would have against our own certificate; empty: nothing."""
+    """Why a server with the same CAs would refuse this node's certificate; empty if it would not."""
     client, server = _context(tls), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client.check_hostname = False
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -183,7 +182,7 @@ def _own_problem(tls: TlsMaterial) -> str:
 
 
 def alert_text(reason: str) -> str:
-    """OpenSSL's name of what went wrong, as a sentence about the other side."""
+    """Converts OpenSSL's name of an error to a sentence about the other side."""
     words = reason.upper().replace(" ", "_")
     if "CERTIFICATE_REQUIRED" in words or "HANDSHAKE_FAILURE" in words:
         return WANTS_CERTIFICATE
@@ -203,13 +202,13 @@ def _plain(words: str) -> str:
 
 
 def _takes(host: str, port: int, beginning: bytes, answers: bytes) -> bool | None:
-    """Whether the other side answers a protocol's beginning in that protocol, with one of these first bytes;
-    None: it cannot be asked, or is silent. What was begun is not gone on with."""
+    """True if the other side responds to the first bytes of a protocol in that protocol, with one of these
+    first bytes; None if it cannot be reached or does not respond. Closes the connection afterwards."""
     answer = b""
     try:
         with socket.create_connection((host, port), timeout=LOOK_S) as connection:
             connection.sendall(beginning)
-            # Who leaves before the settings are acknowledged is taken for someone who speaks no HTTP/2.
+            # A node logs callers that leave before it acknowledges their settings as not speaking HTTP/2.
             while more := connection.recv(4096):
                 answer += more
                 if answer[0] in _TLS_ANSWERS or _HTTP2_ACKNOWLEDGED in answer:
@@ -222,7 +221,7 @@ def _takes(host: str, port: int, beginning: bytes, answers: bytes) -> bool | Non
 
 
 def _hello() -> bytes:
-    """What a TLS client says first."""
+    """The first message of a TLS client."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

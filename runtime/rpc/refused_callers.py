@@ -1,6 +1,7 @@
-"""Who connected to a node and was refused before any call: one line for each host and reason.
+"""Log lines about callers that connected to a node and were refused before any call: one per host and reason.
 
-Owns which lines are logged again, and when. A client that tries again and again must not fill the log.
+Owns which lines are repeated, and when, so that a client that retries does not fill the log. Does not detect
+callers: `native_lines`, `runtime.plain_callers` and `runtime.kafka.tls_door` do.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Callable
 _log = logging.getLogger(__name__)
 
 AGAIN_S = 10.0
-"""After this time a line about a host is logged again, with the number of times it was left out."""
+"""A line about a host is logged again after this time, with the number of times that it was omitted."""
 REMEMBERED_MAX = 1_000
 
 
 class RefusedCallers:
-    """Threads may share it."""
+    """Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -26,8 +27,8 @@ class RefusedCallers:
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
 
     def tell(self, peer: str, text: str) -> None:
-        """Logs `text` with `peer` (HOST:PORT) instead of {peer}, unless the same was said of this host
-        in the last AGAIN_S."""
+        """Logs `text` with `peer` (HOST:PORT) instead of {peer}, unless the same line was logged for this
+        host within AGAIN_S."""
         key = peer.rpartition(":")[0], text
         with self._lock:
             now_s = self._clock()

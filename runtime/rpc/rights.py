@@ -1,6 +1,7 @@
-"""Who may call a gRPC listener where an authorizer is configured: nodes and administrators.
+"""The right to call a gRPC listener if an authorizer is configured: for nodes and administrators.
 
-Owns the one right that all methods need: ClusterAction on the cluster. A stream is asked when it begins.
+Owns the one right that all methods require: ClusterAction on the cluster. Does not identify callers:
+`callers` does. A stream is checked when it starts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _OPEN = "/grpc.health.v1.Health/"
 
 
 def grpc_rights(config: NodeConfig, image: Callable[[], MetadataImage]) -> Admission | None:
-    """Who is let in by a node's configuration; None: everyone who can connect."""
+    """The admission check for a node's configuration; None if every client that can connect may call."""
     authorizer = new_authorizer(config.values)
     if authorizer is None:
         return None
@@ -29,7 +30,7 @@ def grpc_rights(config: NodeConfig, image: Callable[[], MetadataImage]) -> Admis
 
 
 class GrpcRights:
-    """See the module. `image` is asked for at each call."""
+    """See the module. `image` is called at each call."""
 
     def __init__(
         self, authorizer: Authorizer, callers: GrpcCallers, image: Callable[[], MetadataImage]
@@ -39,7 +40,7 @@ class GrpcRights:
         self._image = image
 
     def refusal(self, method: str, context: Any) -> str | None:
-        """Why a call is refused; None: it is not."""
+        """Why a call is refused, or None."""
         if method.startswith(_OPEN):
             return None
         principal = self._callers.principal(context)

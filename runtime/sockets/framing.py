@@ -1,9 +1,10 @@
-"""Frames out of a stream of bytes, without input or output.
+"""Frames from a stream of bytes, without input or output.
 
-Owns where received bytes go: small frames into a scratch buffer, out of which they are taken at once, a
-longer one into pieces of its own. Memory grows with what has arrived (at most twice as much), never with what
-a length announces; a connection whose frames are whole holds none. A gate says whether there is room for
-more: where it is short of room, a frame's length is read, and the rest into pieces that it has room for.
+Owns where received bytes go: small frames into a scratch buffer, from which they are taken at once, a longer
+one into pieces of its own. Memory grows with the bytes that have arrived (at most twice as much), never with
+an announced length; a connection without a partial frame holds none. A gate tells whether there is room for
+more: if there is not, only the frame's length is read, and the rest into pieces that there is room for.
+Knows no budgets (the gate does) and no requests.
 """
 
 from __future__ import annotations
@@ -19,27 +20,28 @@ REQUEST_MAX_BYTES = "socket.request.max.bytes"
 
 
 class FrameError(ValueError):
-    """A length that no frame may have; the stream cannot be read on."""
+    """An invalid length of a frame; the stream is then unusable."""
 
 
 class Gate(Protocol):
-    """What counts the bytes that frames hold."""
+    """Counts the bytes that frames hold."""
 
     @property
     def has_room(self) -> bool:
-        """Whether a whole scratch buffer of short frames may be read."""
+        """True if a full scratch buffer of short frames may be read."""
 
     def reserve(self, length: int, wanted: int) -> bool:
-        """Whether there is room for the first `wanted` bytes of a frame of `length`; else it waits."""
+        """True if there is room for the first `wanted` bytes of a frame of `length`; otherwise the frame
+        waits."""
 
     def came(self, size: int) -> None:
-        """`size` of these bytes have arrived."""
+        """`size` of the reserved bytes have arrived."""
 
     def keeps(self, size: int) -> None:
-        """`size` bytes of a frame, for which there was no room yet, were read all the same."""
+        """`size` bytes of a frame were read without room for it."""
 
     def arrived(self, size: int) -> None:
-        """A frame is whole."""
+        """A frame of `size` bytes is complete."""
 
 
 class _OpenGate:
@@ -56,10 +58,12 @@ class _OpenGate:
 
 
 class FrameBuffer:
-    """`get_buffer` says where the next bytes go, `received` how many came; it returns whole frames.
+    """Call `get_buffer` for the place of the next bytes, then `received` with their number; it returns
+    complete frames.
 
-    `scratch` may be that of other buffers, too, as long as none is asked between the two calls. While a frame
-    `waits` for the gate neither is called, until `go_on`."""
+    Several buffers may share `scratch`, if no other is used between the two calls. While a frame `waits` for
+    the gate, call neither before `go_on`.
+    """
 
     def __init__(
         self,
@@ -73,19 +77,19 @@ class FrameBuffer:
         self.waits = False
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
         self._rest = b""
-        """The begin of a frame that is not received in pieces."""
+        """The first bytes of a frame that is not received in pieces."""
         self._pieces: list[bytearray] = []
         self._missing = self._piece_filled = self._room = 0
-        """Of the frame in pieces: the bytes that have not come yet, those in its last piece, those of all
+        """For the frame in pieces: the missing bytes, the filled bytes of its last piece, and the size of all
         pieces. `_missing` 0: there is none."""
 
     def allow(self, max_bytes: int, key: str = REQUEST_MAX_BYTES) -> None:
-        """The longest frame from now on, and the key of the configuration that says so."""
+        """Sets the longest frame from now on, and the configuration key of this limit."""
         self._max_bytes = max_bytes
         self._key = key
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes of the stream go; never empty."""
+        """The place for the next bytes of the stream; never empty."""
         if self._missing:
             return memoryview(self._pieces[-1])[self._piece_filled :]
         rest = self._rest
@@ -94,13 +98,13 @@ class FrameBuffer:
         self._scratch[: len(rest)] = rest
         if self._gate.has_room:
             return self._scratch[len(rest) :]
-        # No more than the length; one byte where room became short within a frame.
+        # Read no more than the length, or one byte if room ran out within a frame.
         return self._scratch[len(rest) : max(_LENGTH.size, len(rest) + 1)]
 
     def received(self, count: int) -> list[bytes | bytearray]:
-        """The frames that `count` more bytes complete, without their lengths.
+        """Takes `count` bytes; returns the frames that they complete, without their lengths.
 
-        Raises FrameError at a negative length and at one above the limit.
+        Raises FrameError for a negative length and for one above the limit.
         """
         if not self._missing:
             size = count - _LENGTH.size
@@ -109,7 +113,7 @@ class FrameBuffer:
                 and 0 <= size <= self._max_bytes
                 and _LENGTH.unpack_from(self._scratch)[0] == size
             ):
-                # One whole frame and nothing else, as most clients send them.
+                # One complete frame and nothing else, as most clients send.
                 self._gate.arrived(size)
                 return [self._scratch[_LENGTH.size : count].tobytes()]
             return self._cut(len(self._rest) + count)
@@ -126,7 +130,7 @@ class FrameBuffer:
         return [frame]
 
     def go_on(self) -> None:
-        """The gate has room for the frame that waited."""
+        """Called when the gate has room for the waiting frame."""
         self.waits = False
         if self._pieces:
             self._next_piece()
@@ -136,12 +140,12 @@ class FrameBuffer:
         self._begin_pieces(rest[_LENGTH.size :], length)
 
     def drop(self) -> None:
-        """Forgets what has arrived: no more frames are taken."""
+        """Drops everything that has arrived; no more frames are taken."""
         self.waits = False
         self._rest, self._missing, self._pieces = b"", 0, []
 
     def _cut(self, filled: int) -> list[bytes | bytearray]:
-        """The whole frames in the scratch buffer; what is left is kept, or begins pieces of its own."""
+        """The complete frames in the scratch buffer; keeps the rest, or starts pieces for it."""
         frames: list[bytes | bytearray] = []
         view = self._scratch
         position = 0
@@ -180,7 +184,7 @@ class FrameBuffer:
             self._next_piece()
 
     def _next_piece(self, at_least: int = 0) -> bool:
-        """One piece more, as large as all before it, if the gate has room; else the frame `waits`."""
+        """Adds a piece as large as all earlier ones, if the gate has room; otherwise the frame `waits`."""
         length = self._room + self._missing
         fewest = _PIECE_MIN_BYTES if length > len(self._scratch) else _SHORT_PIECE_MIN_BYTES
         size = min(max(self._room, fewest, at_least), max(_PIECE_MAX_BYTES, at_least), self._missing)

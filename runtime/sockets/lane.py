@@ -1,7 +1,8 @@
 """A lane: a TCP connection of the event loop for the Raft messages of one gRPC stream.
 
-Owns the frames, the handshake by which both ends know to which stream a lane belongs, and the port. The
-stream stays: it says who the caller is, and its end is the lane's (ADR 18). Knows no Raft rule and no gRPC.
+Owns the frames, the handshake by which both ends know which stream a lane belongs to, and the port. The
+stream stays open: it identifies the caller, and when it ends, so does the lane (ADR 18). Knows no Raft rule
+and no gRPC.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.sockets.framing import SCRATCH_BYTES, FrameBuffer, FrameError
 
 LANE_KEY: Final = "metaquorum-lane"
-"""The stream's metadata in which its server offers a lane."""
+"""The metadata key of the stream with which its server offers a lane."""
 
 PORT_KEY: Final = "controller.quorum.lane.port"
 HANDSHAKE_S = 2.0
-"""The time that a connection has to prove that it is a lane."""
+"""The time limit of a new connection's handshake."""
 
 _LENGTH = struct.Struct(">i")
 _SECRET_BYTES = 16
 _FRAME_MAX_BYTES = 64 * 1024 * 1024
 _COPIED_BYTES = 4096
-"""Up to this size a message and its length are one write."""
+"""Messages up to this size are copied, to write them together with their length."""
 _log = logging.getLogger(__name__)
 
 Take = Callable[[bytes], None]
-"""Takes a message. What it raises as a ValueError ends the lane."""
+"""Takes a message. A ValueError ends the lane."""
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """Where a lane is taken up. The caller says `hello`, the server answers `welcome`: so neither mistakes
-    something else that listens or connects there for the other."""
+    """How to connect to a lane. The caller sends `hello`, the server responds with `welcome`, so that each
+    side knows that the other is the right one."""
 
     port: int
     hello: bytes
@@ -52,7 +53,7 @@ class Offer(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Offer:
-        """Raises ValueError for what is no offer."""
+        """Parses the text of an offer. Raises ValueError."""
         port, hello, welcome = text.split(":")
         return cls(int(port), bytes.fromhex(hello), bytes.fromhex(welcome))
 
@@ -61,8 +62,8 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Lane(asyncio.BufferedProtocol):
-    """One end. `take` gets each message, `lost` is called once, when the lane has ended. Until `open` no
-    message is longer than a secret."""
+    """One end of a lane. `take` gets each message, `lost` is called once, when the lane has ended. Before
+    `open`, messages are limited to the length of a secret."""
 
     def __init__(self, take: Take, lost: Callable[[], None], scratch: bytearray) -> None:
         self._take, self._lost = take, lost
@@ -71,13 +72,13 @@ class Lane(asyncio.BufferedProtocol):
         self._log_level = logging.DEBUG  # anyone can connect and send anything
 
     def open(self, take: Take, lost: Callable[[], None]) -> None:
-        """The other end is known: Raft messages come from now on."""
+        """The other end is authenticated: from now on, messages are Raft's."""
         self._take, self._lost = take, lost
         self._buffer.allow(_FRAME_MAX_BYTES, "a lane")
         self._log_level = logging.WARNING
 
     def write(self, message: bytes) -> None:
-        """Sends a message; one to a lane that has ended is dropped."""
+        """Sends a message; drops it if the lane has ended."""
         transport = self._transport
         if transport is None:
             return
@@ -88,7 +89,7 @@ class Lane(asyncio.BufferedProtocol):
             transport.writelines((length, message))
 
     def close(self) -> None:
-        """Ends the lane without a word; `lost` is not called."""
+        """Closes the lane without calling `lost`."""
         self._lost = _nothing
         self._end()
 
@@ -122,7 +123,7 @@ class Lane(asyncio.BufferedProtocol):
 
 
 class _AskedLane(Lane):
-    """The server's end: a caller that does not read its answers is not read."""
+    """The server's end, which does not read from a caller that does not read its responses."""
 
     def pause_writing(self) -> None:
         if self._transport is not None:
@@ -138,7 +139,7 @@ def _nothing() -> None:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket that listens; without a host on every interface. Raises OSError."""
+    """A listening socket; an empty host means every interface. Raises OSError."""
     if not host:
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
@@ -150,7 +151,8 @@ def _bound(host: str, port: int) -> socket.socket:
 async def take_up(
     offer: Offer, host: str, take: Take, lost: Callable[[], None], tls: ssl.SSLContext | None = None
 ) -> Lane:
-    """The caller's end, ready for messages. Raises OSError or TimeoutError where there is none to be had."""
+    """Connects to an offered lane; returns the caller's end, ready for messages. Raises OSError or
+    TimeoutError."""
     loop = asyncio.get_running_loop()
     welcomed: asyncio.Future[bytes] = loop.create_future()
 
@@ -173,8 +175,8 @@ async def take_up(
 
 
 class LaneListener:
-    """The server's end: `offer` lanes, and open the port for them. One that is taken up twice, or by someone
-    who knows no offer, is closed. `tls`: what callers must speak."""
+    """The server's port for lanes; `offer` creates one. Connections without a valid offer, or with one that
+    is in use, are closed. `tls`: callers must use TLS."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.address = host, port
@@ -184,7 +186,7 @@ class LaneListener:
         self._scratch = bytearray(SCRATCH_BYTES)
 
     async def open(self) -> None:
-        """Accepts lanes from now on. Raises StartError, in one line, where the port cannot be had."""
+        """Starts accepting lanes. Raises StartError, in one line, if the port cannot be bound."""
         host, port = self.address
         try:
             bound = _bound(host, port)
@@ -196,19 +198,19 @@ class LaneListener:
         self._server = await asyncio.get_running_loop().create_server(self._accept, sock=bound, ssl=self._tls)
 
     def close(self) -> None:
-        """Accepts no more. Lanes end with their streams."""
+        """Stops accepting. Lanes end with their streams."""
         self._offers.clear()
         if self._server is not None:
             self._server.close()
 
     def offer(self, taken_up: Callable[[Lane], None]) -> Offer:
-        """Offers a lane. `taken_up` gets it, and opens it."""
+        """Offers a lane. `taken_up` is called with it when the caller connects, and opens it."""
         offer = Offer.new(self.address[1])
         self._offers[offer.hello] = offer, taken_up
         return offer
 
     def withdraw(self, offer: Offer) -> None:
-        """The stream has ended: no one takes the offer up any more."""
+        """Withdraws an offer, once its stream has ended."""
         self._offers.pop(offer.hello, None)
 
     def _accept(self) -> Lane:

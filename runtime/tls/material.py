@@ -1,6 +1,6 @@
-"""A process's key, certificates and CAs, in the forms that gRPC and the ssl module want.
+"""A process's key, certificates and CAs, in the forms for gRPC and for the ssl module.
 
-Owns reading the files again when they change. Knows no listener and no connection.
+Owns rereading the files when they change. Knows no listener and no connection; does not parse PEM (`pem`).
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _NO_KEYSTORE = (
 
 
 class TlsMaterial:
-    """The files of `TlsFiles`, read again when they change: each handshake has those that are there then.
-    What cannot be used is reported once, and the former contents stay in use."""
+    """The files of `TlsFiles`, read again when they change: each handshake uses the current ones. Invalid
+    files are logged once, and the previous contents stay in use."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._stamp = self._stamp_now()
         self._pems = Pems.load(files)
-        self._lock = threading.Lock()  # gRPC asks on threads of its own
+        self._lock = threading.Lock()  # gRPC calls on its own threads
         self.version = 1
-        """Counts the contents that were in use."""
+        """Increases whenever new contents come into use."""
 
     @classmethod
     def load(cls, files: TlsFiles) -> TlsMaterial:
-        """Reads the files; raises ConfigError, naming the file that cannot be read or lacks a part."""
+        """Reads the files. Raises ConfigError, which names a file that cannot be read or lacks a part."""
         return cls(files)
 
     @property
     def keystore(self) -> Path | None:
-        """Where key and chain come from."""
+        """The file with the key and the certificate chain."""
         return self._files.keystore
 
     @property
@@ -49,7 +49,7 @@ class TlsMaterial:
         return self._pems.authorities
 
     def refresh(self) -> Pems:
-        """What is in use, after a look at the files."""
+        """The current contents; reads the files again if they have changed."""
         stamp = self._stamp_now()
         if stamp != self._stamp:
             with self._lock:
@@ -65,7 +65,7 @@ class TlsMaterial:
         except ConfigError as error:
             _log.error("TLS goes on with the former key and certificates: %s", error)
             return
-        if self._stamp_now() == stamp:  # else someone is writing: the next look reads it
+        if self._stamp_now() == stamp:  # otherwise it is being written: the next call reads it
             self._pems = pems
             self.version += 1
             _log.info("read key and certificates again: %s", self._named())
@@ -103,8 +103,8 @@ class TlsMaterial:
         return grpc.ssl_server_certificate_configuration([(pems.key or b"", pems.chain or b"")], authorities)
 
     def server_context(self, client_auth: str) -> ssl.SSLContext:
-        """For listeners that do not speak gRPC; `client_auth` is `none`, `requested` or `required`. Raises
-        ConfigError as `server_credentials` does."""
+        """The context for listeners other than gRPC; `client_auth` is `none`, `requested` or `required`.
+        Raises ConfigError if there is no keystore, like `server_credentials`."""
         if self.keystore is None:
             raise ConfigError(_NO_KEYSTORE)
 
@@ -116,7 +116,8 @@ class TlsMaterial:
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """For connections that do not speak gRPC. The other side must be named as its certificate says."""
+        """The context for connections other than gRPC. The host name must match the other side's
+        certificate."""
         return self.refresh().client
 
     def channel_credentials(self) -> grpc.ChannelCredentials:

@@ -1,6 +1,7 @@
-"""What the PEM files of `TlsFiles` hold at one moment, in the forms in which TLS is given it.
+"""The contents of the PEM files of `TlsFiles` at one moment, in the forms that TLS needs.
 
-Reads all at once: what was read once stays usable when the files are replaced. Knows no listener.
+Owns reading all files at once, so that the contents stay usable when the files are replaced. Knows no
+listener, and does not notice changes (`material`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _MODES = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl
 
 
 class Pems(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents, None where a file is not configured. `servers`: a context for each value of
-    ssl.client.auth, without a key none; `client`: for connections."""
+    """The contents; None if a file is not configured. `servers` has a context for each value of
+    ssl.client.auth, none without a key; `client` is the context for connections."""
 
     key: bytes | None
     chain: bytes | None
@@ -30,7 +31,8 @@ class Pems(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, files: TlsFiles) -> Self:
-        """Raises ConfigError, naming the file that cannot be read, lacks a part or does not fit together."""
+        """Reads the files. Raises ConfigError, which names a file that cannot be read, lacks a part or whose
+        parts do not match."""
         key = chain = authorities = None
         if files.keystore is not None:
             content = _read("ssl.keystore.location", files.keystore)
@@ -53,8 +55,9 @@ class Pems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def server_context(files: TlsFiles, authorities: bytes | None, client_auth: str) -> ssl.SSLContext:
-    """`client_auth`: `none`, `requested` or `required`. A client shows its certificate each time it connects:
-    no session is taken up again that began with other files."""
+    """A server's context; `client_auth` is `none`, `requested` or `required`. Sessions are never resumed,
+    since a session may have started with other files: a client presents its certificate at every
+    connection."""
     if client_auth == "none":
         authorities = None
     context = _context(ssl.PROTOCOL_TLS_SERVER, files, authorities)
@@ -92,7 +95,8 @@ def _read(name: str, path: Path) -> bytes:
 
 
 def _blocks(content: bytes, label: bytes, name: str, path: Path, what: str) -> bytes:
-    """The PEM blocks whose label ends in `label`; an encrypted key counts as absent."""
+    """The PEM blocks whose label ends in `label`. Raises ConfigError if there is none; an encrypted key
+    does not count."""
     pattern = rb"-----BEGIN (?!ENCRYPTED)[A-Z ]*" + label + rb"-----.+?-----END [A-Z ]*" + label + rb"-----"
     found = re.findall(pattern, content, re.DOTALL)
     if not found:

@@ -1,6 +1,7 @@
-"""What OpenSSL's reason for a failed handshake means, in words for the log of a node.
+"""The meaning of OpenSSL's reason for a failed handshake, in words for a node's log.
 
-Knows no connection, and not who tells the reason: gRPC's lines or the ssl module.
+Owns these texts for a server's side; `runtime.rpc.reach` has the client's. Knows no connection, nor whether
+gRPC's lines or the ssl module reported the reason.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ ABORTED = "it aborted the handshake: it may not accept our certificate"
 
 
 def handshake_problem(reason: str, detail: str = "") -> str:
-    """What the other side of a server's handshake did. `reason`: OpenSSL's name; `detail`: its text about a
-    certificate."""
+    """What the client did in a server's handshake. `reason`: OpenSSL's name of the error; `detail`: its text
+    about a certificate."""
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "it sent no certificate, but ssl.client.auth requires one"
     if reason == "CERTIFICATE_VERIFY_FAILED":
@@ -23,12 +24,12 @@ def handshake_problem(reason: str, detail: str = "") -> str:
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNEXPECTED_MESSAGE"):
         return "it does not speak TLS"
     if reason == "BAD_PACKET_LENGTH":
-        # An alert that comes in the clear where the next part of the handshake was to come.
+        # A plaintext alert instead of the next part of the handshake.
         return ABORTED
     return reason.replace("_", " ").lower()
 
 
 def problem_of(error: ssl.SSLError) -> str:
-    """The same of an error of the ssl module."""
+    """The same for an error of the ssl module."""
     detail = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
     return handshake_problem(error.reason or str(error), detail)

@@ -1,7 +1,7 @@
 """`metaquorum brokers`: the brokers of a cluster, and the broker ids of hosts.
 
-Owns the choice of whom to ask (controllers or brokers) and the check before an unregistration. Knows no rows
-or texts of a broker (`cli.text.brokers`); the id commands are `broker_ids`'.
+Owns the choice between controllers and brokers as source, and the check before an unregistration. Knows no
+rows or texts of a broker (`cli.text.brokers`); the id commands are `broker_ids`'.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def _resource(kind: str, name: str) -> ConfigResource:
 def describe(
     options: ClusterOptions, kind: str, names: tuple[str, ...], all_keys: bool, as_json: bool
 ) -> int:
-    """Show configurations with the source of each value. Without NAME, of all topics or brokers, or of
-    what has any."""
+    """Show configurations with the source of each value. Without NAME, of all topics or brokers, or of all
+    resources of another type that have any."""
     if options.controllers is not None and not names:
         raise click.UsageError("controllers do not list what has configurations: give NAME")
     with options.open() as cluster:

@@ -202,7 +202,7 @@ class VoterChanger:
         done = "is a voter" if step.kind is StepKind.ADD else "is no longer a voter"
         self._say(f"node {step.member} {done}")
 
-    # ---- who comes
+    # ---- the new voter
 
     def _answering_voter(self, member: Member, endpoints: tuple[VoterEndpoint, ...]) -> AddRaftVoterRequest:
         """The new voter, after the leader has asked for its identity. A node that just started may

@@ -237,7 +237,7 @@ class _Steps:
         self.taken.append(step)
 
 
-# ---- who is who ----------------------------------------------------------------------------------
+# ---- replicas ------------------------------------------------------------------------------------
 
 
 def _check_may_change(quorum: DescribeQuorumResponse) -> None:

@@ -1,7 +1,7 @@
 """The sections of the report about whole clusters: an overview, and details of the most troubled.
 
-Owns which clusters have details, their figures and tables, and links to them. Knows no single partitions or
-failovers; those are in `details`.
+Owns which clusters have details, their figures and tables, and links to them. Does not list single
+partitions or failovers; `details` does.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Requests and answers between values and protobuf."""
+"""Requests and responses between values and protobuf."""

@@ -1,1 +1,1 @@
-"""The admin client: finds the active controller and asks it."""
+"""The admin client: finds the active controller and calls it."""

@@ -76,7 +76,7 @@ class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicListing(msgspec.Struct, frozen=True, kw_only=True):
-    """`read` is that of the last part, where the answer came in several."""
+    """`read` is that of the last response, if there were several."""
 
     read: ReadInfo
     topics: tuple[TopicSummary, ...]
@@ -89,7 +89,7 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicDescriptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`read` is that of the last part, where the answer came in several."""
+    """`read` is that of the last response, if there were several."""
 
     read: ReadInfo
     topics: tuple[TopicDescription, ...]
@@ -244,7 +244,7 @@ class AdminClient:
             unknown_ids=tuple(answer.unknown_ids),
         )
 
-    # --- asking
+    # --- calls
 
     async def _admin(self, method: Callable[[Any], Any], request: Any) -> Any:
         return await self.ask(lambda channel: method(AdminStub(channel)), request)

@@ -1,1 +1,1 @@
-"""Listeners that speak Kafka's protocol: frames, order of answers, limits. Knows no API but ApiVersions."""
+"""Listeners of Kafka's protocol: frames, order of responses, limits. Knows no API but ApiVersions."""

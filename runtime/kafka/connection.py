@@ -184,7 +184,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._timers["idle"] = self._loop.call_later(left_s, self._look_for_idleness)
 
-    # ---- how much
+    # ---- limits and quotas
 
     def _has_memory(self) -> None:
         """Called when there is room for the waiting frame."""
@@ -236,7 +236,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._mute(wait_ms)
         return chunks if answer is body else self._services.prepared.encode(request.header, answer)
 
-    # ---- who is there
+    # ---- authentication
 
     def _know_by_certificate(self) -> None:
         rules, tls = self._config.rules, self._transport.get_extra_info("ssl_object")

@@ -1,1 +1,1 @@
-"""Keys and certificates of a process, for gRPC and for everything else that speaks TLS."""
+"""Keys and certificates of a process, for gRPC and for all other TLS connections."""

@@ -1,1 +1,1 @@
-"""Configuration of who may come in: SASL, certificates, super users."""
+"""Configuration of authentication and authorization: SASL, certificates, super users."""

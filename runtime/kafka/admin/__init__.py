@@ -1,1 +1,1 @@
-"""What administrators ask a cluster of Kafka's protocol: functions of a `KafkaClient` that give values."""
+"""Administrators' calls to a cluster in Kafka's protocol: functions of a `KafkaClient` that return values."""

@@ -1,1 +1,1 @@
-"""Who is at the other end of a connection: SASL's mechanisms and certificates, without input or output."""
+"""Authentication of a connection's client: SASL's mechanisms and certificates, without input or output."""

@@ -1,2 +1,1 @@
-"""A client of Kafka's protocol for this program's own use: one connection to one node, requests by the
-table."""
+"""A client of Kafka's protocol for this program's own use: connections to nodes, requests from the table."""

@@ -205,7 +205,7 @@ class KafkaClient:
             "cluster runs and that the addresses are right"
         )
 
-    # --- whom to ask
+    # --- choice of the node
 
     async def _where(self, at: int | Coordinator | None, timeout_s: float) -> Address:
         match at:

@@ -1,1 +1,1 @@
-"""APIs that the active controller answers, whichever node a client asks: Kafka's messages to its requests."""
+"""APIs that the active controller answers, from any node: Kafka's messages to the controller's requests."""

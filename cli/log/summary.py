@@ -1,7 +1,7 @@
 """`metaquorum log summary`: what happened, on one screen.
 
 Owns options, the screen and exit codes. Does not choose or rate events (`metadata.inspect.summary.summary`
-does); the command at the end of the screen is `closer_look`'s.
+does); the command at the end of the screen is `next_command`'s.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import click
 import msgspec
 
 from metaquorum.cli.errors import EXIT_CRITICAL, EXIT_WARNING, Failure, log_exit_code
-from metaquorum.cli.log.closer_look import next_words
 from metaquorum.cli.log.input.live import BOOTSTRAP, LiveCommand
 from metaquorum.cli.log.input.nodes import nodes_json, open_merged, tell_nodes
 from metaquorum.cli.log.input.options import (
@@ -31,6 +30,7 @@ from metaquorum.cli.log.input.options import (
     tell_unknown,
 )
 from metaquorum.cli.log.input.source import MetadataLog
+from metaquorum.cli.log.next_command import next_words
 from metaquorum.cli.text.output import echo_json, json_option, terminal_width, trimmed, utc_text
 from metaquorum.metadata.features import metadata_version_name
 from metaquorum.metadata.image import MetadataImage

@@ -14,7 +14,7 @@ import numpy as np
 
 from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet
 from metaquorum.pipeline.audit.findings import AuditFinding, seconds_text
-from metaquorum.pipeline.report import charts, details, happened
+from metaquorum.pipeline.report import charts, details, incident_sections
 from metaquorum.pipeline.report.charts import StateRow, TimeScale, figure
 from metaquorum.pipeline.report.clusters import named, one_by_one, overview
 from metaquorum.pipeline.report.html import (
@@ -64,12 +64,12 @@ def page(
     """The whole page. The same facts give the same text. `previous`: an earlier page about the same tables,
     for the section on changes."""
     scale = TimeScale(fleet.start_ms, fleet.end_ms)
-    before, now = happened.remembered(previous or ""), happened.seen(fleet, found)
+    before, now = incident_sections.remembered(previous or ""), incident_sections.seen(fleet, found)
     sections = _SECTIONS if before is None else (("changes", "Since the last report"), *_SECTIONS)
     parts = (
-        "" if before is None else happened.changes(before, now, named(fleet)),
+        "" if before is None else incident_sections.changes(before, now, named(fleet)),
         _findings(found, fleet),
-        happened.incidents(fleet),
+        incident_sections.incidents(fleet),
         overview(fleet, found),
         _brokers(fleet, scale),
         _churn(fleet, scale),
@@ -92,7 +92,7 @@ def page(
         f'<header><h1>{escape(title)}</h1><p class="soft">{period} ({_span(fleet)})</p>'
         f'<nav aria-label="Sections">{links}</nav>{_tiles(fleet, found)}</header>'
         f"<main>{''.join(parts)}</main><footer><p>{_footer(fleet, tables)}</p></footer>"
-        f"{happened.memory(now)}<script>{SCRIPT}</script></body></html>\n"
+        f"{incident_sections.memory(now)}<script>{SCRIPT}</script></body></html>\n"
     )
 
 

@@ -1,6 +1,6 @@
 """The order of the responses on one connection (as in Kafka, that of the requests).
 
-Owns the bounds on requests in progress. Knows no socket: `departures` sends what leaves, and `under_way`
+Owns the bounds on requests in progress. Knows no socket: `outgoing` sends what leaves, and `pending_requests`
 waits for handlers.
 """
 

@@ -25,11 +25,11 @@ from metaquorum.runtime.kafka.bounds.limits import ConnectionLimits
 from metaquorum.runtime.kafka.bounds.memory import Share
 from metaquorum.runtime.kafka.bounds.unsent import UnsentShare
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.departures import Departing, Outgoing
+from metaquorum.runtime.kafka.outgoing import Outgoing, StepResponses
+from metaquorum.runtime.kafka.pending_requests import RequestsInProgress
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Client, EndConnection, Handler, Services
 from metaquorum.runtime.kafka.throttling import FETCH, Asked, Spent, bounded, charge, is_of_a_broker
-from metaquorum.runtime.kafka.under_way import UnderWay
 from metaquorum.runtime.sockets.framing import REQUEST_MAX_BYTES, FrameBuffer, FrameError
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_VERSIONS
@@ -69,7 +69,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             most, key = config.login_max_bytes, "sasl.server.max.receive.size"
         self._buffer = FrameBuffer(most, key, config.scratch, self._share)
         self._frames: deque[bytes | bytearray] = deque()
-        self._under_way = UnderWay(self)
+        self._in_progress = RequestsInProgress(self)
         self._client, self._peer = Client(listener=config.listener, address=""), "a client"
         self._muted_until_s = 0.0
         self._counted = self._ended = self._lost = self._read_paused = self._fetches = False
@@ -88,7 +88,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._outgoing = Outgoing(self._transport, self._unsent.sent)
-        self._departing = Departing(self._config.step_end, self._outgoing.write)
+        self._step_responses = StepResponses(self._config.step_end, self._outgoing.write)
         peer = transport.get_extra_info("peername") or ("", 0)
         self._client = Client(listener=self._config.listener, address=str(peer[0]))
         self._peer = f"{peer[0]}:{peer[1]}"
@@ -135,7 +135,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = self._lost = True
         self._let_go()
-        self._departing.drop()
+        self._step_responses.drop()
         self._outgoing.drop()
         self._unsent.close()
         del self._transport
@@ -157,7 +157,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             )
         self._ended = True
         self._let_go()
-        self._departing.flush()
+        self._step_responses.flush()
         self._outgoing.close()
         self._timers["linger"] = self._loop.call_later(LINGER_S, self._transport.abort)
 
@@ -165,7 +165,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Drops all references once the connection has ended: garbage in a cycle is collected late."""
         for timer in self._timers.values():
             timer.cancel()
-        self._under_way.cancel()
+        self._in_progress.cancel()
         self._timers.clear()
         self._put_off = None
         self._frames.clear()
@@ -350,7 +350,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.failed(request)
             return
         timed = self._quotas is not None
-        self._under_way.wait(Asked(place, request, spent), answer, timed=timed)
+        self._in_progress.wait(Asked(place, request, spent), answer, timed=timed)
 
     def _refuse(self, api_key: int, version: int, correlation_id: int, size: int) -> None:
         """Closes the connection for an API that is not offered, as in Kafka; ApiVersions gets a response."""
@@ -386,7 +386,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             chunks = [_LENGTH.pack(size), *chunks]
         ready = self._answers.finish(place, chunks)
         if ready:
-            self._departing.put(ready)
+            self._step_responses.put(ready)
 
     def failed(self, request: codec.Request, error: BaseException | None = None) -> None:
         """Closes the connection because of a bug in a handler; the client reconnects and retries."""

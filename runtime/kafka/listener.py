@@ -26,7 +26,7 @@ from metaquorum.runtime.kafka.connection import ClientConnection
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Services
-from metaquorum.runtime.kafka.tls_door import TlsDoor
+from metaquorum.runtime.kafka.tls_acceptor import TlsAcceptor
 from metaquorum.runtime.rpc.refused_callers import RefusedCallers
 from metaquorum.runtime.tls.material import TlsMaterial
 
@@ -58,7 +58,7 @@ class KafkaListeners:
         token_key = cast("str | None", config.values["delegation.token.secret.key"]) or None
         self._logins = LoginRules(dict(config.access), token_key)
         self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server | TlsDoor] = []
+        self._servers: list[asyncio.Server | TlsAcceptor] = []
         self._refused = RefusedCallers()
         self.unsent = Unsent(config.bound("queued.max.response.bytes"))
         self._connections: set[ClientConnection] = set()
@@ -105,7 +105,7 @@ class KafkaListeners:
                 self._servers.append(await loop.create_server(make, sock=bound, backlog=backlog))
                 continue
             timeout_s = number("connection.authentication.timeout.ms") / 1000
-            door = TlsDoor(
+            door = TlsAcceptor(
                 bound, context, make, listener=listener.name, timeout_s=timeout_s, refused=self._refused
             )
             door.open(backlog)

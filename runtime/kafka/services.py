@@ -17,7 +17,7 @@ from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.kafka.answers import Chunks
 from metaquorum.runtime.kafka.auth.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, outside_of_a_login
-from metaquorum.runtime.kafka.coming import Coming, Driven
+from metaquorum.runtime.kafka.deferred import Deferred, Driven
 from metaquorum.runtime.kafka.prepared import Prepared
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_BY_NAME, API_VERSIONS
@@ -43,14 +43,14 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Later(msgspec.Struct, frozen=True):
-    """A response that `finish` makes from the value of `coming`. It may be awaited like any other; a
+    """A response that `finish` makes from the value of `deferred`. It may be awaited like any other; a
     connection does not need a task for it, which would cost time for every message."""
 
-    coming: Coming[Any]
+    deferred: Deferred[Any]
     finish: Callable[[Any], Any]
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return self.finish((yield from self.coming.__await__()))
+        return self.finish((yield from self.deferred.__await__()))
 
 
 Handler = Callable[[Request, Client], Any | Awaitable[Any]]
@@ -58,7 +58,7 @@ Handler = Callable[[Request, Client], Any | Awaitable[Any]]
 
 
 def at_once(handler: Callable[[Request, Client], Coroutine[Any, Any, Any]]) -> Handler:
-    """The same handler without a task (`coming.Driven`)."""
+    """The same handler without a task (`deferred.Driven`)."""
 
     def begin(request: Request, client: Client) -> Later:
         return Later(Driven(handler(request, client)), _as_it_is)

@@ -1,7 +1,7 @@
 """Log lines about callers that connected to a node and were refused before any call: one per host and reason.
 
 Owns which lines are repeated, and when, so that a client that retries does not fill the log. Does not detect
-callers: `native_lines`, `runtime.plain_callers` and `runtime.kafka.tls_door` do.
+callers: `native_lines`, `runtime.plain_callers` and `runtime.kafka.tls_acceptor` do.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ INTRODUCTION = """\
 
 A planted bug is a deliberate mistake of a line or two that breaks a law: the program would lose data, elect
 two leaders, or serve what it must not. `python -m tests.planted` copies the working tree, runs every command
-of the table on the sound copy (all must pass), and then plants one bug after the other: each command that is
-named for a bug must fail. The exit code is 0 if every bug is caught.
+of the table on the sound copy (all must pass), and plants one bug after the other: each command named for a
+bug must fail.
 
 ```
 python -m tests.planted                      # all {count}: {minutes} minutes on two busy cores

@@ -30,6 +30,7 @@ from metaquorum.broker.replica.placement.damaged_copies import CANNOT_BE_TOLD, D
 from metaquorum.broker.replica.placement.directories import Directories
 from metaquorum.broker.replica.placement.moves import Moves
 from metaquorum.broker.replica.placement.pending import PendingChanges
+from metaquorum.broker.replica.placement.promised_space import Room
 from metaquorum.broker.replica.placement.reconcile import (
     Assign,
     Create,
@@ -40,7 +41,6 @@ from metaquorum.broker.replica.placement.reconcile import (
     Wait,
     decide,
 )
-from metaquorum.broker.replica.placement.room import Room
 from metaquorum.broker.replica.topic_settings import SettingsOfTopics, TopicSettings
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES

@@ -33,8 +33,8 @@ from metaquorum.broker.replica.disk_work import (
 from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.replica.store.sync import DirectorySync
-from metaquorum.broker.server.data.bunches import Bunches
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
+from metaquorum.broker.server.data.loop_queue import LoopQueue
 from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.storage.cleaner.cleaning import Cleaning
 from metaquorum.storage.errors import StorageError
@@ -113,7 +113,7 @@ class DirectoryThreads:
         self._cleaners = cleaners
         self._step_end = step_end
         self._gathered: list[DiskWork] = []
-        self._bunches: Bunches[DataEvent | _Failure] = Bunches(loop, self._take)
+        self._reports: LoopQueue[DataEvent | _Failure] = LoopQueue(loop, self._take)
         self._work: SimpleQueue[_IoItem] = SimpleQueue()
         self._reads: SimpleQueue[ReadPartition | FindOffset | None] = SimpleQueue()
         self._syncs: SimpleQueue[DirectorySync | None] = SimpleQueue()
@@ -274,7 +274,7 @@ class DirectoryThreads:
             synced, sync = self._store.sync_completed(sync), None
             events = [*_not_told_by(synced, events), synced]
         if events:
-            self._bunches.put(_newest(events))
+            self._reports.put(_newest(events))
         if sync is not None:
             self._sync_running = True
             self._syncs.put(sync)
@@ -300,7 +300,7 @@ class DirectoryThreads:
         now_s = time.monotonic()
         self._store.tick(int(now_s * 1000))
         if self._ticks % MEASURE_TICKS == 0:
-            self._bunches.put([self._store.measure()])
+            self._reports.put([self._store.measure()])
         self._ticks += 1
         cleaning = self._store.cleaner.next() if self._cleaners.enabled else None
         if cleaning is not None:
@@ -365,7 +365,7 @@ class DirectoryThreads:
     def _run_reads(self) -> None:
         while (work := self._reads.get()) is not None:
             try:
-                self._bunches.put(self._store.execute(work))
+                self._reports.put(self._store.execute(work))
             except Exception as error:
                 self._tell(error)
 
@@ -373,7 +373,7 @@ class DirectoryThreads:
         """A disk error makes the directory bad; any other error is a bug, which ends the process."""
         if not isinstance(error, StorageError) and not self.is_bad:
             _log.error("unexpected error in %s", self.path, exc_info=error)
-        self._bunches.put([_Failure(error)])
+        self._reports.put([_Failure(error)])
 
 
 def _not_told_by(synced: LogsSynced, events: list[DataEvent]) -> list[DataEvent]:

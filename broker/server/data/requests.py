@@ -15,13 +15,13 @@ from metaquorum.broker.replica.events import DataEvent, DataRequestArrived, Data
 from metaquorum.broker.server.data.request_times import Ended, timed
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import DataRequest, DataResponse, ProduceRequest
-from metaquorum.runtime.kafka.coming import Coming
+from metaquorum.runtime.kafka.deferred import Deferred
 from metaquorum.runtime.metrics.node import NodeStatistics
 
 WAITING_MAX = 30_000
 """Requests whose answer is outstanding; more are refused as retriable."""
 
-Answer = Coming[DataResponse | ApiError]
+Answer = Deferred[DataResponse | ApiError]
 _Waiting = tuple[Answer, int, Ended | None]
 """The waiting caller, the bytes of records that the request holds, and what counts its end."""
 
@@ -66,7 +66,7 @@ class DataRequests:
         key = next(self._keys)
         if refusal is None and not self._submit(DataRequestArrived(key=key, request=request)):
             refusal = busy("its inbox is full")
-        answer: Answer = Coming(partial(self._left, key))
+        answer: Answer = Deferred(partial(self._left, key))
         if refusal is not None:
             if ended is not None:
                 ended(refusal)

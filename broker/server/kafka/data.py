@@ -21,7 +21,7 @@ from metaquorum.broker.server.kafka.transactions.verification import Transaction
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, TopicInfo
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.coming import Driven
+from metaquorum.runtime.kafka.deferred import Driven
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later
 from metaquorum.storage.batches.codecs import holds_zstd
 from metaquorum.storage.batches.format import TRANSACTIONAL

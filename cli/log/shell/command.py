@@ -13,14 +13,14 @@ import click
 from metaquorum.cli.log.input.live import REFRESH, LiveCommand
 from metaquorum.cli.log.input.options import PATH, POINT, Complaints, past_corruption_option
 from metaquorum.cli.log.input.source import open_path
-from metaquorum.cli.log.shell import looking, moving, telling
+from metaquorum.cli.log.shell import moving, past_commands, state_commands
 from metaquorum.cli.log.shell.moving import where
 from metaquorum.cli.log.shell.session import ShellSession
 from metaquorum.cli.log.shell.terminal import is_interactive, run_interactive, run_lines
 from metaquorum.cli.text.output import secrets_option
 from metaquorum.metadata.inspect.log.points import END, Point
 
-COMMANDS = (*moving.COMMANDS, *looking.COMMANDS, *telling.COMMANDS)
+COMMANDS = (*moving.COMMANDS, *state_commands.COMMANDS, *past_commands.COMMANDS)
 
 
 @click.command("shell", cls=LiveCommand)

@@ -135,7 +135,7 @@ class BatchChanges:
     `records` is everything in it, in order; `refused` are records that do not fit the state. `found` maps
     offsets of settings to their previous values; `idle` are offsets of records that changed nothing.
     `unplaced` are records about something from before a trimmed log began, while its state is unknown (see
-    `strangers`). `made` are (offset of the first, topic, count) of new partitions that are not in
+    `unknown_state`). `made` are (offset of the first, topic, count) of new partitions that are not in
     `partitions`: each has a leader and its minimum ISR. `asked` is what caused the batch, according to the
     batch."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.checks.quorum_checks import quorum_faults
 from metaquorum.metadata.inspect.checks.record_checks import IDLE_RULE, Fault, clock_faults, record_faults
-from metaquorum.metadata.inspect.checks.told_rows import COUNTED, NEW, TOLD, ToldRows
+from metaquorum.metadata.inspect.checks.reported_rows import COUNTED, NEW, TOLD, ReportedRows
 from metaquorum.metadata.inspect.entities.diff import state_differences
 from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.log.clock import LogClock, Stamps, clock_of
@@ -176,7 +176,7 @@ class _Checker:
         self._problem = problem
         self._past_corruption = past_corruption
         self._open: dict[tuple[str, str], None] = {}
-        self._told = ToldRows()
+        self._told = ReportedRows()
         self._written = 0
         given = (*(log.snapshot(at) for at in log.snapshots()), *also)
         named = [(at, one) for one in given if (at := one.snapshot_position()) is not None]

@@ -33,10 +33,10 @@ from metaquorum.metadata.inspect.timeline.event import (
 from metaquorum.metadata.inspect.timeline.open_spans import learned_events, still_open
 from metaquorum.metadata.inspect.timeline.quorum_events import QuorumEvents
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
-from metaquorum.metadata.inspect.timeline.strangers import Strangers
 from metaquorum.metadata.inspect.timeline.telling_changes import may_tell
 from metaquorum.metadata.inspect.timeline.time_events import GAP_MS, TimeEvents
 from metaquorum.metadata.inspect.timeline.transactions import HeldTransaction, begins_transaction
+from metaquorum.metadata.inspect.timeline.unknown_state import UnknownState
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
@@ -65,7 +65,7 @@ class Timeline:
         known_names = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer({**(names or {}), **known_names})
         self._feed = ChangeFeed(image, is_known=is_known, names=names)
-        self._strangers = Strangers(self._namer.topic_name)
+        self._unknown_state = UnknownState(self._namer.topic_name)
         self._spans = PartitionSpans(self._feed, image)
         self._brokers = BrokerSpans(image if is_known else None)
         self._gap_ms = gap_ms
@@ -100,7 +100,7 @@ class Timeline:
             self._quorum.learn(quorum)
         found = image.provenance
         place = (found.offset, max(found.timestamp_ms, self._end[2]))
-        self._spans.leaderless |= self._strangers.leaderless
+        self._spans.leaderless |= self._unknown_state.leaderless
         self._spans.learn(place)
         self._brokers.learn(image, place)
         if found.offset > self._end[0]:
@@ -137,7 +137,7 @@ class Timeline:
     def forget(self) -> None:
         """Records are lost: later ones are taken only for what they say on their own, until `learn`."""
         self._feed.forget()
-        self._strangers = Strangers(self._namer.topic_name, self._spans.forget())
+        self._unknown_state = UnknownState(self._namer.topic_name, self._spans.forget())
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
         """Events of one batch, by offset: `records` are (offset, decoded record)."""
@@ -156,7 +156,7 @@ class Timeline:
         if changes.brokers:
             self._broker_steps(changes, scene)
         self._partitions(scene)
-        self._tell_alone(self._strangers.events(changes))
+        self._tell_alone(self._unknown_state.events(changes))
         self._tell_grouped(groups.topic_events(changes))
         refused = {error.offset for error in changes.refused}
         for offset, record in changes.records:
@@ -230,7 +230,7 @@ class Timeline:
             self._feed.learn(self._feed.replayed().image)
             self._take_back()
         if not self._feed.is_known:
-            self._spans.forget_lost(self._strangers.leaderless)
+            self._spans.forget_lost(self._unknown_state.leaderless)
             self._brokers.forget_lost()
         self._tell_grouped(still_open(self._spans, offset, time_ms))
         self._tell_grouped(self._brokers.finish(offset, time_ms))
@@ -295,7 +295,7 @@ class Timeline:
     def _broker_steps(self, changes: BatchChanges, scene: Scene) -> None:
         if not self._feed.is_known:
             for step in changes.brokers:
-                self._tell_alone(self._strangers.known_again(step, broker_events(step, scene)))
+                self._tell_alone(self._unknown_state.known_again(step, broker_events(step, scene)))
             return  # whether other brokers are unfenced is unknown
         told = [event for step in changes.brokers for event in broker_events(step, scene)]
         rules = {event.offset: event.rule for event in told if event.rule is not None}

@@ -24,7 +24,7 @@ from metaquorum.metadata.inspect.log.clock import JUMP_MS, LogClock, RunningCloc
 from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.timeline.strangers import said_fields
+from metaquorum.metadata.inspect.timeline.unknown_state import said_fields
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.inspect.walk.passage import place_of
 from metaquorum.metadata.inspect.walk.states import inside_transaction

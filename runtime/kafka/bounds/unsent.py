@@ -1,6 +1,6 @@
 """The memory of unsent responses, over all connections of a broker (`queued.max.response.bytes`).
 
-Owns the bound, and the queue of clients whose fetches wait for it. Does not send (`departures`) and does not
+Owns the bound, and the queue of clients whose fetches wait for it. Does not send (`outgoing`) and does not
 count requests (`memory`).
 
 At the bound, no fetch of a client begins; fetches in progress may read what is left (`Unsent.left`). Requests

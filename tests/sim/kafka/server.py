@@ -32,7 +32,7 @@ from metaquorum.broker.server.kafka.transactions.verification import (
 )
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.kafka.coming import Driven
+from metaquorum.runtime.kafka.deferred import Driven
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire import messages
 from metaquorum.wire.codec import Request, RequestHeader

@@ -13,9 +13,9 @@ import pytest
 
 from metaquorum.runtime.kafka import connection as connections
 from metaquorum.runtime.kafka.bounds.limits import ConnectionLimits
-from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.kafka.connection import ClientConnection
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
+from metaquorum.runtime.kafka.deferred import Deferred
 from metaquorum.runtime.kafka.services import Client, EndConnection, Features, Later, Offered, Services
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
@@ -123,7 +123,7 @@ async def test_what_a_step_answers_leaves_when_it_ends_or_the_connection_does() 
             caller.send(FIND_COORDINATOR, 2, number, FindCoordinatorRequest(key="g"))
         await until(lambda: len(server.gates) == 4)
         (connection,) = server.open
-        departing, sends = connection._departing, []
+        departing, sends = connection._step_responses, []
         send, departing._send = departing._send, sends.append  # type: ignore[method-assign]
         server.config.step_end.begin()
         for gate in server.gates[:3]:
@@ -235,7 +235,7 @@ async def test_a_failed_handler_ends_the_connection(caplog: pytest.LogCaptureFix
 async def test_an_answer_that_cannot_be_finished_ends_the_connection(
     error: Exception, told: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gates: list[Coming[Any]] = []
+    gates: list[Deferred[Any]] = []
 
     def finish(found: Any) -> Any:
         if found is None:
@@ -243,7 +243,7 @@ async def test_an_answer_that_cannot_be_finished_ends_the_connection(
         return found
 
     def later(server: Server, request: codec.Request, client: Client) -> Later:
-        gates.append(Coming())
+        gates.append(Deferred())
         return Later(gates[-1], finish)
 
     monkeypatch.setattr(Server, "find_coordinator", later)

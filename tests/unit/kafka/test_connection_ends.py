@@ -18,8 +18,8 @@ import uvloop
 
 from metaquorum.runtime.kafka import connection as connections
 from metaquorum.runtime.kafka.bounds.memory import RequestMemory
-from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.kafka.connection import ClientConnection
+from metaquorum.runtime.kafka.deferred import Deferred
 from metaquorum.runtime.kafka.services import Client, Later, at_once
 from metaquorum.wire import codec
 from metaquorum.wire.messages import FindCoordinatorRequest, MetadataRequest
@@ -49,25 +49,25 @@ class Listening(Server):
         memory = RequestMemory(256 * MIB, 100 * MIB)
         self.config = replace(self.config, request_max_bytes=100 * MIB, memory=memory)
         self.known: list[weakref.ref[Any]] = []
-        self.comings: list[Coming[Any]] = []
+        self.deferreds: list[Deferred[Any]] = []
 
     def find_coordinator(self, request: codec.Request, client: Client) -> Any:  # type: ignore[override]
-        """One in four ways, by the key: a task, a coming answer, a coroutine without a task, a failure."""
+        """One in four ways, by the key: a task, a deferred answer, a coroutine without a task, a failure."""
         way = request.body.key[:1]
         if way == "t":
             return super().find_coordinator(request, client)
         if way == "f":
             return at_once(self._fails)(request, client)
-        coming: Coming[Any] = Coming()
-        self.comings.append(coming)
+        deferred: Deferred[Any] = Deferred()
+        self.deferreds.append(deferred)
         if way == "d":
             return at_once(self._waits)(request, client)
-        return Later(coming, lambda found: found)
+        return Later(deferred, lambda found: found)
 
     async def _waits(self, request: codec.Request, client: Client) -> Any:
         held = Held()
         self.known.append(weakref.ref(held))
-        return await self.comings[-1]
+        return await self.deferreds[-1]
 
     async def _fails(self, request: codec.Request, client: Client) -> Any:
         held = Held()
@@ -108,7 +108,7 @@ async def waits_for_answers(server: Listening, caller: Caller) -> None:
     for number, way in enumerate("tcdtcd"):
         caller.send(FIND_COORDINATOR, 2, number, FindCoordinatorRequest(key=way + "k" * 30_000))
     caller.writer.write(half(90 * MIB, 300_000))
-    await until(lambda: len(server.gates) == 2 and len(server.comings) == 4)
+    await until(lambda: len(server.gates) == 2 and len(server.deferreds) == 4)
 
 
 async def has_answers_out_of_order(server: Listening, caller: Caller) -> None:
@@ -121,7 +121,7 @@ async def has_answers_out_of_order(server: Listening, caller: Caller) -> None:
 async def sends_a_frame_that_is_refused(server: Listening, caller: Caller) -> None:
     for number, way in enumerate("tcd"):
         caller.send(FIND_COORDINATOR, 2, number, FindCoordinatorRequest(key=way))
-    await until(lambda: len(server.gates) == 1 and len(server.comings) == 2)
+    await until(lambda: len(server.gates) == 1 and len(server.deferreds) == 2)
     caller.writer.write(half(101 * MIB, 0))
     assert await caller.ended()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.kafka.coming import Driven
+from metaquorum.runtime.kafka.deferred import Driven
 from tests.sim.engine import Engine
 from tests.sim.kafka.loop import SimulatedLoop
 

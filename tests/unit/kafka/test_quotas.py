@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.quotas import quota_of, sorted_entity
 from metaquorum.runtime.kafka import quotas as module
-from metaquorum.runtime.kafka.coming import Coming
+from metaquorum.runtime.kafka.deferred import Deferred
 from metaquorum.runtime.kafka.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_PERCENT, Quotas, QuotaWindows
 from metaquorum.runtime.kafka.services import Client, Later
 from metaquorum.runtime.kafka.throttling import Spent, Timed, bounded, charge
@@ -302,14 +302,14 @@ async def test_an_answer_that_is_made_later_needs_no_task_and_its_making_is_coun
 ) -> None:
     now_s = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
-    gates: list[Coming[FindCoordinatorResponse]] = []
+    gates: list[Deferred[FindCoordinatorResponse]] = []
 
     def finish(found: FindCoordinatorResponse) -> FindCoordinatorResponse:
         now_s[0] += 10
         return found
 
     def later(server: Server, request: codec.Request, client: Client) -> Later:
-        gates.append(Coming())
+        gates.append(Deferred())
         return Later(gates[-1], finish)
 
     monkeypatch.setattr(Server, "find_coordinator", later)

@@ -15,8 +15,8 @@ import uvloop
 
 from metaquorum.runtime.kafka.bounds import unsent as unsents
 from metaquorum.runtime.kafka.bounds.unsent import Unsent
-from metaquorum.runtime.kafka.coming import Coming
-from metaquorum.runtime.kafka.departures import WRITTEN_MAX_BYTES
+from metaquorum.runtime.kafka.deferred import Deferred
+from metaquorum.runtime.kafka.outgoing import WRITTEN_MAX_BYTES
 from metaquorum.runtime.kafka.services import Client, Features, Later, Offered, Services
 from metaquorum.wire import codec
 from metaquorum.wire.messages import ApiVersionsRequest, FetchRequest, FetchResponse
@@ -44,12 +44,12 @@ class Fetched(Server):
 
     def fetch(self, request: codec.Request, client: Client) -> Any:
         self.fetched.append(request.header.correlation_id)
-        coming: Coming[FetchResponse] = Coming()
+        deferred: Deferred[FetchResponse] = Deferred()
         part = FetchResponse.PartitionData(records=bytes(self.answer_bytes))
         topic = FetchResponse.FetchableTopicResponse(topic="t", partitions=(part,))
         answer = FetchResponse(responses=(topic,))
-        asyncio.get_running_loop().call_soon(coming.set_result, answer)
-        return Later(coming, lambda found: found)
+        asyncio.get_running_loop().call_soon(deferred.set_result, answer)
+        return Later(deferred, lambda found: found)
 
 
 async def connected(server: Server, tls: ssl.SSLContext | None = None, *, reads: bool = False) -> Caller:

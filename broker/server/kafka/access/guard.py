@@ -76,7 +76,7 @@ def _checked(
 
     if type(answer) is Later:
         finish = answer.finish
-        return Later(answer.coming, lambda found: finish_later(finish(found)))
+        return Later(answer.deferred, lambda found: finish_later(finish(found)))
     if isinstance(answer, Awaitable):
         return _awaited(answer, finish_later)
     return _finished(asked, passed, answer)

@@ -20,7 +20,7 @@ from metaquorum.broker.server.kafka.groups.find import partition_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import CoordinatorRequest
-from metaquorum.runtime.kafka.coming import together
+from metaquorum.runtime.kafka.deferred import together
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (

@@ -13,7 +13,7 @@ from metaquorum.broker.coordinator.groups.requests import FetchedOffset, FetchOf
 from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.runtime.kafka.coming import together
+from metaquorum.runtime.kafka.deferred import together
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (

@@ -14,7 +14,7 @@ from metaquorum.broker.server.peers import Peer, PeerConnector
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.kafka.client.connection import NodeConnection
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.kafka.coming import Coming
+from metaquorum.runtime.kafka.deferred import Deferred
 from metaquorum.wire.codec import Response
 
 LOOK_S = 1.0
@@ -40,7 +40,7 @@ class OtherBrokers:
         self._timeout_s = timeout_s
         self._connections: dict[int, tuple[Peer, NodeConnection]] = {}
         self._locks: dict[int, asyncio.Lock] = {}
-        self._told: dict[Coming[Response], tuple[NodeConnection, float]] = {}
+        self._told: dict[Deferred[Response], tuple[NodeConnection, float]] = {}
         """Requests without a task: the connection, and the deadline on the loop's clock."""
         self._look: asyncio.TimerHandle | None = None
 
@@ -61,7 +61,7 @@ class OtherBrokers:
 
     async def _tell(self, connection: NodeConnection, body: Any, version: int | None) -> Any:
         """Without a task, like most requests."""
-        answer: Coming[Response] = Coming()
+        answer: Deferred[Response] = Deferred()
         if version is None:
             version = connection.version(type(body).__name__.removesuffix("Request"))
         connection.tell(body, version=version, to=answer)

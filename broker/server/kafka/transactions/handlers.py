@@ -28,7 +28,7 @@ from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.coming import together
+from metaquorum.runtime.kafka.deferred import together
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (

@@ -18,7 +18,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.kafka.coming import Driven, together
+from metaquorum.runtime.kafka.deferred import Driven, together
 from metaquorum.storage.batches.markers import EndMarker, encode_marker
 from metaquorum.wire.messages import WriteTxnMarkersRequest
 

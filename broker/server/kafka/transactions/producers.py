@@ -14,7 +14,7 @@ from metaquorum.broker.server.kafka.transactions.markers import write_markers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.coming import together
+from metaquorum.runtime.kafka.deferred import together
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.storage.batches.markers import EndMarker
 from metaquorum.wire.codec import Request

@@ -18,7 +18,7 @@ from metaquorum.broker.server.kafka.access.table import CHECKS
 from metaquorum.metadata.access.authorizer import Authorizer
 from metaquorum.metadata.image import Acl, MetadataImage
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
-from metaquorum.runtime.kafka.coming import Coming
+from metaquorum.runtime.kafka.deferred import Deferred
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later, Offered
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_BY_NAME, request_type, response_type
@@ -411,7 +411,7 @@ def test_a_fetch_that_waited_is_answered_by_the_rights_of_then_and_needs_no_task
 
     images = {True: image((TOPIC, "t", Operation.READ)), False: image()}
     may_read = True
-    waiting: Coming[Any] = Coming()
+    waiting: Deferred[Any] = Deferred()
     rights = Rights(authorizer=Authorizer(), image=lambda: images[may_read])
     offered = guarded({"Fetch": Offered(4, 12, lambda *_: Later(waiting, lambda found: found))}, rights)[
         "Fetch"
@@ -420,7 +420,7 @@ def test_a_fetch_that_waited_is_answered_by_the_rights_of_then_and_needs_no_task
     header = codec.RequestHeader(API_BY_NAME["Fetch"].key, 12, 1, None)
     request = codec.Request(header=header, body=FetchRequest(topics=(topic,)), end=0)
     later = offered.handle(request, NOBODY)
-    assert type(later) is Later and later.coming is waiting
+    assert type(later) is Later and later.deferred is waiting
     made: Any = FetchResponse.FetchableTopicResponse
     part: Any = FetchResponse.PartitionData(partition_index=4, records=b"x")
     answer = FetchResponse(responses=(made(topic="t", partitions=(part,)),))

@@ -6,58 +6,58 @@ import asyncio
 
 import pytest
 
-from metaquorum.runtime.kafka.coming import Coming, Driven, together
+from metaquorum.runtime.kafka.deferred import Deferred, Driven, together
 
 
 def test_who_waits_is_told_within_the_call_that_gives_the_value() -> None:
-    coming: Coming[int] = Coming()
+    deferred: Deferred[int] = Deferred()
     told: list[int] = []
-    coming.then(told.append)
-    assert not coming.done() and told == []
-    coming.set_result(3)
-    assert told == [3] and coming.done() and coming.result() == 3
-    coming.cancel()
-    assert not coming.cancelled()
+    deferred.then(told.append)
+    assert not deferred.done() and told == []
+    deferred.set_result(3)
+    assert told == [3] and deferred.done() and deferred.result() == 3
+    deferred.cancel()
+    assert not deferred.cancelled()
 
 
 def test_who_has_left_is_not_told_and_says_so_once() -> None:
     left: list[str] = []
     told: list[int] = []
-    coming: Coming[int] = Coming(lambda: left.append("left"))
-    coming.then(told.append)
-    coming.cancel()
-    coming.cancel()
-    coming.set_result(3)
-    assert (left, told, coming.cancelled()) == (["left"], [], True)
+    deferred: Deferred[int] = Deferred(lambda: left.append("left"))
+    deferred.then(told.append)
+    deferred.cancel()
+    deferred.cancel()
+    deferred.set_result(3)
+    assert (left, told, deferred.cancelled()) == (["left"], [], True)
 
 
 async def test_it_may_be_awaited_before_and_after_the_value_is_there() -> None:
-    coming: Coming[int] = Coming()
-    task = asyncio.ensure_future(_of(coming))
+    deferred: Deferred[int] = Deferred()
+    task = asyncio.ensure_future(_of(deferred))
     await asyncio.sleep(0)
-    coming.set_result(4)
-    assert await task == 4 == await coming
+    deferred.set_result(4)
+    assert await task == 4 == await deferred
 
 
 async def test_a_task_that_is_cancelled_leaves() -> None:
     left: list[str] = []
-    coming: Coming[int] = Coming(lambda: left.append("left"))
-    task = asyncio.ensure_future(_of(coming))
+    deferred: Deferred[int] = Deferred(lambda: left.append("left"))
+    task = asyncio.ensure_future(_of(deferred))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert left == ["left"]
 
 
-async def _of(coming: Coming[int]) -> int:
-    return await coming
+async def _of(deferred: Deferred[int]) -> int:
+    return await deferred
 
 
 class _Steps:
     """A coroutine of two waits, and what it has done."""
 
     def __init__(self) -> None:
-        self.first: Coming[int] = Coming(lambda: self.did.append("first left"))
+        self.first: Deferred[int] = Deferred(lambda: self.did.append("first left"))
         self.did: list[object] = []
 
     async def run(self, second: asyncio.Future[int] | None = None) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.runtime.kafka.tls_door import TlsDoor
+from metaquorum.runtime.kafka.tls_acceptor import TlsAcceptor
 from metaquorum.runtime.rpc.refused_callers import RefusedCallers
 from metaquorum.runtime.tls.problems import ABORTED, handshake_problem
 from tests.unit.server.test_servers import certificate_files
@@ -48,7 +48,7 @@ async def door(folder: Path, *, asks: bool = False, timeout_s: float = WAIT_S) -
     context.verify_mode = ssl.CERT_REQUIRED if asks else ssl.CERT_NONE
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        made = TlsDoor(bound, context, Echo, listener="IN", timeout_s=timeout_s, refused=RefusedCallers())
+        made = TlsAcceptor(bound, context, Echo, listener="IN", timeout_s=timeout_s, refused=RefusedCallers())
         made.open(50)
         try:
             yield bound.getsockname()[1]

@@ -13,7 +13,7 @@ from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, Broke
 from metaquorum.metadata.inspect.timeline.event_groups import NAMED, Grouped, count, duration, listed
 from metaquorum.metadata.inspect.timeline.span import OpenSpan
 from metaquorum.metadata.inspect.timeline.spans import is_under_min_isr, under_min_isr
-from metaquorum.metadata.inspect.timeline.strangers import UNKNOWN, Strangers, said_fields
+from metaquorum.metadata.inspect.timeline.unknown_state import UNKNOWN, UnknownState, said_fields
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.parts import FENCED, IN_CONTROLLED_SHUTDOWN, UNFENCED
 from metaquorum.metadata.replay import ReplayState, replay_records
@@ -22,10 +22,10 @@ T, U = b"t" * 16, b"u" * 16
 
 
 class Told:
-    """Feeds batches to strangers, each a second after the one before it."""
+    """Feeds batches to unknown, each a second after the one before it."""
 
     def __init__(self) -> None:
-        self.strangers = Strangers(lambda topic_id: chr(topic_id[0]))
+        self.unknown = UnknownState(lambda topic_id: chr(topic_id[0]))
         self.offset = 100
         self.time_ms = 0
 
@@ -34,7 +34,7 @@ class Told:
         self.time_ms += 1_000
         numbered = [(self.offset + at, record) for at, record in enumerate(records)]
         batch = BatchChanges(base_offset=self.offset, epoch=1, time_ms=self.time_ms, unplaced=numbered)
-        found = list(self.strangers.events(batch))
+        found = list(self.unknown.events(batch))
         offsets = range(self.offset, self.offset + len(records))
         assert all(each.offset in offsets and each.entities for each in found)
         self.offset += len(records)
@@ -109,14 +109,14 @@ def test_a_broker_that_registers_is_known_again() -> None:
     event = Grouped(7, "broker registered", "broker/3", "as told", "info", None, ("broker/3",))
 
     def again(told: Told, step: BrokerStep) -> tuple[str, str]:
-        (found,) = told.strangers.known_again(step, iter([event]))
+        (found,) = told.unknown.known_again(step, iter([event]))
         return found.text, found.severity
 
     told = Told()
-    assert told.strangers.word(3) == UNKNOWN
+    assert told.unknown.word(3) == UNKNOWN
     assert again(told, registered(None, known)) == ("as told", "info")
     told.of(FENCED_)
-    assert told.strangers.word(3) == "fenced"
+    assert told.unknown.word(3) == "fenced"
     assert again(told, registered(None, known)) == ("broker 3 again, broker epoch 9", "info")
     assert again(told, registered(known, known)) == ("as told", "info")
     assert again(told, registered(None, None)) == ("as told", "info")
@@ -187,9 +187,9 @@ def test_what_is_told_of_a_partition(
 def test_a_leaderless_partition_is_remembered_from_where_it_began() -> None:
     told = Told()
     told.of(change(leader=-1), change(1, leader=-1))
-    assert told.strangers.leaderless == {(T, 0): OpenSpan(100, 1_000), (T, 1): OpenSpan(101, 1_000)}
+    assert told.unknown.leaderless == {(T, 0): OpenSpan(100, 1_000), (T, 1): OpenSpan(101, 1_000)}
     told.of(change(leader=5))
-    assert list(told.strangers.leaderless) == [(T, 1)]
+    assert list(told.unknown.leaderless) == [(T, 1)]
 
 
 @pytest.mark.parametrize(

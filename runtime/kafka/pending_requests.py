@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
 
-from metaquorum.runtime.kafka.coming import Coming
+from metaquorum.runtime.kafka.deferred import Deferred
 from metaquorum.runtime.kafka.services import EndConnection, Later
 from metaquorum.runtime.kafka.throttling import Asked, Timed
 from metaquorum.wire.codec import Request
@@ -34,23 +34,23 @@ class Asker(Protocol):
         """Requests that waited for this response may start."""
 
 
-class UnderWay:
+class RequestsInProgress:
     """See the module."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker: Asker | None = asker
-        self._waiting: set[asyncio.Future[Any] | Coming[Any]] = set()
+        self._waiting: set[asyncio.Future[Any] | Deferred[Any]] = set()
 
     def wait(self, asked: Asked, answer: Any, *, timed: bool) -> None:
         """Passes on what a handler returned, now or when it arrives. `timed`: the processor time of a task is
         counted."""
         if type(answer) is Later:
-            coming = answer.coming
-            if coming.done():
-                self._finish(asked, lambda: answer.finish(coming.result()))
+            deferred = answer.deferred
+            if deferred.done():
+                self._finish(asked, lambda: answer.finish(deferred.result()))
                 return
-            self._waiting.add(coming)
-            coming.then(partial(self._came, asked, coming, answer.finish))
+            self._waiting.add(deferred)
+            deferred.then(partial(self._came, asked, deferred, answer.finish))
         elif isinstance(answer, Awaitable):
             future: asyncio.Future[Any] = asyncio.ensure_future(
                 Timed(answer, asked.spent) if timed else answer
@@ -67,9 +67,9 @@ class UnderWay:
         for future in waiting:
             future.cancel()
 
-    def _came(self, asked: Asked, coming: Coming[Any], finish: Callable[[Any], Any], value: Any) -> None:
-        self._waiting.discard(coming)
-        self._finish(asked, lambda: finish(coming.result()))
+    def _came(self, asked: Asked, deferred: Deferred[Any], finish: Callable[[Any], Any], value: Any) -> None:
+        self._waiting.discard(deferred)
+        self._finish(asked, lambda: finish(deferred.result()))
         if self._asker is not None:
             self._asker.went_on()
 

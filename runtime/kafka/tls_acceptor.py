@@ -26,7 +26,7 @@ PAUSE_S = 1.0
 """How long accepting pauses if the process has no file descriptor left."""
 
 
-class TlsDoor:
+class TlsAcceptor:
     """`make` returns the protocol of a new connection. A handshake that takes longer than `timeout_s` is
     aborted."""
 

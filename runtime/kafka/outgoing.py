@@ -96,7 +96,7 @@ class Outgoing:
         self._sent(size)
 
 
-class Departing:
+class StepResponses:
     """Collects the responses of one connection during a step, and passes them to `send` in order."""
 
     __slots__ = ("_chunks", "_send", "_step_end")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.runtime.kafka.answers import Chunks
-from metaquorum.runtime.kafka.departures import GATHERED_MAX_BYTES, Departing
+from metaquorum.runtime.kafka.outgoing import GATHERED_MAX_BYTES, StepResponses
 
 
-def sent() -> tuple[StepEnd, Departing, list[bytes]]:
+def sent() -> tuple[StepEnd, StepResponses, list[bytes]]:
     step_end, found = StepEnd(), []
 
     def send(chunks: Chunks) -> None:
         found.append(b"".join(map(bytes, chunks)))
 
-    return step_end, Departing(step_end, send), found
+    return step_end, StepResponses(step_end, send), found
 
 
 def test_outside_a_step_everything_leaves_at_once() -> None:

@@ -21,7 +21,7 @@ UNKNOWN = "not known"
 """A broker's state if no record of the log shows it."""
 
 
-class Strangers:
+class UnknownState:
     """Feed it every batch that precedes the known state."""
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Bunches(Generic[T]):
+class LoopQueue(Generic[T]):
     """`put` from any thread; `take` is called on the loop with each item, in order.
 
     Its length is bounded by the work that the threads were given: they report, and start nothing.

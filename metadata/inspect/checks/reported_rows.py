@@ -16,7 +16,7 @@ NEW, TOLD, COUNTED = 0, 1, 2
 """What to do if it recurs: look at it, nothing, count it."""
 
 
-class ToldRows:
+class ReportedRows:
     """Remembers, for a rule and a row, how its first occurrence was handled."""
 
     def __init__(self) -> None:

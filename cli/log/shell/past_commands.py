@@ -1,7 +1,7 @@
 """The shell's commands about the past: diff, why, history, records, timeline; and help and exit.
 
 Owns their arguments and output lines. Does not compute answers (`metadata.inspect` does);
-the state here is `looking`'s.
+the state here is `state_commands`'s.
 """
 
 from __future__ import annotations

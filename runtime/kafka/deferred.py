@@ -1,8 +1,8 @@
 """A value that arrives later, for one caller: passed on at once, without a turn of the loop, or awaited.
 
 Owns the one call to the waiting caller, and coroutines that continue within the call that supplies what they
-wait for. Does not know requests: `under_way` does. A future calls its callbacks a turn of the loop later, and
-a task starts one turn later: a cost for every message.
+wait for. Does not know requests: `pending_requests` does. A future calls its callbacks a turn of the loop
+later, and a task starts one turn later: a cost for every message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 _NOTHING = object()
 
 
-class Coming(Generic[T]):
+class Deferred(Generic[T]):
     """`set_result` supplies the value, `set_exception` the reason why there is none. `left` is called if the
     caller cancels before that."""
 
@@ -97,7 +97,7 @@ class _Stepping:
     now = False
 
 
-class Driven(Coming[T]):
+class Driven(Deferred[T]):
     """The result of a coroutine, which runs within the constructor until it first waits, and continues within
     the call that supplies what it waits for: another `Coming`, or a future. It has no task: code that needs
     one, such as asyncio.timeout, must run in a task of its own, which the coroutine may await."""
@@ -116,7 +116,7 @@ class Driven(Coming[T]):
         if self.done() or waits_for is None:
             return
         super().cancel()
-        if isinstance(waits_for, Coming):
+        if isinstance(waits_for, Deferred):
             self._go_on(error=asyncio.CancelledError())
         else:
             waits_for.cancel()
@@ -144,7 +144,7 @@ class Driven(Coming[T]):
 
     def _wait(self, waits_for: Any) -> None:
         self._waits_for = waits_for
-        if isinstance(waits_for, Coming):
+        if isinstance(waits_for, Deferred):
             waits_for.then(self._go_on)
         else:
             waits_for._asyncio_future_blocking = False  # as a task does with a yielded future

@@ -35,7 +35,7 @@ METADATA_VERSION_NAMES: dict[int, str] = dict(
 )
 """Name of every metadata.version level that this program can write. No record changed from 25 to 29."""
 
-_LATER_NAMES = {30: "4.3-IV0", 31: "4.4-IV0", 32: "4.4-IV1", 33: "4.4-IV2"}
+_LATER_NAMES = {30: "4.3-IV0", 31: "4.4-IV0", 32: "4.4-IV1", 33: "4.4-IV2", 34: "4.5-IV0"}
 """Levels at which records have fields that this program does not write: it reads the fields that it knows.
 From 4.3-IV0 on, brokers register with cordoned directories (KIP-1066), which stay in the unknown tags."""
 
@@ -107,6 +107,8 @@ _VERSION_STEPS: dict[type[Any], tuple[tuple[int, int], ...]] = {
     records.DelegationTokenRecord: ((14, 0),),
     records.RemoveDelegationTokenRecord: ((14, 0),),
     records.ControllerRecord: ((15, 0),),
+    records.ClearElrRecord: ((LEVEL_ELR_RECORDS, 0),),
+    records.UnregisterControllerRecord: ((33, 0),),
 }
 
 

@@ -36,7 +36,7 @@ _UNPLACED = 1 << 40
 CLASS_OF_KEY = np.zeros(128, dtype=np.uint8)
 CLASS_OF_KEY[[_TOPIC_KEY, partitions.API_KEY]] = _CREATE
 CLASS_OF_KEY[changes.API_KEY] = _CHANGE
-CLASS_OF_KEY[[9, 23, 24, 25]] = BARRIER  # RemoveTopic and the transaction markers
+CLASS_OF_KEY[[9, 23, 24, 25, 28]] = BARRIER  # RemoveTopic, the transaction markers and ClearElr
 
 
 class Engine(Protocol):

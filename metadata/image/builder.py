@@ -111,10 +111,17 @@ class ImageBuilder:
             self._brokers_base = None
 
     def put_controller(self, registration: ControllerRegistration) -> None:
+        self._own_controllers()
+        self.controllers[registration.controller_id] = registration
+
+    def remove_controller(self, controller_id: int) -> None:
+        self._own_controllers()
+        del self.controllers[controller_id]
+
+    def _own_controllers(self) -> None:
         if self._controllers_base is not None:
             self.controllers = dict(self.controllers)
             self._controllers_base = None
-        self.controllers[registration.controller_id] = registration
 
     def set_feature(self, name: str, level: int) -> None:
         """Finalizes a feature at `level`; 0 removes it."""

@@ -30,12 +30,19 @@ from metaquorum.metadata.image import (
     QuotaEntity,
     ScramCredential,
 )
-from metaquorum.metadata.meaning.partitions import add_partition, add_topic, change_partition, remove_topic
+from metaquorum.metadata.meaning.partitions import (
+    add_partition,
+    add_topic,
+    change_partition,
+    clear_elr,
+    remove_topic,
+)
 from metaquorum.metadata.records.parts import FENCED, IN_CONTROLLED_SHUTDOWN, UNFENCED
 from metaquorum.metadata.records.types import (
     AccessControlEntryRecord,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ClientQuotaRecord,
     ConfigRecord,
     ControllerRecord,
@@ -53,6 +60,7 @@ from metaquorum.metadata.records.types import (
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
@@ -188,6 +196,12 @@ def _controller(builder: ImageBuilder, record: ControllerRecord, offset: int) ->
     )
 
 
+def _unregister_controller(builder: ImageBuilder, record: UnregisterControllerRecord, offset: int) -> None:
+    if record.controller_id not in builder.controllers:
+        raise ReplayError(offset, record, f"controller {record.controller_id} is not registered")
+    builder.remove_controller(record.controller_id)
+
+
 def _config(builder: ImageBuilder, record: ConfigRecord, offset: int) -> None:
     builder.set_config(ConfigResource(record.resource_type, record.resource_name), record.name, record.value)
 
@@ -300,10 +314,12 @@ MEANINGS: dict[type, Meaning] = {
     UnfenceBrokerRecord: _unfence_broker,
     BrokerRegistrationChangeRecord: _broker_change,
     ControllerRecord: _controller,
+    UnregisterControllerRecord: _unregister_controller,
     TopicRecord: add_topic,
     RemoveTopicRecord: remove_topic,
     PartitionRecord: add_partition,
     PartitionChangeRecord: change_partition,
+    ClearElrRecord: clear_elr,
     ConfigRecord: _config,
     FeatureLevelRecord: _feature_level,
     ZkMigrationStateRecord: _zk_migration_state,

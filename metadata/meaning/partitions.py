@@ -18,8 +18,10 @@ from metaquorum.metadata.image import (
     ConfigResource,
     ImageBuilder,
     PartitionInfo,
+    TopicsImage,
 )
 from metaquorum.metadata.records.types import (
+    ClearElrRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,
@@ -107,6 +109,31 @@ def change_partition(builder: ImageBuilder, record: PartitionChangeRecord, offse
     info = merge_change(topics.at(row), record, offset)
     _check_partition(info, record, offset)
     topics.write(row, entry.slot, info)
+
+
+def clear_elr(builder: ImageBuilder, record: ClearElrRecord, offset: int) -> None:
+    # A change of each partition that has something to clear, as in Kafka: the partition epoch rises.
+    topics = builder.topics
+    if record.topic_name and record.topic_name not in topics.by_name:
+        raise ReplayError(offset, record, f"no topic is named {record.topic_name}")
+    for before in with_elr(topics.freeze(), record.topic_name):
+        topic_id = before.topic_id
+        change = PartitionChangeRecord(before.index, topic_id, eligible_leader_replicas=(), last_known_elr=())
+        topics.put_partition(topics.by_id[topic_id], merge_change(before, change, offset))
+
+
+def with_elr(topics: TopicsImage, name: str) -> list[PartitionInfo]:
+    """What a ClearElrRecord with this topic name changes: the topic's partitions that have an eligible or a
+    last known leader; with "", those of all topics, by topic name."""
+    topic_id = topics.by_name.get(name)
+    if topic_id is not None:
+        found = topics.partitions_of(topic_id)
+    elif name:
+        found = []
+    else:
+        found = [topics.at(row) for row, _ in topics.columns.rare.items_sorted()]
+        found.sort(key=lambda info: (topics.by_id[info.topic_id].info.name, info.index))
+    return [info for info in found if info.elr or info.last_known_elr]
 
 
 def merge_change(before: PartitionInfo, record: PartitionChangeRecord, offset: int) -> PartitionInfo:

@@ -252,6 +252,8 @@ RECORD_SCHEMAS: tuple[RecordSchema, ...] = (
         _f("end_points", "[]struct", struct=_endpoint(ControllerEndpoint)),
         _f("features", "[]struct", struct=_feature(ControllerFeature)),
     ),
+    _record(records.ClearElrRecord, 0, _f("topic_name", "string")),
+    _record(records.UnregisterControllerRecord, 0, _f("controller_id", "int32")),
 )
 """Every metadata record, by ascending api key."""
 

@@ -18,6 +18,14 @@ from typing import ClassVar, TypeAlias, Union
 
 import msgspec
 
+from metaquorum.metadata.records.access_types import (
+    AccessControlEntryRecord,
+    DelegationTokenRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
 from metaquorum.metadata.records.parts import (
     LEADER_RECOVERED,
     NO_LEADER,
@@ -29,6 +37,38 @@ from metaquorum.metadata.records.parts import (
     UnknownTags,
 )
 from metaquorum.storage.uuids import ZERO_UUID
+
+__all__ = [
+    "AbortTransactionRecord",
+    "AccessControlEntryRecord",
+    "BeginTransactionRecord",
+    "BrokerRecord",
+    "BrokerRegistrationChangeRecord",
+    "ClearElrRecord",
+    "ClientQuotaRecord",
+    "ConfigRecord",
+    "ControllerRecord",
+    "DelegationTokenRecord",
+    "EndTransactionRecord",
+    "FeatureLevelRecord",
+    "FenceBrokerRecord",
+    "NoOpRecord",
+    "PartitionChangeRecord",
+    "PartitionRecord",
+    "ProducerIdsRecord",
+    "Record",
+    "RemoveAccessControlEntryRecord",
+    "RemoveDelegationTokenRecord",
+    "RemoveTopicRecord",
+    "RemoveUserScramCredentialRecord",
+    "TopicRecord",
+    "UnfenceBrokerRecord",
+    "UnknownRecord",
+    "UnregisterBrokerRecord",
+    "UnregisterControllerRecord",
+    "UserScramCredentialRecord",
+    "ZkMigrationStateRecord",
+]
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
@@ -159,37 +199,6 @@ class RemoveTopicRecord(msgspec.Struct, frozen=True, gc=False):
     unknown_tags: UnknownTags = ()
 
 
-class DelegationTokenRecord(msgspec.Struct, frozen=True, gc=False):
-    """A delegation token was created (KIP-900). Times are milliseconds since 1970, named as in Kafka."""
-
-    api_key: ClassVar[int] = 10
-    type_name: ClassVar[str] = "DELEGATION_TOKEN_RECORD"
-
-    owner: str
-    requester: str
-    renewers: tuple[str, ...]
-    issue_timestamp: int
-    max_timestamp: int
-    expiration_timestamp: int
-    token_id: str
-    unknown_tags: UnknownTags = ()
-
-
-class UserScramCredentialRecord(msgspec.Struct, frozen=True, gc=False):
-    """A user's SCRAM credential (KIP-900). `mechanism` 1 is SCRAM-SHA-256, 2 SCRAM-SHA-512."""
-
-    api_key: ClassVar[int] = 11
-    type_name: ClassVar[str] = "USER_SCRAM_CREDENTIAL_RECORD"
-
-    name: str
-    mechanism: int
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: int
-    unknown_tags: UnknownTags = ()
-
-
 class FeatureLevelRecord(msgspec.Struct, frozen=True, gc=False):
     """The finalized level of a feature; level 0 removes it."""
 
@@ -240,33 +249,6 @@ class BrokerRegistrationChangeRecord(msgspec.Struct, frozen=True, gc=False):
     unknown_tags: UnknownTags = ()
 
 
-class AccessControlEntryRecord(msgspec.Struct, frozen=True, gc=False):
-    """An access control entry was created. Its numbers are Kafka's codes for resources and operations."""
-
-    api_key: ClassVar[int] = 18
-    type_name: ClassVar[str] = "ACCESS_CONTROL_ENTRY_RECORD"
-
-    id: bytes
-    resource_type: int
-    resource_name: str
-    pattern_type: int
-    principal: str
-    host: str
-    operation: int
-    permission_type: int
-    unknown_tags: UnknownTags = ()
-
-
-class RemoveAccessControlEntryRecord(msgspec.Struct, frozen=True, gc=False):
-    """An access control entry was removed."""
-
-    api_key: ClassVar[int] = 19
-    type_name: ClassVar[str] = "REMOVE_ACCESS_CONTROL_ENTRY_RECORD"
-
-    id: bytes
-    unknown_tags: UnknownTags = ()
-
-
 class NoOpRecord(msgspec.Struct, frozen=True, gc=False):
     """Changes nothing; it advances the high watermark when the cluster is idle (KIP-835)."""
 
@@ -283,17 +265,6 @@ class ZkMigrationStateRecord(msgspec.Struct, frozen=True, gc=False):
     type_name: ClassVar[str] = "ZK_MIGRATION_STATE_RECORD"
 
     zk_migration_state: int
-    unknown_tags: UnknownTags = ()
-
-
-class RemoveUserScramCredentialRecord(msgspec.Struct, frozen=True, gc=False):
-    """A user's SCRAM credential was removed."""
-
-    api_key: ClassVar[int] = 22
-    type_name: ClassVar[str] = "REMOVE_USER_SCRAM_CREDENTIAL_RECORD"
-
-    name: str
-    mechanism: int
     unknown_tags: UnknownTags = ()
 
 
@@ -326,16 +297,6 @@ class AbortTransactionRecord(msgspec.Struct, frozen=True, gc=False):
     unknown_tags: UnknownTags = ()
 
 
-class RemoveDelegationTokenRecord(msgspec.Struct, frozen=True, gc=False):
-    """A delegation token was removed."""
-
-    api_key: ClassVar[int] = 26
-    type_name: ClassVar[str] = "REMOVE_DELEGATION_TOKEN_RECORD"
-
-    token_id: str
-    unknown_tags: UnknownTags = ()
-
-
 class ControllerRecord(msgspec.Struct, frozen=True, gc=False):
     """A controller registered (Kafka's RegisterControllerRecord, KIP-919)."""
 
@@ -347,6 +308,27 @@ class ControllerRecord(msgspec.Struct, frozen=True, gc=False):
     zk_migration_ready: bool = False
     end_points: tuple[ControllerEndpoint, ...] = ()
     features: tuple[ControllerFeature, ...] = ()
+    unknown_tags: UnknownTags = ()
+
+
+class ClearElrRecord(msgspec.Struct, frozen=True, gc=False):
+    """The eligible and last known leaders of a topic's partitions, or of all ("" as name), were cleared
+    (KIP-966)."""
+
+    api_key: ClassVar[int] = 28
+    type_name: ClassVar[str] = "CLEAR_ELR_RECORD"
+
+    topic_name: str
+    unknown_tags: UnknownTags = ()
+
+
+class UnregisterControllerRecord(msgspec.Struct, frozen=True, gc=False):
+    """A controller's registration was removed (KIP-1312)."""
+
+    api_key: ClassVar[int] = 29
+    type_name: ClassVar[str] = "UNREGISTER_CONTROLLER_RECORD"
+
+    controller_id: int
     unknown_tags: UnknownTags = ()
 
 
@@ -389,5 +371,7 @@ Record: TypeAlias = Union[  # noqa: UP007 -- a Union survives get_args in the or
     AbortTransactionRecord,
     RemoveDelegationTokenRecord,
     ControllerRecord,
+    ClearElrRecord,
+    UnregisterControllerRecord,
 ]
 """Any record of the metadata log except control records (`control`)."""

@@ -117,6 +117,8 @@ class Settling:
             many = self._settle_changes(changes, numbers, epoch, turns)
             self._ask_about_changes(changes, turns)
             self._tell(many, 0, len(changes))
+        for name, offset in touched.cleared.items():
+            self._touch_cleared(name, offset)
         if touched.partitions:
             self._settle_partitions(moment)
             self._directories.batch_ends(moment, epoch)
@@ -212,6 +214,14 @@ class Settling:
             if self._configs.changed(resource, places, configs.get(resource) or {}):
                 is_topic = resource.resource_type == TOPIC_RESOURCE
                 self._told.min_isr_changed(resource.name if is_topic else None)
+
+    def _touch_cleared(self, name: str, offset: int) -> None:
+        topic_id = self._builder.topics.by_name.get(name)
+        known = self._partitions.of_topic(topic_id) if topic_id else [] if name else self._partitions.all()
+        for info in known:
+            if info.elr or info.last_known_elr:
+                at = self.touched.partitions.get((info.topic_id, info.index), offset)
+                self.touched.partitions[info.topic_id, info.index] = max(at, offset)
 
     def _settle_partitions(self, moment: Moment) -> None:
         broken, is_known = self._violations.broken, self._coverage.is_known

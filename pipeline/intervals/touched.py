@@ -27,6 +27,8 @@ class Touched:
         """Broker id: offset and record."""
         self.controllers: dict[int, int] = {}
         self.features: dict[str, int] = {}
+        self.cleared: dict[str, int] = {}
+        """Topics whose partitions lost their eligible leaders, by name; "" for all."""
         self.topics: dict[bytes, tuple[int, str]] = {}
         self.removed: dict[bytes, int] = {}
         self.configs: dict[ConfigResource, dict[str, int]] = {}
@@ -35,7 +37,7 @@ class Touched:
     def clear(self) -> None:
         """Forgets the keys, but not the open transaction."""
         self.partitions, self.brokers, self.topics, self.removed, self.configs = {}, {}, {}, {}, {}
-        self.controllers, self.features = {}, {}
+        self.controllers, self.features, self.cleared = {}, {}, {}
 
     def add(self, records: Iterable[DecodedRecord]) -> None:
         """Takes the records of one batch."""
@@ -82,10 +84,12 @@ class Touched:
                 self.brokers[record.broker_id] = (offset, record)
             case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
                 self.brokers[record.id] = (offset, record)
-            case r.ControllerRecord():
+            case r.ControllerRecord() | r.UnregisterControllerRecord():
                 self.controllers[record.controller_id] = offset
             case r.FeatureLevelRecord():
                 self.features[record.name] = offset
+            case r.ClearElrRecord(topic_name=name):
+                self.cleared[name] = offset
             case r.TopicRecord(name=name, topic_id=topic_id):
                 self.topics[topic_id] = (offset, name)
             case r.RemoveTopicRecord(topic_id=topic_id):

@@ -23,6 +23,7 @@ from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ClientQuotaRecord,
     ConfigRecord,
     EndTransactionRecord,
@@ -39,6 +40,7 @@ from metaquorum.metadata.records.types import (
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
     ZkMigrationStateRecord,
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
@@ -71,6 +73,8 @@ NO_STATE_OF_THEIR_OWN = {
     RemoveAccessControlEntryRecord,
     RemoveUserScramCredentialRecord,
     RemoveDelegationTokenRecord,
+    ClearElrRecord,
+    UnregisterControllerRecord,
 }
 
 NOT_IN_THE_STATE = {

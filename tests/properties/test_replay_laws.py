@@ -22,6 +22,7 @@ from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ClientQuotaRecord,
     ConfigRecord,
     ControllerRecord,
@@ -40,6 +41,7 @@ from metaquorum.metadata.records.types import (
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
@@ -151,7 +153,9 @@ def _seldom(a: int, b: int, c: int) -> Any:
         RemoveDelegationTokenRecord(token),
         ProducerIdsRecord(b, c, 1000 * (c + a)),
         ZkMigrationStateRecord(c % 5),
-    )[(b + c) % 11]
+        UnregisterControllerRecord(3000 + a % 3),
+        ClearElrRecord(f"t{a}" if c % 3 else ""),
+    )[(b + c) % 13]
 
 
 def records_of(operation: tuple[int, int, int, int]) -> Records:

@@ -19,7 +19,8 @@ from metaquorum.metadata.inspect.causes.broker_causes import broker_causes, brok
 from metaquorum.metadata.inspect.causes.cause_types import SHUTDOWN_LEVEL, Cause, Scene, cannot_tell, ids
 from metaquorum.metadata.inspect.causes.election_causes import FETCH_TIMEOUT_MS, election_causes
 from metaquorum.metadata.inspect.causes.record_causes import record_causes
-from metaquorum.metadata.inspect.changes.changes import UNCLEAN_ELECTION, PartitionStep
+from metaquorum.metadata.inspect.changes.changes import MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION, PartitionStep
+from metaquorum.metadata.records import types as r
 
 __all__ = [
     "FETCH_TIMEOUT_MS",
@@ -326,4 +327,6 @@ def _epochs(before: PartitionInfo, after: PartitionInfo, step: PartitionStep) ->
         text = f"eligible leaders {ids(before.elr)} -> {ids(after.elr)}"
         if before.elr == after.elr:
             text = f"last known leaders {ids(before.last_known_elr)} -> {ids(after.last_known_elr)}"
+        if isinstance(step.record, r.ClearElrRecord):
+            text = f"{text}: cleared, because {MIN_INSYNC_REPLICAS} was set (KIP-966)"
         yield Cause(rule="eligible-leaders-changed", text=text)

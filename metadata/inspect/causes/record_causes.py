@@ -41,6 +41,8 @@ def _cause(record: object, said: str, secrets: bool) -> tuple[str, str]:  # noqa
             return "deleted", "the topic was deleted"
         case r.ControllerRecord(controller_id=node):
             return "set", f"controller {node} registered"
+        case r.UnregisterControllerRecord(controller_id=node):
+            return "removed", f"controller {node} was unregistered"
         case r.UserScramCredentialRecord(iterations=iterations):
             return "set", f"{scram_text(record)} set, {iterations} iterations"
         case r.RemoveUserScramCredentialRecord():

@@ -29,9 +29,10 @@ from metaquorum.metadata.inspect.changes.change_steps import (
     PartitionStep,
 )
 from metaquorum.metadata.inspect.changes.creations import read_creations
-from metaquorum.metadata.inspect.changes.idle_records import NOT_JUDGED, subject
+from metaquorum.metadata.inspect.changes.idle_records import NOT_JUDGED, broker_of, subject
 from metaquorum.metadata.inspect.changes.many_changes import Wanted, nothing, taken_together
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, is_passed, pass_over, pieces
+from metaquorum.metadata.meaning.partitions import with_elr
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import cause_in
@@ -50,6 +51,7 @@ __all__ = [
     "ChangeFeed",
     "PartitionKey",
     "PartitionStep",
+    "broker_of",
 ]
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -273,11 +275,14 @@ class ChangeFeed:
                 | r.RemoveTopicRecord(topic_id=topic_id)
             ):
                 return topic_id not in builder.topics.by_id
+            case r.ClearElrRecord(topic_name=name):
+                return name not in builder.topics.by_name
             case (
                 r.RemoveAccessControlEntryRecord()
                 | r.RemoveUserScramCredentialRecord()
                 | r.EndTransactionRecord()
                 | r.AbortTransactionRecord()
+                | r.UnregisterControllerRecord()
             ):
                 return True
         broker_id = broker_of(record)
@@ -292,8 +297,8 @@ class ChangeFeed:
                 before = self.partition((topic_id, index))
                 if self._apply(found, record, offset):
                     found.partitions.append(self._step(offset, record, topic_id, index, before))
-            case r.RemoveTopicRecord(topic_id=topic_id):
-                self._removed(found, offset, record, topic_id)
+            case r.RemoveTopicRecord() | r.ClearElrRecord():
+                self._of_topic(found, offset, record)
             case r.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value):
                 resource = ConfigResource(kind, name)
                 old = (self.state.configs.get(resource) or {}).get(key)
@@ -343,7 +348,16 @@ class ChangeFeed:
                 found.idle.add(offset)
         return applied
 
-    def _removed(self, found: BatchChanges, offset: int, record: object, topic_id: bytes) -> None:
+    def _of_topic(
+        self, found: BatchChanges, offset: int, record: r.RemoveTopicRecord | r.ClearElrRecord
+    ) -> None:
+        """A record about all partitions of a topic."""
+        if isinstance(record, r.ClearElrRecord):
+            had = with_elr(self._engine.builder.topics.freeze(), record.topic_name)
+            if self._apply(found, record, offset):
+                found.partitions += [self._step(offset, record, at.topic_id, at.index, at) for at in had]
+            return
+        topic_id = record.topic_id
         name = self.topic_name(topic_id)
         gone = self.partitions_of(topic_id)
         if not self._apply(found, record, offset) or name is None:
@@ -373,20 +387,6 @@ class ChangeFeed:
             if before.leader not in after.isr or after.leader == NO_LEADER:
                 story = self.stories.setdefault(before.leader, BrokerStory())
                 story.moved_off = (step.offset, found.time_ms)
-
-
-def broker_of(record: object) -> int | None:
-    """The broker that a record is about; None for any other record."""
-    match record:
-        case (
-            r.BrokerRecord(broker_id=broker_id)
-            | r.UnregisterBrokerRecord(broker_id=broker_id)
-            | r.BrokerRegistrationChangeRecord(broker_id=broker_id)
-            | r.FenceBrokerRecord(id=broker_id)
-            | r.UnfenceBrokerRecord(id=broker_id)
-        ):
-            return broker_id
-    return None
 
 
 def _is_control(record: object) -> bool:

@@ -62,6 +62,20 @@ _HELD = {
 """The part of the state that has each kind."""
 
 
+def broker_of(record: object) -> int | None:
+    """The broker that a record is about; None for any other record."""
+    match record:
+        case (
+            r.BrokerRecord(broker_id=broker_id)
+            | r.UnregisterBrokerRecord(broker_id=broker_id)
+            | r.BrokerRegistrationChangeRecord(broker_id=broker_id)
+            | r.FenceBrokerRecord(id=broker_id)
+            | r.UnfenceBrokerRecord(id=broker_id)
+        ):
+            return broker_id
+    return None
+
+
 def only_epoch_differs(before: PartitionInfo, after: PartitionInfo) -> bool:
     """Whether a change only raised the partition epoch. Raising the leader epoch is a change: the replicas
     must start over with the same leader."""

@@ -20,6 +20,7 @@ from metaquorum.metadata.image import ConfigResource, MetadataImage, QuotaEntity
 from metaquorum.metadata.inspect.log.entities import is_below, own_entity
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.meaning.meanings import quota_entity
+from metaquorum.metadata.meaning.partitions import with_elr
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.secrets import setting_shown
 from metaquorum.metadata.text.tree import (
@@ -334,6 +335,10 @@ def touched(record: object, before: MetadataImage, after: MetadataImage) -> tupl
         case r.RemoveTopicRecord(topic_id=topic_id):
             name = _topic_name(topic_id, before, after)
             return () if name is None else (f"topic/{name}",)
+        case r.ClearElrRecord(topic_name=name):
+            cleared = with_elr(before.topics, name)
+            names = [(_topic_name(at.topic_id, before, after), at.index) for at in cleared]
+            return tuple(f"topic/{at}/{index}" for at, index in names) or ((f"topic/{name}",) if name else ())
         case r.ConfigRecord():
             return (config_path(ConfigResource(record.resource_type, record.resource_name)),)
         case r.ClientQuotaRecord():

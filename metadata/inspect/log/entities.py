@@ -101,6 +101,8 @@ class EntityNamer:
                 return self._topic(topic_id)
             case r.PartitionRecord() | r.PartitionChangeRecord():
                 return tuple(f"{path}/{record.partition_id}" for path in self._topic(record.topic_id))
+            case r.ClearElrRecord(topic_name=name):
+                return (f"topic/{name}" if name else "topic",)
             case r.ConfigRecord():
                 return _config_entities(record)
             case r.ClientQuotaRecord(entity=parts):
@@ -142,7 +144,10 @@ def own_entity(record: object) -> tuple[str, ...]:  # noqa: PLR0911
             return (f"broker/{record.broker_id}",)
         case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
             return (f"broker/{record.id}",)
-        case r.ControllerRecord(controller_id=controller_id):
+        case (
+            r.ControllerRecord(controller_id=controller_id)
+            | r.UnregisterControllerRecord(controller_id=controller_id)
+        ):
             return (f"controller/{controller_id}",)
         case r.ProducerIdsRecord():
             return ("producer-ids",)

@@ -321,6 +321,17 @@ def _is_moved(step: PartitionStep, broker: int | None) -> bool:
     return before.directory_of(broker) != after.directory_of(broker)
 
 
+def cleared_events(batch: BatchChanges) -> Iterator[Grouped]:
+    """Partitions whose eligible leaders a ClearElrRecord removed."""
+    found: dict[int, list[PartitionStep]] = {}
+    for step in batch.partitions:
+        if isinstance(step.record, r.ClearElrRecord):
+            found.setdefault(step.offset, []).append(step)
+    for offset, steps in found.items():
+        text, paths = listed([step.name for step in steps]), _paths(steps)
+        yield Grouped(offset, "eligible leaders cleared", paths[0], text, "info", None, paths)
+
+
 def span_events(spans: SpanChanges) -> Iterator[Grouped]:
     """Partitions that fell under min ISR or recovered from it."""
     if spans.under:

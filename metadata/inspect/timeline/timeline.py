@@ -317,6 +317,7 @@ class Timeline:
             events += groups.isr_events(scene.batch, causes)
             events += groups.reassignment_events(scene.batch)
             events += groups.directory_events(scene.batch, causes)
+            events += groups.cleared_events(scene.batch)
             events += groups.span_events(spans)
         is_slice = len(scene.batch.partitions) >= SLICE_MIN
         for event in events:
@@ -325,7 +326,7 @@ class Timeline:
                 self._suspects[self._told[-1]] = event.suspect
 
     def _single(self, offset: int, record: object) -> None:
-        if isinstance(record, r.PartitionChangeRecord | r.PartitionRecord | r.NoOpRecord):
+        if isinstance(record, r.PartitionChangeRecord | r.PartitionRecord | r.NoOpRecord | r.ClearElrRecord):
             return  # most records; their changes are the events
         names = self._namer.entities(record)
         entity = names[0] if names else "quorum"
@@ -334,8 +335,9 @@ class Timeline:
                 self._tell_grouped([self._of_quorum(offset, record)])
             case r.FeatureLevelRecord(name=name, feature_level=level):
                 self._tell(offset, "feature", entity, f"{name} is at level {level}")
-            case r.ControllerRecord(controller_id=node):
-                self._tell(offset, "controller registered", entity, f"controller {node}")
+            case r.ControllerRecord(controller_id=node) | r.UnregisterControllerRecord(controller_id=node):
+                verb = "registered" if isinstance(record, r.ControllerRecord) else "unregistered"
+                self._tell(offset, f"controller {verb}", entity, f"controller {node}")
             case r.BeginTransactionRecord(name=named):
                 self._transaction.begin(offset, named or "no name")
                 self._tell(offset, "transaction begun", entity, named or "no name", severity=DETAIL)

@@ -293,7 +293,7 @@ class Chain:
             causes = (
                 self._causes_of(changes, record, offset) if isinstance(record, control.QuorumRecord) else None
             )
-            if offset in refused or isinstance(record, r.PartitionChangeRecord):
+            if offset in refused or isinstance(record, r.PartitionChangeRecord | r.ClearElrRecord):
                 continue
             if not concerns(self._target.entity, record, names):
                 continue

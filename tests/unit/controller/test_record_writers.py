@@ -174,6 +174,8 @@ WRITERS: dict[str, tuple[Callable[[Quorum], None] | None, tuple[type, ...]]] = {
 ELSEWHERE = {
     records.NoOpRecord: "an idle active controller",
     records.AbortTransactionRecord: "a new active controller that finds a transaction open",
+    records.ClearElrRecord: "Kafka: here, changes of partitions say it",
+    records.UnregisterControllerRecord: "Kafka 4.4",
 }
 
 

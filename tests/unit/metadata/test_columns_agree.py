@@ -26,6 +26,7 @@ from metaquorum.metadata.records.schema import RECORD_SCHEMAS
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    ClearElrRecord,
     EndTransactionRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -301,6 +302,7 @@ CLASSES = {
     PartitionRecord: CREATE,
     PartitionChangeRecord: CHANGE,
     RemoveTopicRecord: BARRIER,
+    ClearElrRecord: BARRIER,
     BeginTransactionRecord: BARRIER,
     EndTransactionRecord: BARRIER,
     AbortTransactionRecord: BARRIER,

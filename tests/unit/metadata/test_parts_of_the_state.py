@@ -41,6 +41,7 @@ from metaquorum.metadata.records.types import (
     RemoveUserScramCredentialRecord,
     TopicRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
@@ -68,7 +69,9 @@ WRITTEN_BY: dict[str, Callable[[int, int], list[Any]]] = {
     "features": lambda n, v: [FeatureLevelRecord(f"f{n}", v)],
     "zk_migration_state_changed": lambda _, v: [ZkMigrationStateRecord(v)],
     "brokers": lambda n, v: [BrokerRecord(n, uuid(v), v) if v else UnregisterBrokerRecord(n, 1)],
-    "controllers": lambda n, v: [ControllerRecord(n, uuid(v), False, (), ())],
+    "controllers": lambda n, v: [
+        ControllerRecord(n, uuid(v), False, (), ()) if v else UnregisterControllerRecord(n)
+    ],
     "topics_added": topic,
     "topics_removed": topic,
     "partitions": lambda n, v: [PartitionChangeRecord(0, uuid(1 + n * 10 + at), leader=v) for at in range(3)],

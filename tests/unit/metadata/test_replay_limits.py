@@ -11,6 +11,7 @@ from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     NoOpRecord,
@@ -23,6 +24,7 @@ from metaquorum.metadata.records.types import (
     RemoveUserScramCredentialRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
     ZkMigrationStateRecord,
 )
 from metaquorum.metadata.replay import ReplayState
@@ -80,6 +82,8 @@ REFUSED = [
     (PartitionRecord(0, TOPIC, (1,), (1,), leader=1, leader_recovery_state=2), "state 2 is not 0 or 1"),
     (PartitionRecord(0, TOPIC, (1,), (1,), leader=1, leader_recovery_state=-1), "state -1 is not 0 or 1"),
     (RemoveTopicRecord(b"?" * 16), "no topic has the id"),
+    (ClearElrRecord("no such topic"), "no topic is named no such topic"),
+    (UnregisterControllerRecord(3000), "controller 3000 is not registered"),
     (RemoveAccessControlEntryRecord(b"?" * 16), "no access control entry"),
     (RemoveUserScramCredentialRecord("alice", 1), "has no credential of mechanism 1"),
 ]
@@ -90,6 +94,7 @@ ACCEPTED = [
     ProducerIdsRecord(1, 1, 0),
     PartitionRecord(0, TOPIC, (1,), (1,), leader=1, leader_recovery_state=1),
     RemoveDelegationTokenRecord("?"),
+    ClearElrRecord(""),
 ]
 
 

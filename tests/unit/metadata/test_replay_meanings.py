@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from metaquorum.metadata.delta import diff
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.image import (
     MIGRATING,
@@ -33,6 +34,7 @@ from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ClientQuotaRecord,
     ConfigRecord,
     ControllerRecord,
@@ -52,6 +54,7 @@ from metaquorum.metadata.records.types import (
     UnfenceBrokerRecord,
     UnknownRecord,
     UnregisterBrokerRecord,
+    UnregisterControllerRecord,
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
@@ -266,6 +269,39 @@ def test_lists_of_a_reassignment_and_of_eligible_leaders_come_and_go() -> None:
     after = orders(there, back)
     assert (after.removing, after.elr, after.last_known_elr, after.leader_recovery_state) == ((), (), (), 0)
     assert len(image(*ORDERS, there, back).topics.columns.rare) == 0
+
+
+ELIGIBLE = [
+    TopicRecord("paid", T2),
+    PartitionRecord(0, T2, (1, 2), (1,), leader=1, partition_epoch=1, last_known_elr=(2,)),
+    *ORDERS,
+    PartitionRecord(1, T1, (1, 2), (1,), (), (), 1, 0, 4, 20, (D1, D2), (2,)),
+    PartitionRecord(2, T1, (1, 2), (1,), (2,), (), 1, 0, 4, 30, (D1, D2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "cleared"), [("orders", {(T1, 1)}), ("paid", {(T2, 0)}), ("", {(T1, 1), (T2, 0)})]
+)
+def test_clearing_changes_the_partitions_that_have_something_to_clear(name: str, cleared: set[Any]) -> None:
+    """Each by what Kafka makes of it: a change of the partition, so its partition epoch rises."""
+    before, after = image(*ELIGIBLE), image(*ELIGIBLE, ClearElrRecord(name))
+    assert {*diff(before, after).partitions.changed} == cleared
+    for topic_id, index in [(T1, 0), (T1, 1), (T1, 2), (T2, 0)]:
+        was, now = (one.topics.partition(topic_id, index) for one in (before, after))
+        assert was is not None
+        raised = (topic_id, index) in cleared
+        expected = msgspec.structs.replace(was, partition_epoch=was.partition_epoch + raised)
+        assert now == (msgspec.structs.replace(expected, elr=(), last_known_elr=()) if raised else was)
+
+
+def test_a_controller_is_unregistered_and_registers_again() -> None:
+    first, second = ControllerRecord(3000, b"c" * 16), ControllerRecord(3001, b"d" * 16)
+    before, after = image(first, second), image(first, second, UnregisterControllerRecord(3000))
+    assert [*after.controllers] == [3001] and [*before.controllers] == [3000, 3001]
+    assert diff(before, after).controllers.removed == (3000,)
+    again = image(first, second, UnregisterControllerRecord(3000), first)
+    assert images_equal(again, before, provenance=False)
 
 
 def test_removing_a_topic_removes_partitions_and_configs_and_frees_the_name() -> None:

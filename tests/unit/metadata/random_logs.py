@@ -76,7 +76,7 @@ class RandomLog:
 
     def begin(self) -> None:
         self.add(leads(3000))
-        self.add(r.FeatureLevelRecord("metadata.version", 19))
+        self.add(r.FeatureLevelRecord("metadata.version", 25))
         for broker in BROKERS:
             self.add(self._broker(broker))
             self.add(r.UnfenceBrokerRecord(broker, self._offset - 1))
@@ -152,6 +152,8 @@ class RandomLog:
             lambda: r.PartitionChangeRecord(index, topic_id, adding_replicas=(4,), removing_replicas=(1,)),
             lambda: r.PartitionChangeRecord(index, topic_id, adding_replicas=(), removing_replicas=()),
             lambda: r.PartitionChangeRecord(index, topic_id, isr=isr, leader=isr[0], leader_recovery_state=1),
+            lambda: r.PartitionChangeRecord(index, topic_id, isr=isr, eligible_leader_replicas=BROKERS[:2]),
+            lambda: r.PartitionChangeRecord(index, topic_id, leader=-1, last_known_elr=isr[:1]),
         ]
         return rng.choice(kinds)()
 
@@ -198,7 +200,8 @@ class RandomLog:
             self.add(r.BrokerRegistrationChangeRecord(broker, epoch, fenced=-1))
         elif pick == 4 and self._topics:
             name = rng.choice(sorted(self._topics))
-            self.add(r.ConfigRecord(2, name, "min.insync.replicas", rng.choice(("1", "2", None))))
+            setting = r.ConfigRecord(2, name, "min.insync.replicas", rng.choice(("1", "2", None)))
+            self.add(setting, r.ClearElrRecord(rng.choice((name, name, ""))))
         elif pick == 5 and len(self._topics) > 1:
             name = rng.choice(sorted(self._topics))
             self.add(r.RemoveTopicRecord(self._topics.pop(name)[0]))
@@ -216,7 +219,10 @@ class RandomLog:
 
 def _version(record: object) -> int:
     latest = SCHEMA_BY_CLASS[type(record)].latest_version
-    return min(latest, 3 if isinstance(record, r.BrokerRecord) else 1)
+    has_elr = isinstance(record, r.PartitionChangeRecord) and (
+        record.eligible_leader_replicas is not None or record.last_known_elr is not None
+    )
+    return min(latest, 3 if isinstance(record, r.BrokerRecord) else 1 + has_elr)
 
 
 def random_node(

@@ -125,7 +125,7 @@ class Trackers:
         if touched.brokers:
             self.brokers_settled(builder, ran, moment)
         for node_id, offset in touched.controllers.items():
-            self.upgrades.node(node_id, builder.controllers.get(node_id), moment.at(offset))
+            self.upgrades.controller(node_id, builder.controllers.get(node_id), moment.at(offset))
         for name, offset in touched.features.items():
             self.upgrades.feature(name, builder.finalized.get(name), moment.at(offset))
 

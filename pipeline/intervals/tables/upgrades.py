@@ -38,7 +38,13 @@ class Upgrades:
     def node(self, node_id: int, now: Node | None, moment: Moment, *, known: bool = True) -> None:
         """A batch changed a broker or controller. `now` None: the broker is unregistered."""
         kind = CONTROLLER if isinstance(now, ControllerRegistration) else BROKER
-        key = (kind, f"{kind}/{node_id}")
+        self._node((kind, f"{kind}/{node_id}"), now, moment, known=known)
+
+    def controller(self, node_id: int, now: ControllerRegistration | None, moment: Moment) -> None:
+        """The same for a controller, which may be gone."""
+        self._node((CONTROLLER, f"{CONTROLLER}/{node_id}"), now, moment, known=True)
+
+    def _node(self, key: LevelKey, now: Node | None, moment: Moment, *, known: bool) -> None:
         supported = {at.name: at.max_supported_version for at in now.features} if now is not None else {}
         level = supported.get(METADATA_VERSION)
         if level is None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import KRaftVersionRecord, Voter, VotersRecord
+from metaquorum.metadata.records.parts import ControllerFeature
 from tests.unit.pipeline.intervals.telling import (
     DAY_MS,
     DIR_A,
     DIR_B,
     DIR_C,
     ORDERS,
+    PAYMENTS,
     START_MS,
     Line,
     alive,
@@ -123,6 +125,42 @@ def test_an_aborted_transaction_leaves_nothing() -> None:
     assert [(row["from_offset"], row["isr"], row["partition_epoch"]) for row in rows] == [
         (6, (1, 2), 0),
         (10, (2,), 1),
+    ]
+
+
+def test_cleared_eligible_leaders_begin_another_stretch() -> None:
+    lines: list[Line] = [
+        *BASE,
+        (1000, [r.TopicRecord("payments", PAYMENTS), partition(0, (1, 2), PAYMENTS)]),  # 7, 8
+        (2000, [change(isr=(1,), eligible_leader_replicas=(2,))]),  # 9
+        (2000, [change(0, PAYMENTS, isr=(1,), last_known_elr=(2,))]),  # 10
+        (3000, [r.ClearElrRecord("orders")]),  # 11
+        (4000, [r.ClearElrRecord("orders"), r.ClearElrRecord("nobody")]),  # 12, 13
+        (5000, [r.BeginTransactionRecord("t"), r.ClearElrRecord("")]),  # 14, 15
+        (5000, [r.EndTransactionRecord()]),  # 16
+    ]
+    outside: list[Line] = [*lines[:-2], (5000, [r.NoOpRecord(), r.NoOpRecord(), r.ClearElrRecord("")])]
+    for given in (lines, outside):
+        rows = told(batches(given), "partition_states")
+        found = [(row["topic"], row["from_offset"], row["changed"], row["partition_epoch"]) for row in rows]
+        assert sorted(found) == [
+            ("orders", 6, "created", 0),
+            ("orders", 9, "isr,elr", 1),
+            ("orders", 11, "elr", 2),
+            ("payments", 8, "created", 0),
+            ("payments", 10, "isr,elr", 1),
+            ("payments", 16, "elr", 2),
+        ]
+
+
+def test_an_unregistered_controller_has_no_levels() -> None:
+    levels = (ControllerFeature("metadata.version", 1, 29),)
+    registered = r.ControllerRecord(3000, ORDERS, features=levels)
+    rows = told(
+        batches([*BASE, (2000, [registered]), (3000, [r.UnregisterControllerRecord(3000)])]), "upgrades"
+    )
+    assert [(row["name"], row["level"], row["from_offset"], row["to_offset"]) for row in rows] == [
+        ("controller/3000", 29, 7, 8)
     ]
 
 

@@ -37,6 +37,7 @@ LOGS = (
 ALONE = frozenset(
     {
         *("election", "voters changed", "voters repeated", "feature", "controller registered"),
+        "controller unregistered",
         "broker registered",
         *("broker unregistered", "broker fenced", "broker unfenced", "broker in controlled shutdown"),
         *("topic created", "topic deleted", "partitions added", "config changed", "acl added"),

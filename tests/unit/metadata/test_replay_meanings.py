@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import permutations
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -21,6 +21,7 @@ from metaquorum.metadata.image import (
     ProducerIds,
     images_equal,
 )
+from metaquorum.metadata.meaning.meanings import MEANINGS
 from metaquorum.metadata.records.parts import (
     BrokerEndpoint,
     BrokerFeature,
@@ -46,6 +47,7 @@ from metaquorum.metadata.records.types import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    Record,
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,
     RemoveTopicRecord,
@@ -363,6 +365,11 @@ def test_acls_credentials_and_tokens() -> None:
         RemoveDelegationTokenRecord("id"),
     )
     assert images_equal(gone, MetadataImage(), provenance=False)
+
+
+def test_every_record_has_a_meaning() -> None:
+    markers = {BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord}  # the replayer's own
+    assert MEANINGS.keys() == {*get_args(Record)} - markers
 
 
 REFUSED = [

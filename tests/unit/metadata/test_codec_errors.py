@@ -102,7 +102,7 @@ def test_an_array_that_claims_more_than_there_is_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("value", "api_key", "version", "body"),
     [
-        ("01 1c 00 aabb", 28, 0, "aabb"),
+        ("01 1e 00 aabb", 30, 0, "aabb"),
         ("01 06 00", 6, 0, ""),
         ("01 03 03 00", 3, 3, "00"),
         ("01 c8 01 07 01", 200, 7, "01"),

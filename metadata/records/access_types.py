@@ -1,5 +1,8 @@
 """The records of access control entries, SCRAM credentials and delegation tokens: a part of `types`, which
-has them under the same names, with the same conventions."""
+has them under the same names, with the same conventions.
+
+Owns their classes. Does not know bytes (`codec`) or versions (`schema`).
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import json
 import random
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,47 +18,19 @@ import kafka.admin
 import pytest
 
 from metaquorum.metadata.requests.common import NewTopic
-from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
+from tests.e2e.cluster import FAST_BROKERS, Cluster
+from tests.e2e.kafka_site import (
+    HOST,
+    KafkaCluster,
+    confluent_produce,
+    confluent_read,
+    restart,
+    wait_for_leaders,
+)
 
 pytestmark = pytest.mark.e2e
 
-HOST = "127.0.0.1"
 MESSAGES = 500
-
-
-class KafkaCluster:
-    """Three brokers. `ports`: by broker id."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.ports = {node.node_id: node.kafka_port for node in cluster.brokers}
-        for node in cluster.brokers:
-            node.set_properties(
-                {
-                    "log.cleaner.backoff.ms": "200",
-                    "broker.rack": f"rack-{node.node_id}",
-                    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-                }
-            )
-
-    @property
-    def bootstrap(self) -> str:
-        return ",".join(f"{HOST}:{port}" for port in self.ports.values())
-
-    def create_topic(self, name: str, partitions: int = 3) -> None:
-        self.cluster.create_topic(name, partitions=partitions, replicas=3)
-
-    def leader(self, name: str) -> Node:
-        """The broker that leads partition 0, as a client is told."""
-        client = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap})
-
-        def leading() -> Node | None:
-            """None: the broker that was asked has not heard of the topic, or of its leader."""
-            parts = client.list_topics(name, 10).topics[name].partitions
-            leader_id = parts[0].leader if parts else -1
-            return next((node for node in self.cluster.brokers if node.node_id == leader_id), None)
-
-        return self.cluster.wait(leading, f"a leader of {name}")
 
 
 @pytest.fixture(name="site", scope="module")
@@ -76,56 +47,7 @@ def values(tag: str) -> list[bytes]:
     return [f"{tag} {number} ".encode() * 5 for number in range(MESSAGES)]
 
 
-def wait_for_leaders(site: KafkaCluster, topic: str, partitions: int = 3) -> None:
-    """Every leader knows that it leads."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": site.bootstrap, "group.id": "none"})
-
-    def answers(index: int) -> bool:
-        part = confluent_kafka.TopicPartition(topic, index)
-        try:
-            return consumer.get_watermark_offsets(part, timeout=20) is not None
-        except confluent_kafka.KafkaException:
-            return False
-
-    for index in range(partitions):
-        site.cluster.wait(lambda index=index: answers(index) or None, f"a leader of {topic} {index}")
-    consumer.close()
-
-
 # ---- librdkafka
-
-
-def confluent_produce(site: KafkaCluster, topic: str, sent: list[bytes], **config: Any) -> None:
-    failed: list[Any] = []
-    producer = confluent_kafka.Producer({"bootstrap.servers": site.bootstrap, "linger.ms": 5, **config})
-    for number, value in enumerate(sent):
-        producer.produce(
-            topic, value, key=b"%d" % number, on_delivery=lambda error, _: error and failed.append(error)
-        )
-        producer.poll(0)
-    assert producer.flush(60) == 0
-    assert failed == []
-
-
-def confluent_read(site: KafkaCluster, topic: str, count: int, partitions: int = 3) -> list[bytes]:
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": site.bootstrap,
-            "group.id": "none",
-            "enable.auto.commit": False,
-            "check.crcs": True,
-        }
-    )
-    start = confluent_kafka.OFFSET_BEGINNING
-    consumer.assign([confluent_kafka.TopicPartition(topic, index, start) for index in range(partitions)])
-    found: list[bytes] = []
-    until = time.monotonic() + 60
-    while len(found) < count and time.monotonic() < until:
-        for message in consumer.consume(500, timeout=1.0):
-            assert message.error() is None, message.error()
-            found.append(message.value())
-    consumer.close()
-    return found
 
 
 def test_librdkafka_sees_the_cluster(site: KafkaCluster) -> None:
@@ -200,7 +122,7 @@ def test_offsets_are_found_by_place_and_time(site: KafkaCluster) -> None:
     site.create_topic("times", partitions=1)
     producer = confluent_kafka.Producer({"bootstrap.servers": site.bootstrap})
     for number in range(10):
-        producer.produce("times", b"x", timestamp=1_700_000_000_000 + number * 1000)
+        producer.produce("times", b"%d" % number, timestamp=1_700_000_000_000 + number * 1000)
         producer.flush(30)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": site.bootstrap, "group.id": "none"})
     part = confluent_kafka.TopicPartition("times", 0)
@@ -208,6 +130,10 @@ def test_offsets_are_found_by_place_and_time(site: KafkaCluster) -> None:
     part.offset = 1_700_000_004_500
     (found,) = consumer.offsets_for_times([part], timeout=20)
     assert found.offset == 5
+    consumer.assign([confluent_kafka.TopicPartition("times", 0, 0)])
+    assert consumer.poll(20).value() == b"0"
+    consumer.seek(confluent_kafka.TopicPartition("times", 0, 7))
+    assert [each.value() for each in consumer.consume(3, timeout=20)] == [b"7", b"8", b"9"]
     consumer.close()
 
 
@@ -305,9 +231,7 @@ def test_a_killed_leader_loses_nothing_that_was_acknowledged(site: KafkaCluster)
     assert acknowledged == sent
     # In order, and once each: the producer was idempotent.
     assert confluent_read(site, "survives", MESSAGES, partitions=1) == sent
-    victim.start()
-    victim.wait_for_line("listens on", timeout_s=60)
-    site.cluster.wait_brokers({node.node_id: "running" for node in site.cluster.brokers})
+    restart(site, victim)
 
 
 GARBAGE = (b"GET / HTTP/1.1\r\n\r\n", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\4spam")

@@ -1,10 +1,12 @@
-"""aiokafka with every codec, in transactions, and as an administrator; aiokafka and kafka-python through
-kill -9 of a leader, with exact counts."""
+"""aiokafka and kafka-python with every codec, in transactions, as administrators; groups of Python clients;
+exact counts through kill -9 of leaders, coordinators and controllers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -15,22 +17,41 @@ import aiokafka
 import aiokafka.admin
 import aiokafka.errors
 import kafka
+import kafka.admin
+import kafka.errors
 import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from tests.e2e.cluster import FAST_BROKERS, Cluster
-from tests.e2e.test_kafka_clients import KafkaCluster, confluent_read
+from tests.e2e.cluster import Cluster
+from tests.e2e.group_members import Join, Member, goes_through_everything
+from tests.e2e.kafka_site import (
+    QUICK,
+    ROUND,
+    KafkaCluster,
+    Outcome,
+    assert_exact,
+    back_again,
+    confluent_produce,
+    confluent_read,
+    create_topics_of_load,
+    kill_in_turn,
+    killed_soon,
+)
+from tests.e2e.member_program import CLIENTS
+from tests.e2e.processes import ENVIRONMENT
 
 pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 90
 MESSAGES = 300
 
+Threads = list[threading.Thread]
+
 
 @pytest.fixture(name="site", scope="module")
 def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     folder: Path = tmp_path_factory.mktemp("python-clients")
-    with Cluster(folder, controllers=1, brokers=3, properties=FAST_BROKERS) as cluster:
+    with Cluster(folder, controllers=3, brokers=3, properties=QUICK) as cluster:
         site = KafkaCluster(cluster)
         cluster.start()
         yield site
@@ -201,20 +222,6 @@ def test_aiokafka_administers(site: KafkaCluster) -> None:
     run(scenario())
 
 
-def killed_soon(site: KafkaCluster, topic: str) -> tuple[threading.Timer, Any]:
-    victim = site.leader(topic)
-    killer = threading.Timer(0.3, victim.kill)
-    killer.start()
-    return killer, victim
-
-
-def back_again(site: KafkaCluster, killer: threading.Timer, victim: Any) -> None:
-    killer.join()
-    victim.start()
-    victim.wait_for_line("listens on", timeout_s=60)
-    site.cluster.wait_brokers({node.node_id: "running" for node in site.cluster.brokers})
-
-
 def test_aiokafka_loses_nothing_when_its_leader_is_killed(site: KafkaCluster) -> None:
     site.create_topic("aio-killed", partitions=1)
     killer, victim = killed_soon(site, "aio-killed")
@@ -250,3 +257,196 @@ def test_kafka_python_loses_nothing_when_its_leader_is_killed(site: KafkaCluster
     producer.close()
     assert confluent_read(site, "kp-killed", MESSAGES, partitions=1) == values("kp")
     back_again(site, killer, victim)
+
+
+# ---- kafka-python
+
+
+def kafka_python_consumer(site: KafkaCluster, **config: Any) -> kafka.KafkaConsumer:
+    return kafka.KafkaConsumer(
+        bootstrap_servers=site.bootstrap.split(","), auto_offset_reset="earliest", **config
+    )
+
+
+def kafka_python_read(consumer: kafka.KafkaConsumer, count: int) -> list[bytes]:
+    """The next `count` records."""
+    found: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < deadline:
+        for records in consumer.poll(timeout_ms=200).values():
+            found += [record.value for record in records]
+    return found
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_kafka_python_writes_and_reads_every_codec(site: KafkaCluster, codec: str | None) -> None:
+    topic = f"kp-codec-{codec}"
+    site.create_topic(topic, partitions=1)
+    servers = site.bootstrap.split(",")
+    producer = kafka.KafkaProducer(bootstrap_servers=servers, compression_type=codec, linger_ms=20)
+    waiting = [producer.send(topic, value) for value in values("kp")]
+    assert [each.get(timeout=PATIENCE_S).offset for each in waiting] == list(range(MESSAGES))
+    producer.close()
+    # librdkafka's batch after its own: each reads the other's.
+    confluent_produce(site, topic, [b"rd"], **{"compression.type": codec or "none"})
+    consumer = kafka_python_consumer(site)
+    consumer.assign([kafka.TopicPartition(topic, 0)])
+    assert kafka_python_read(consumer, MESSAGES + 1) == [*values("kp"), b"rd"]
+    consumer.close()
+    assert confluent_read(site, topic, MESSAGES + 1, partitions=1) == [*values("kp"), b"rd"]
+
+
+def test_kafka_python_writes_without_an_answer(site: KafkaCluster) -> None:
+    site.create_topic("kp-acks-0", partitions=1)
+    site.leader("kp-acks-0")
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=site.bootstrap.split(","), acks=0, enable_idempotence=False
+    )
+    for value in values("kp"):
+        producer.send("kp-acks-0", value)
+    producer.close()
+    assert confluent_read(site, "kp-acks-0", MESSAGES, partitions=1) == values("kp")
+
+
+def test_kafka_python_seeks_by_place_and_time(site: KafkaCluster) -> None:
+    site.create_topic("kp-times", partitions=1)
+    place, began_ms = kafka.TopicPartition("kp-times", 0), int(time.time() * 1000) - 60_000
+    producer = kafka.KafkaProducer(bootstrap_servers=site.bootstrap.split(","))
+    for number in range(10):
+        sent = producer.send("kp-times", b"%d" % number, timestamp_ms=began_ms + 1_000 * number)
+        sent.get(timeout=PATIENCE_S)
+    producer.close()
+    consumer = kafka_python_consumer(site)
+    consumer.assign([place])
+    assert (consumer.beginning_offsets([place]), consumer.end_offsets([place])) == ({place: 0}, {place: 10})
+    for later_ms, offset in ((-1, 0), (0, 0), (3_000, 3), (3_001, 4)):
+        assert consumer.offsets_for_times({place: began_ms + later_ms})[place].offset == offset
+    assert consumer.offsets_for_times({place: began_ms + 9_001})[place] is None
+    consumer.seek(place, 7)
+    assert kafka_python_read(consumer, 3) == [b"7", b"8", b"9"]
+    consumer.close()
+
+
+def test_kafka_python_reads_what_is_committed(site: KafkaCluster) -> None:
+    site.create_topic("kp-tx", partitions=1)
+    place = kafka.TopicPartition("kp-tx", 0)
+    producer = kafka.KafkaProducer(bootstrap_servers=site.bootstrap.split(","), transactional_id="kp-tx")
+    producer.init_transactions()
+    for value in (b"first", b"aborted", b"second"):
+        producer.begin_transaction()
+        producer.send("kp-tx", value).get(timeout=PATIENCE_S)
+        if value == b"aborted":
+            producer.abort_transaction()
+        else:
+            offsets = {place: kafka.OffsetAndMetadata(10, "", -1)}
+            producer.send_offsets_to_transaction(offsets, "kp-tx-group")
+            producer.commit_transaction()
+    producer.close()
+    for isolation, wanted in (
+        ("read_committed", [b"first", b"second"]),
+        ("read_uncommitted", [b"first", b"aborted", b"second"]),
+    ):
+        consumer = kafka_python_consumer(site, isolation_level=isolation, group_id="kp-tx-group")
+        consumer.assign([place])
+        assert consumer.committed(place) == 10
+        consumer.seek(place, 0)
+        assert kafka_python_read(consumer, len(wanted)) == wanted
+        consumer.close(autocommit=False)
+
+
+# ---- all of them
+
+
+def test_their_groups(site: KafkaCluster, tmp_path: Path) -> None:
+    def joins(client: str) -> Join:
+        words = [sys.executable, "-m", "tests.e2e.member_program", client, site.bootstrap]
+        return lambda topic, output: Member([*words, topic], output, ENVIRONMENT)
+
+    goes_through_everything(site, tmp_path, {client: joins(client) for client in CLIENTS})
+
+
+def kafka_python_load(site: KafkaCluster, ending: threading.Event, outcome: Outcome) -> Threads:
+    """No transactions: kafka-python 3.0.12 drops a request to a coordinator that refuses connections, but
+    waits for the answer forever."""
+    servers = site.bootstrap.split(",")
+
+    def write() -> None:
+        producer = kafka.KafkaProducer(bootstrap_servers=servers)
+        while not ending.is_set():
+            sent = producer.send("kp-written", b"%d" % outcome.written).get(timeout=PATIENCE_S)
+            assert sent.offset == outcome.written
+            outcome.written += 1
+        producer.close()
+
+    def create() -> None:
+        admin = kafka.admin.KafkaAdminClient(bootstrap_servers=servers)
+        while not ending.wait(0.2):
+            topic = f"kp-topic-{len(outcome.topics)}"
+            try:
+                admin.create_topics([kafka.admin.NewTopic(topic, 1, 3)])
+            except kafka.errors.TopicAlreadyExistsError:
+                pass
+            except kafka.errors.KafkaConnectionError:
+                continue
+            outcome.topics.append(topic)
+        admin.close()
+
+    return [threading.Thread(target=each, daemon=True) for each in (write, create)]
+
+
+def aiokafka_load(site: KafkaCluster, ending: threading.Event, outcome: Outcome) -> Threads:
+    async def write() -> None:
+        async with producing(site, enable_idempotence=True) as producer:
+            while not ending.is_set():
+                sent = await producer.send_and_wait("aio-written", b"%d" % outcome.written)
+                assert sent.offset == outcome.written
+                outcome.written += 1
+
+    async def transact() -> None:
+        async with producing(site, transactional_id="aio") as producer:
+            for number in itertools.count():
+                if ending.is_set():
+                    break
+                await producer.begin_transaction()
+                for index in range(ROUND):
+                    await producer.send("aio-transactions", b"%d" % number, partition=index)
+                await producer.flush()
+                if number % 3 == 2:
+                    await producer.abort_transaction()
+                else:
+                    await producer.commit_transaction()
+                    outcome.committed.append(number)
+                await asyncio.sleep(0.02)
+
+    async def create() -> None:
+        admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=site.bootstrap)
+        await admin.start()
+        while not ending.is_set():
+            topic = f"aio-topic-{len(outcome.topics)}"
+            await admin.create_topics([aiokafka.admin.NewTopic(topic, 1, 3)])
+            outcome.topics.append(topic)
+            await asyncio.sleep(0.2)
+        await admin.close()
+
+    async def scenario() -> None:
+        await asyncio.gather(write(), transact(), create())
+
+    return [threading.Thread(target=asyncio.run, args=(scenario(),), daemon=True)]
+
+
+def test_they_lose_and_repeat_nothing_when_nodes_are_killed(site: KafkaCluster) -> None:
+    ending = threading.Event()
+    python, aio = Outcome(), Outcome()
+    for prefix in ("kp", "aio"):
+        create_topics_of_load(site, prefix)
+    threads = kafka_python_load(site, ending, python) + aiokafka_load(site, ending, aio)
+    for thread in threads:
+        thread.start()
+    try:
+        kill_in_turn(site, "kp-written", lambda: [python.written, len(python.topics), *aio.counts()])
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+    assert_exact(site, "kp", python)
+    assert_exact(site, "aio", aio)

@@ -6,8 +6,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+KAFKAJS := $(VENV)/node/.installed
 
-.PHONY: setup demo quorum test checks lint proto sim histories planted mutants walk bench bench-failover clean
+.PHONY: setup kafkajs demo quorum test checks lint proto sim histories planted mutants walk bench bench-failover clean
 
 setup: $(STAMP)
 
@@ -21,6 +22,20 @@ $(STAMP): pyproject.toml constraints.txt
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import metaquorum.cli.main, metaquorum.combined.process'
 	@touch $@
 
+# Into the virtual environment, if there is npm and it reaches its registry: else the tests of kafkajs are skipped.
+kafkajs: $(KAFKAJS)
+
+$(KAFKAJS): tests/e2e/package.json $(STAMP)
+	@mkdir -p $(@D) && cp $< $(@D)
+	@if ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
+		echo "There is no node or no npm: the tests of kafkajs are skipped."; \
+	elif npm install --prefix $(@D) --silent --no-audit --no-fund --no-package-lock --ignore-scripts --fetch-retries=0 \
+		--fetch-timeout=20000 >/dev/null; then \
+		touch $@; \
+	else \
+		echo "npm cannot install kafkajs: its tests are skipped. To see why: npm install --prefix $(@D)"; \
+	fi
+
 # A cluster is started, hurt and repaired while a topic is written and read, and its log is replayed: half a minute.
 demo: setup
 	$(BIN)/metaquorum demo
@@ -31,7 +46,7 @@ quorum: setup
 
 # Five at once on any machine: four with end-to-end tests, which wait half of their time for elections and for
 # sessions to end, and one that computes meanwhile (tests/lanes.py). mypy runs among them (tests/e2e/test_types.py).
-test: checks
+test: checks kafkajs
 	$(BIN)/python -m pytest -n 5 --dist loadfile
 
 lint: checks

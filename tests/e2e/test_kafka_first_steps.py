@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import confluent_kafka
 import confluent_kafka.admin as rd
 import pytest
 
+from tests.e2e.kafkajs import node_environment
 from tests.e2e.processes import run_cli
 
 pytestmark = pytest.mark.e2e
@@ -62,17 +62,8 @@ def test_python_clients(bootstrap: str, client: str, output: str) -> None:
 
 
 def test_kafkajs(bootstrap: str) -> None:
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("there is no node or no npm")
-    folders = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, check=True).stdout.strip()
-    environment = {**os.environ, "NODE_PATH": f"{os.environ.get('NODE_PATH', '')}:{folders}"}
-    probe = subprocess.run(
-        [node, "-e", "require('kafkajs')"], env=environment, capture_output=True, check=False
-    )
-    if probe.returncode:
-        pytest.skip("kafkajs is not installed: npm install -g kafkajs, or name its folder in NODE_PATH")
-    words = [node, "-e", steps("javascript", "kafkajs").replace(USUAL, bootstrap.partition(",")[0])]
+    environment = node_environment()
+    words = ["node", "-e", steps("javascript", "kafkajs").replace(USUAL, bootstrap.partition(",")[0])]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, env=environment, check=False)
     assert "baseOffset" in done.stdout, done.stdout + done.stderr
 

@@ -22,18 +22,18 @@ $(STAMP): pyproject.toml constraints.txt
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import metaquorum.cli.main, metaquorum.combined.process'
 	@touch $@
 
-# Into the virtual environment, if there is npm and it reaches its registry: else the tests of kafkajs are skipped.
+# kafkajs and its codecs, into the virtual environment. Tests skip what needs them if this is not possible.
 kafkajs: $(KAFKAJS)
 
 $(KAFKAJS): tests/e2e/package.json $(STAMP)
 	@mkdir -p $(@D) && cp $< $(@D)
 	@if ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
 		echo "There is no node or no npm: the tests of kafkajs are skipped."; \
-	elif npm install --prefix $(@D) --silent --no-audit --no-fund --no-package-lock --ignore-scripts --fetch-retries=0 \
-		--fetch-timeout=20000 >/dev/null; then \
+	elif npm install --prefix $(@D) --silent --no-audit --no-fund --no-package-lock --ignore-scripts \
+		--fetch-retries=0 --fetch-timeout=20000 >/dev/null; then \
 		touch $@; \
 	else \
-		echo "npm cannot install kafkajs: its tests are skipped. To see why: npm install --prefix $(@D)"; \
+		echo "npm cannot install kafkajs, so its tests are skipped. To see why: npm install --prefix $(@D)"; \
 	fi
 
 # A cluster is started, hurt and repaired while a topic is written and read, and its log is replayed: half a minute.

@@ -3,7 +3,6 @@ client's load, and exact counts of what that client says it wrote."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -128,18 +127,6 @@ def confluent_read(site: KafkaCluster, topic: str, count: int, partitions: int =
 
 
 # ---- faults
-
-
-def killed_soon(site: KafkaCluster, topic: str) -> tuple[threading.Timer, Node]:
-    victim = site.leader(topic)
-    killer = threading.Timer(0.3, victim.kill)
-    killer.start()
-    return killer, victim
-
-
-def back_again(site: KafkaCluster, killer: threading.Timer, victim: Node) -> None:
-    killer.join()
-    restart(site, victim)
 
 
 def restart(site: KafkaCluster, victim: Node) -> None:

@@ -19,17 +19,17 @@ def _environment() -> dict[str, str] | str:
     """That of node, or why there is none."""
     node = shutil.which("node")
     if node is None:
-        return "there is no node: install Node.js with npm, then run `make kafkajs`"
+        return "there is no node: install Node.js 16 or newer with npm, then run `make kafkajs`"
     folders = [os.environ.get("NODE_PATH", ""), str(Path(sys.prefix) / "node" / "node_modules")]
     environment = {
         **os.environ,
         "NODE_PATH": os.pathsep.join(filter(None, folders)),
         "KAFKAJS_NO_PARTITIONER_WARNING": "1",
     }
-    probe = subprocess.run(
-        [node, "-e", "require('kafkajs-snappy')"], env=environment, capture_output=True, check=False
-    )
-    return "kafkajs is not installed: run `make kafkajs`" if probe.returncode else environment
+    script = "require('node:timers/promises'); require('kafkajs'); require('kafkajs-snappy')"
+    probe = subprocess.run([node, "-e", script], env=environment, capture_output=True, check=False)
+    why = "kafkajs is not installed: run `make kafkajs`, with Node.js 16 or newer"
+    return why if probe.returncode else environment
 
 
 def node_environment() -> dict[str, str]:

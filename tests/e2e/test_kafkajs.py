@@ -24,6 +24,7 @@ from tests.e2e.kafka_site import (
     confluent_read,
     create_topics_of_load,
     kill_in_turn,
+    wait_for_leaders,
 )
 from tests.e2e.kafkajs import DRIVER, node_environment
 
@@ -86,7 +87,7 @@ def test_it_writes_and_reads_every_codec(site: KafkaCluster, codec: str) -> None
 def test_it_writes_with_every_acks(site: KafkaCluster, config: dict[str, Any]) -> None:
     topic = "-".join(map(str, *config.items()))
     site.create_topic(topic, partitions=1)
-    site.leader(topic)
+    wait_for_leaders(site, topic, 1)
     sent = values("acks")
     driven(site, "produce", topic=topic, values=sent, perRequest=PER_REQUEST, **config)
     assert confluent_read(site, topic, MESSAGES, partitions=1) == [value.encode() for value in sent]

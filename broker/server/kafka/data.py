@@ -15,7 +15,13 @@ from metaquorum.broker.replica.fetch_sessions import FINAL_EPOCH
 from metaquorum.broker.server.data import fetch_messages
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.cluster import INTERNAL_TOPICS
-from metaquorum.broker.server.kafka.data_answers import endpoints, fetched, not_fetched, produced
+from metaquorum.broker.server.kafka.data_answers import (
+    endpoints,
+    fetched,
+    not_fetched,
+    produced,
+    refusal_of_all,
+)
 from metaquorum.broker.server.kafka.listed import listed, time_asked
 from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -147,7 +153,7 @@ class DataHandlers:
     def _fetch_by_id(self, body: FetchRequest, version: int, listener: str) -> Later:
         def finish(answer: core.FetchResponse | ApiError) -> FetchResponse:
             if isinstance(answer, ApiError):
-                return FetchResponse(error_code=answer.code)
+                return FetchResponse(error_code=refusal_of_all(answer).code)
             topics = [
                 FetchResponse.FetchableTopicResponse(
                     topic_id=topic_id,
@@ -178,9 +184,10 @@ class DataHandlers:
             asked = replace(asked, session_epoch=FINAL_EPOCH, max_wait_ms=0)
         answer: Any = await self._requests.begin(asked)
         if isinstance(answer, ApiError):
+            code = refusal_of_all(answer).code
             if version >= fetch_messages.ERROR_OF_ALL_SINCE:
-                return FetchResponse(error_code=answer.code)
-            return FetchResponse(responses=_by_name(body, ids, {}, answer.code, version))
+                return FetchResponse(error_code=code)
+            return FetchResponse(responses=_by_name(body, ids, {}, code, version))
         if body.session_epoch > 0:
             return self._session_by_name(answer, version)
         results = {each.key: each for each in answer.partitions}
@@ -225,7 +232,7 @@ class DataHandlers:
                 )
             )
             if isinstance(answer, ApiError):
-                code = answer.code
+                code = refusal_of_all(answer).code
             else:
                 results = {each.key: each for each in answer.results}
         return ListOffsetsResponse(
@@ -304,7 +311,7 @@ def _check_unanswered(response: ProduceResponse) -> None:
 def _retriable(error: ApiError) -> ApiError:
     """A busy broker: its code is not one that every producer retries."""
     if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
-        return error
+        return refusal_of_all(error)
     return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, error.message)
 
 

@@ -52,6 +52,14 @@ def endpoints(
     return tuple(found)
 
 
+def refusal_of_all(error: ApiError) -> ApiError:
+    """Why a broker refuses a whole request, in a code that every client repeats with new metadata: Java's
+    producers and kafkajs give up on BROKER_NOT_AVAILABLE."""
+    if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+        return error
+    return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, error.message)
+
+
 def produced(
     index: int, result: core.ProduceResult | ApiError, version: int
 ) -> ProduceResponse.PartitionProduceResponse:

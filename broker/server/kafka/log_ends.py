@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.broker.server.kafka.data_answers import refusal_of_all
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import log_ends as core
@@ -58,7 +59,7 @@ class LogEndHandlers:
                 core.DeleteRecordsRequest(timeout_ms=body.timeout_ms, partitions=known)
             )
             if isinstance(answer, ApiError):
-                missing = answer.code
+                missing = refusal_of_all(answer).code
             else:
                 found = {each.key: each for each in answer.results}
 
@@ -99,7 +100,7 @@ class LogEndHandlers:
         if known:
             answer: Any = await self._requests.begin(core.OffsetForLeaderEpochRequest(partitions=known))
             if isinstance(answer, ApiError):
-                missing = answer.code
+                missing = refusal_of_all(answer).code
             else:
                 found = {each.key: each for each in answer.results}
 

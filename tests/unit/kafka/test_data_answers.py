@@ -238,6 +238,21 @@ async def test_a_busy_broker_answers_what_every_producer_repeats() -> None:
     assert codes(await Site().ask("produce", 9, produce(), busy)) == [19, 19]
 
 
+async def test_a_fenced_broker_answers_what_every_client_repeats() -> None:
+    """Java's producers and kafkajs give up on BROKER_NOT_AVAILABLE."""
+    fenced = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "fenced")
+    moved = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert codes(await Site().ask("produce", 9, produce(), fenced)) == [moved, moved]
+    for version, named in ((4, fetch()), (12, fetch()), (13, fetch("", ORDERS))):
+        response = await Site().ask("fetch", version, named, fenced)
+        parts = [part.error_code for topic in response.responses for part in topic.partitions]
+        assert {response.error_code, *parts} - {ErrorCode.NONE} == {moved}
+    part = ListOffsetsRequest.ListOffsetsPartition(partition_index=1, timestamp=-2)
+    topic = ListOffsetsRequest.ListOffsetsTopic(name="orders", partitions=(part,))
+    response = await Site().ask("list_offsets", 5, ListOffsetsRequest(topics=(topic,)), fenced)
+    assert response.topics[0].partitions[0].error_code == moved
+
+
 async def test_acks_0_has_no_answer_and_an_error_ends_the_connection() -> None:
     results = tuple(core.ProduceResult(key=(ORDERS, index)) for index in range(2))
     stored = core.ProduceResponse(results=results)

@@ -196,9 +196,9 @@ async def test_s2_20_to_s2_23_brokers_without_a_controller(tmp_path: Path) -> No
         follower = 203 - leader
         for each in kafka_ports:
             refused = await produce(each, b"b")
-            refusal(refused, ErrorCode.BROKER_NOT_AVAILABLE, "is fenced: use another broker")
+            refusal(refused, ErrorCode.NOT_LEADER_OR_FOLLOWER, "is fenced: use another broker")
             async with calls_to(each) as calls:
-                refusal(await calls.fetch_one(TOPIC), ErrorCode.BROKER_NOT_AVAILABLE)
+                refusal(await calls.fetch_one(TOPIC), ErrorCode.NOT_LEADER_OR_FOLLOWER)
         # S2.20: the follower's fetches are answered all the same, and its own loop goes on.
         state = FetchRequest.ReplicaState(replica_id=follower, replica_epoch=epochs[follower])
         async with calls_to(kafka_ports[leader - 101]) as calls:

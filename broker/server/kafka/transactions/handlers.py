@@ -109,7 +109,9 @@ class TransactionHandlers:
     async def _fresh_id(self) -> InitializedProducer | ErrorCode:
         answer: Any = await self._requests.begin(core.InitProducerIdRequest())
         if isinstance(answer, ApiError):
-            return answer.code
+            # Clients retry the one, and give up on the other.
+            fenced = answer.code is ErrorCode.BROKER_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if fenced else answer.code
         return InitializedProducer(answer.producer_id, answer.producer_epoch)
 
     # ---- AddPartitionsToTxn, AddOffsetsToTxn, EndTxn

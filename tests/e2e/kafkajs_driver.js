@@ -266,8 +266,13 @@ const commands = {
       await connected(kafka.admin(), async admin => {
         while (!ending) {
           const topic = `${prefix}-topic-${found.topics.length}`
-          await admin.createTopics({ waitForLeaders: false, topics: [{ topic, numPartitions: 1 }] })
-          found.topics.push(topic)
+          try {
+            await admin.createTopics({ waitForLeaders: false, topics: [{ topic, numPartitions: 1 }] })
+            found.topics.push(topic)
+          } catch (error) {
+            // Its administration does not connect again by itself.
+            if (error.name !== "KafkaJSConnectionError" && error.name !== "KafkaJSConnectionClosedError") throw error
+          }
           await sleep(200)
         }
       })

@@ -153,7 +153,7 @@ class DataHandlers:
     def _fetch_by_id(self, body: FetchRequest, version: int, listener: str) -> Later:
         def finish(answer: core.FetchResponse | ApiError) -> FetchResponse:
             if isinstance(answer, ApiError):
-                return FetchResponse(error_code=refusal_of_all(answer).code)
+                return _refused_fetch(body, answer, version)
             topics = [
                 FetchResponse.FetchableTopicResponse(
                     topic_id=topic_id,
@@ -184,10 +184,7 @@ class DataHandlers:
             asked = replace(asked, session_epoch=FINAL_EPOCH, max_wait_ms=0)
         answer: Any = await self._requests.begin(asked)
         if isinstance(answer, ApiError):
-            code = refusal_of_all(answer).code
-            if version >= fetch_messages.ERROR_OF_ALL_SINCE:
-                return FetchResponse(error_code=code)
-            return FetchResponse(responses=_by_name(body, ids, {}, code, version))
+            return _refused_fetch(body, answer, version)
         if body.session_epoch > 0:
             return self._session_by_name(answer, version)
         results = {each.key: each for each in answer.partitions}
@@ -330,6 +327,29 @@ def _produced_topic(
     ]
     return ProduceResponse.TopicProduceResponse(
         name=topic.name, topic_id=topic.topic_id, partition_responses=tuple(parts)
+    )
+
+
+def _refused_fetch(body: FetchRequest, error: ApiError, version: int) -> FetchResponse:
+    """The response to a fetch that is refused as a whole. Java's consumer looks for the new leader of a
+    partition that has an error; if the response has it, it fetches from the same broker again and again. A
+    session names only what changed, so it ends first."""
+    code = refusal_of_all(error).code
+    moved = code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if version >= fetch_messages.ERROR_OF_ALL_SINCE:
+        if not moved:
+            return FetchResponse(error_code=code)
+        if body.session_epoch > 0:
+            return _SESSION_IS_OVER
+    return FetchResponse(
+        responses=tuple(
+            FetchResponse.FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=tuple(not_fetched(part.partition, code) for part in topic.partitions),
+            )
+            for topic in body.topics
+        )
     )
 
 

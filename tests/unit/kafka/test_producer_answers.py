@@ -76,7 +76,7 @@ async def test_the_producers_of_partitions() -> None:
     known = core.ActiveProducer(
         producer_id=7,
         producer_epoch=2,
-        last_sequence=-1,
+        last_sequence=3,
         last_timestamp_ms=55,
         coordinator_epoch=9,
         open_from=40,
@@ -99,7 +99,7 @@ async def test_the_producers_of_partitions() -> None:
     assert orders.partitions[0].error_message == "moved" and not orders.partitions[0].active_producers
     assert nobody.partitions[0].error_message == "there is no such topic"
     (one,) = orders.partitions[1].active_producers
-    assert (one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp) == (7, 2, -1, 55)
+    assert (one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp) == (7, 2, 3, 55)
     assert (one.coordinator_epoch, one.current_txn_start_offset) == (9, 40)
     busy = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "busy")
     _, refused = await ask("describe_producers", 61, message(topics=topics), busy)

@@ -240,6 +240,7 @@ LAYERS: dict[str, Layer] = {
             files=("runtime/**/*.py",),
             without=("runtime/allocator.py", "runtime/node_process.py", "runtime/process.py"),  # processes
             tests=(
+                FIGURES,
                 "tests/unit/runtime",
                 "tests/unit/kafka",
                 "tests/unit/metrics",
@@ -256,6 +257,7 @@ LAYERS: dict[str, Layer] = {
             files=("broker/server/**/*.py", "controller/server/*.py", "combined/*.py"),
             without=("combined/process.py",),
             tests=(
+                FIGURES,
                 "tests/unit/server",
                 "tests/unit/kafka",
                 "tests/unit/combined",

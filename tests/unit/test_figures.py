@@ -23,8 +23,13 @@ FIGURES = Path(__file__).parent / "figures.txt"
 LONGEST = 400
 _NAME = r"[A-Z_][A-Z0-9_]*"
 _ASSIGNED = re.compile(rf"^({_NAME}(?:, {_NAME})*)(?::[^=\n]+)? = ", re.MULTILINE)
-FOLDERS = ("storage", "broker", "metadata/inspect")
-SHELL = ("broker/server", "storage/disk/posix.py", "storage/disk/kernel_sync.py", "storage/disk/private.py")
+FOLDERS = ("storage", "broker", "controller/server", "combined", "runtime", "metadata/inspect")
+SHELL = (
+    "combined/process.py",
+    "storage/disk/posix.py",
+    "storage/disk/kernel_sync.py",
+    "storage/disk/private.py",
+)
 
 
 def constants(path: Path) -> list[str]:

@@ -55,13 +55,19 @@ class Coordinators:
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
         self.asked: list[Any] = []
+        self.names: list[str | int] = []
 
-    async def ask(self, name: str, body: Any, request: Any, client: Client) -> Any:
+    async def ask(self, name: str, body: Any, request: codec.Request, client: Client) -> Any:
+        return self._answer(name, body, request, client)
+
+    async def ask_partition(self, partition: int, body: Any, request: codec.Request, client: Client) -> Any:
+        return self._answer(partition, body, request, client)
+
+    def _answer(self, name: str | int, body: Any, request: codec.Request, client: Client) -> Any:
+        assert request.header.correlation_id == 1 and client is CLIENT
+        self.names.append(name)
         self.asked.append(body)
         return self.answers.pop(0)
-
-    async def ask_partition(self, partition: int, body: Any, request: Any, client: Client) -> Any:
-        return await self.ask("", body, request, client)
 
     def led(self) -> list[int]:
         return [0, 3]

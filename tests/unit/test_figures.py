@@ -63,6 +63,8 @@ def told(value: object) -> str | None:
             pairs = [(told(key), told(each)) for key, each in value.items()]
             plain = all(None not in pair for pair in pairs)
             return f"{{{', '.join(f'{key}: {each}' for key, each in pairs)}}}" if plain else None
+        case msgspec.Struct():
+            return told(msgspec.structs.asdict(value))
     return None
 
 

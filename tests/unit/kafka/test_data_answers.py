@@ -16,7 +16,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
 from metaquorum.metadata.image.types import BrokerRegistration, NodeEndpoint
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.services import Client, EndConnection
+from metaquorum.runtime.kafka.services import Client, EndConnection, Later
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.format import TRANSACTIONAL
 from metaquorum.storage.types import LogPosition
@@ -26,6 +26,7 @@ from metaquorum.wire.messages import (
     ListOffsetsRequest,
     ProduceRequest,
 )
+from tests.unit.broker.manager_world import Cluster
 from tests.unit.server.test_data_requests import ORDERS, Core, image
 
 CLIENT = Client(listener="KAFKA", address="127.0.0.1")
@@ -544,3 +545,57 @@ async def test_a_producers_batches_keep_their_order_while_the_coordinator_is_ask
         site.core.answer(sent, core.ProduceResponse(results=()))
     await asyncio.gather(*tasks)
     assert first is site.core.events[0]
+
+
+ZSTD = encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=0, values=[b"v"], attributes=4)
+PLAIN = encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=0, values=[b"v"])
+
+
+@pytest.mark.parametrize("records", [ZSTD, PLAIN])
+@pytest.mark.parametrize("version", [4, 9, 10, 12, 13, 18])
+async def test_only_clients_that_know_zstd_get_it(version: int, records: bytes) -> None:
+    body = fetch() if version < 13 else fetch("", ORDERS)
+    found = core.FetchedPartition(key=(ORDERS, 1), high_watermark=9, records=records)
+    response = await Site().ask("fetch", version, body, core.FetchResponse(session_id=0, partitions=(found,)))
+    (part,) = response.responses[0].partitions
+    refused = version < 10 and records is ZSTD
+    assert (part.error_code, part.high_watermark) == ((76, -1) if refused else (0, 9))
+    assert part.records == (b"" if refused else records)
+
+
+@pytest.mark.parametrize("records", [ZSTD, PLAIN])
+@pytest.mark.parametrize("version", [3, 6, 7, 12])
+async def test_only_clients_that_know_zstd_may_send_it(version: int, records: bytes) -> None:
+    part = ProduceRequest.PartitionProduceData(index=0, records=records)
+    body = produce(topic_data=(ProduceRequest.TopicProduceData(name="orders", partition_data=(part,)),))
+    if version < 7 and records is ZSTD:
+        site = Site()
+        response = await site.ask("produce", version, body)
+        (answer,) = response.responses[0].partition_responses
+        assert answer.error_code == 76 and site.core.events == []
+        if version >= 8:
+            assert "use another compression.type" in (answer.error_message or "")
+        return
+    stored = core.ProduceResponse(results=(core.ProduceResult(key=(ORDERS, 0), base_offset=3),))
+    assert codes(await Site().ask("produce", version, body, stored)) == [0]
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "orders"])
+@pytest.mark.parametrize("client_id", ["app", "", None, "__admin_client"])
+async def test_only_the_administration_tool_writes_to_internal_topics(
+    name: str, client_id: str | None
+) -> None:
+    cluster = Cluster()
+    cluster.topic(name)
+    known = cluster.image()
+    served = Core()
+    handlers = DataHandlers(served.requests, lambda: known, transactional(served))
+    header = codec.RequestHeader(0, 9, 1, client_id)
+    frame = b"".join(codec.encode_request(header, produce(name)))
+    found = handlers.produce(codec.decode_request(frame), CLIENT)
+    if name == "orders" or client_id == "__admin_client":
+        assert isinstance(found, Later) and len(served.events) == 1
+        return
+    assert codes(found) == [17, 17] and served.events == []
+    (part, _) = found.responses[0].partition_responses
+    assert part.error_message == f"only brokers write to {name}: use another topic"

@@ -23,7 +23,7 @@ from metaquorum.runtime.api.errors import NO_HINTS
 from metaquorum.runtime.client.forwarding import NO_BROKER
 from metaquorum.runtime.requests import CALLER
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME
+from metaquorum.wire.apis import API_BY_NAME, request_type
 from metaquorum.wire.messages import (
     CreateDelegationTokenRequest,
     CreatePartitionsRequest,
@@ -176,3 +176,27 @@ def test_what_is_kept_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         mutations.take(client(f"u{number}"), 5, 0)
     assert len(mutations) == 3
     assert [mutations.allowance(client(f"u{n}"), 0).tokens for n in (6, 7, 8, 9)] == [1, -4, -4, -4]
+
+
+@pytest.mark.parametrize(
+    ("frame", "broker_id", "code", "text"),
+    [
+        (b"", 1, ErrorCode.INVALID_REQUEST, "the frame cannot be read"),
+        (b"\x00\x13\x00\x07\x00\x00", 1, ErrorCode.INVALID_REQUEST, "the frame cannot be read"),
+        (("Heartbeat", 0), 1, ErrorCode.UNSUPPORTED_VERSION, "API 12 version 0 is not forwarded"),
+        (("Heartbeat", 0), NO_BROKER, ErrorCode.UNSUPPORTED_VERSION, "API 12 version 0 is not answered here"),
+        (("ApiVersions", 3), 1, ErrorCode.UNSUPPORTED_VERSION, "API 18 version 3 is not forwarded"),
+    ],
+)
+async def test_a_frame_that_is_not_for_the_controller_is_refused(
+    frame: Any, broker_id: int, code: ErrorCode, text: str
+) -> None:
+    if isinstance(frame, tuple):
+        name, version = frame
+        key = API_BY_NAME[name].key
+        body = request_type(key).cls()
+        frame = b"".join(codec.encode_request(codec.RequestHeader(key, version, 1, "cli"), body))
+    requests = Requests()
+    answer = await service_of(requests).Forward(pb.ForwardRequest(frame=frame, broker_id=broker_id), None)
+    assert ErrorCode(answer.error.code) is code and text in answer.error.message
+    assert not answer.frame and requests.asked == []

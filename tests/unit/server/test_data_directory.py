@@ -540,3 +540,52 @@ def test_high_watermarks_are_written_before_the_end() -> None:
         assert done == [CHECKPOINT]
 
     run(test)
+
+
+def written(end_offset: int, *, index: int = 0, incarnation: int = 1) -> LogAppended:
+    key = (KEY[0], index)
+    return LogAppended(
+        directory_id=DIRECTORY, key=key, incarnation=incarnation, end_offset=end_offset, size_bytes=0
+    )
+
+
+def durable(*ends: tuple[int, int, int]) -> LogsSynced:
+    """Each: partition, incarnation, and end."""
+    found = tuple(((KEY[0], index), incarnation, end, 0) for index, incarnation, end in ends)
+    return LogsSynced(directory_id=DIRECTORY, ends=found)
+
+
+@pytest.mark.parametrize(
+    ("synced", "left"),
+    [
+        (durable(), [written(5), written(7), written(3, index=1)]),
+        (durable((0, 1, 5)), [written(7), written(3, index=1)]),
+        (durable((0, 1, 6), (1, 1, 3)), [written(7)]),
+        (durable((0, 1, 7), (1, 1, 2)), [written(3, index=1)]),
+        (durable((0, 2, 9)), [written(5), written(7), written(3, index=1)]),
+        (durable((0, 1, 9), (1, 1, 9)), []),
+    ],
+)
+def test_an_append_that_a_sync_covers_is_not_reported_beside_it(
+    synced: LogsSynced, left: list[LogAppended]
+) -> None:
+    """And nothing but appends is left out."""
+    measured = DirectoryFailed(directory_id=DIRECTORY, reason="x")
+    events: list[DataEvent] = [written(5), measured, written(7), written(3, index=1)]
+    found = directory._not_told_by(synced, events)
+    assert [each for each in found if each is not measured] == left
+    assert found.count(measured) == 1
+
+
+def test_only_the_last_append_of_a_log_is_reported_in_its_place() -> None:
+    other, again = DirectoryFailed(directory_id=DIRECTORY, reason="x"), written(2, incarnation=2)
+    events: list[DataEvent] = [written(5), written(3, index=1), other, again, written(7), other]
+    assert directory._newest(events) == [written(3, index=1), other, again, written(7), other]
+
+
+def test_threads_are_named_after_their_directory() -> None:
+    async def names(bench: Bench) -> None:
+        running = {each.name for each in threading.enumerate() if each.daemon}
+        assert {f"{kind} {bench.threads.path}" for kind in ("io", "sync", "read")} <= running
+
+    run(names)

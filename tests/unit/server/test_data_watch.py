@@ -6,12 +6,19 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from metaquorum.broker.server.data.disk_faults import VARIABLE, configured_faults, read_faults
 from metaquorum.broker.server.data.watch import DirectoryProbe, HangClock, probe
-from metaquorum.broker.server.data.watched_disk import DiskWatch, WatchedDisk
+from metaquorum.broker.server.data.watched_disk import (
+    DiskWatch,
+    RunningCall,
+    WatchedDisk,
+    WatchedFile,
+    WatchedFileSystem,
+)
 from metaquorum.runtime.errors import StartError
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
@@ -76,6 +83,78 @@ def test_calls_within_calls_and_calls_that_fail_leave_nothing_behind(tmp_path: P
         disk.open_read(join(str(tmp_path), "absent"))
     assert watch.longest() is None
     assert seen == ["open", "write", "open", "sync", "open"]
+
+
+class Inner:
+    """In the place of a disk, a file or a file system: notes each call, and which one the watch sees."""
+
+    path = "/d/file"
+
+    def __init__(self) -> None:
+        self.watch = DiskWatch(lambda operation, seconds: self.observed.append(operation))
+        self.observed: list[str] = []
+        self.calls: list[tuple[str, tuple[Any, ...], tuple[str, str] | None]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> str:
+            running: RunningCall | None = self.watch.longest()
+            seen = None if running is None else (running.operation, running.path)
+            self.calls.append((name, arguments, seen))
+            return f"of {name}"
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "arguments", "seen"),
+    [
+        *(
+            ("disk", name, ("/d/a",), ("open", "/d/a"))
+            for name in ("open_read", "open_append", "file_system")
+        ),
+        *(("disk", name, ("/d/a",), ("stat", "/d/a")) for name in ("exists", "is_directory", "file_size")),
+        ("disk", "list_directory", ("/d/a",), ("list", "/d/a")),
+        ("disk", "make_directory", ("/d/a",), ("mkdir", "/d/a")),
+        ("disk", "rename", ("/d/a", "/d/b"), ("rename", "/d/a")),
+        *(("disk", name, ("/d/a",), ("remove", "/d/a")) for name in ("remove", "remove_directory")),
+        ("disk", "sync_directory", ("/d/a",), ("sync", "/d/a")),
+        ("disk", "lock", ("/d",), ("lock", "/d")),
+        *(("disk", name, ("/d",), ("statvfs", "/d")) for name in ("free_bytes", "total_bytes")),
+        ("disk", "mutex", (), None),
+        ("file", "size", (), None),
+        ("file", "read_at", (3, 4), ("read", "/d/file")),
+        ("file", "append", (b"x",), ("write", "/d/file")),
+        ("file", "truncate", (5,), ("truncate", "/d/file")),
+        ("file", "sync", (), ("sync", "/d/file")),
+        ("file", "close", (), ("close", "/d/file")),
+        ("file system", "sync", (["f"], ["g"]), ("sync", "/d")),
+        ("file system", "close", (), None),
+    ],
+)
+def test_each_call_goes_to_the_disk_and_is_seen_while_it_runs(
+    kind: str, name: str, arguments: tuple[Any, ...], seen: tuple[str, str] | None
+) -> None:
+    inner: Any = Inner()
+    watched: Any = {
+        "disk": WatchedDisk(inner, inner.watch),
+        "file": WatchedFile(inner, inner.watch),
+        "file system": WatchedFileSystem(inner, "/d", inner.watch),
+    }[kind]
+    found = getattr(watched, name)(*arguments)
+    assert inner.calls == [(name, arguments, seen)]
+    assert inner.observed == ([] if seen is None else [seen[0]])
+    assert inner.watch.longest() is None
+    returns_nothing = kind != "disk" and name not in ("size", "read_at")
+    changes = ("make_directory", "rename", "remove", "remove_directory", "sync_directory")
+    if isinstance(found, WatchedFile):
+        assert found._file == f"of {name}"  # type: ignore[comparison-overlap]
+    elif not isinstance(found, WatchedFileSystem):
+        assert found == (None if returns_nothing or name in changes else f"of {name}")
+
+
+def test_what_runs_on_no_thread_is_not_watched() -> None:
+    inner: Any = Inner()
+    assert WatchedDisk(inner, inner.watch).background_sync("/d") is None and inner.calls == []
 
 
 def test_the_probe_finds_a_directory_that_was_taken_away(tmp_path: Path) -> None:

@@ -66,3 +66,29 @@ def test_a_new_epoch_is_told_in_the_middle_of_a_search(caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO):
         standing.moved("follower", 5, 3, active=False)
     assert [record.getMessage() for record in caplog.records] == ["epoch 5: follower, node 3 leads"]
+
+
+def test_the_answer_of_another_epochs_leader_is_not_enough() -> None:
+    for epoch, enough in ((3, False), (4, True), (5, False)):
+        standing = Standing(lambda: (2, 3))
+        assert not standing.takes_part(high_watermark=0), "its role is not known yet"
+        standing.moved("follower", 4, 2, active=False)
+        standing.fetched(epoch)
+        assert standing.fetched_in_epoch == epoch
+        assert standing.takes_part(high_watermark=0) is enough
+
+
+def test_one_line_has_the_facts_as_fields(caplog: pytest.LogCaptureFixture) -> None:
+    standing = Standing(lambda: (2, 3))
+    with caplog.at_level(logging.INFO):
+        standing.moved("leader", 4, 1, active=True)
+        standing.moved("unattached", 5, None, active=False)
+    names = ("epoch", "leader_id", "quorum_role", "active", "source")
+    assert [tuple(getattr(each, name) for name in names) for each in caplog.records] == [
+        (4, 1, "leader", True, "live"),
+        (5, -1, "unattached", False, "live"),
+    ]
+    assert caplog.messages == [
+        "epoch 4: leader (active), node 1 leads",
+        "epoch 5: unattached, no leader is known",
+    ]

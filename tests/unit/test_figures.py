@@ -18,6 +18,9 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from metaquorum.runtime.config.key import Key
+from metaquorum.runtime.config.keys import KEYS
+
 ROOT = Path(__file__).parent.parent.parent
 FIGURES = Path(__file__).parent / "figures.txt"
 LONGEST = 400
@@ -97,7 +100,18 @@ def every_figure(folders: tuple[str, ...] = FOLDERS) -> str:
         every = [*[(name, getattr(module, name)) for name in constants(path)], *defaults(module)]
         found = [(name, told(value)) for name, value in every]
         lines += [f"{place} {name} = {text}" for name, text in found if text and len(text) <= LONGEST]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *keys()]) + "\n"
+
+
+def keys() -> list[str]:
+    """What a configuration file may say, but for what is so of most keys; the meanings are on a page."""
+    usual = msgspec.structs.asdict(Key("", "int", None, ""))
+    found = []
+    for key in KEYS.values():
+        fields = msgspec.structs.asdict(key)
+        unusual = [name for name in fields if fields[name] != usual[name] and name not in ("name", "text")]
+        found.append(", ".join([key.name, *(f"{name}={told(fields[name])}" for name in unusual)]))
+    return found
 
 
 def test_every_figure_is_what_was_recorded(request: pytest.FixtureRequest) -> None:

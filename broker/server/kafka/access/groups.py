@@ -75,7 +75,7 @@ class FetchedOffsets(AccessStep):
             topics = tuple(
                 refused_item("OffsetFetch", "topics", each, code, NO_OFFSET) for each in body.topics or ()
             )
-            return StepResult(body, answer=OffsetFetchResponse(error_code=code, topics=topics))
+            return StepResult(body, topics, OffsetFetchResponse(error_code=code))
         if body.topics is None:
             return StepResult(body)
         kept, refused = self._split(asked, body.topics, OffsetFetchResponse.OffsetFetchResponseTopic)

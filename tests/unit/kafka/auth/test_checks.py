@@ -465,3 +465,146 @@ def test_a_group_is_shown_to_who_may_describe_the_topics_of_its_members(target: 
     shown, hidden = found.groups
     assert shown == answer.groups[0]
     assert (hidden.group_id, hidden.error_code, hidden.members) == ("h", 29, ())
+
+
+# ---- OffsetFetch: groups, and topics in them
+
+MINE = ((GROUP, "g", Operation.DESCRIBE), (TOPIC, "mine", Operation.DESCRIBE))
+
+
+def offset_topics(kind: Any, part: Any, *names: str) -> tuple[Any, ...]:
+    """Stored offsets, one of each topic."""
+    return tuple(kind(name=name, partitions=(part(partition_index=1, committed_offset=7),)) for name in names)
+
+
+@pytest.mark.parametrize("named", [("other", "mine"), ("mine",), ("other",), None])
+@pytest.mark.parametrize("right", [True, False])
+def test_offsets_of_one_group_are_fetched_by_what_may_be_seen(named: Any, right: bool) -> None:
+    from metaquorum.wire.messages import OffsetFetchRequest, OffsetFetchResponse
+
+    topic = OffsetFetchRequest.OffsetFetchRequestTopic
+    asked = None if named is None else tuple(topic(name=name, partition_indexes=(1,)) for name in named)
+    kind = OffsetFetchResponse.OffsetFetchResponseTopic
+    part = OffsetFetchResponse.OffsetFetchResponsePartition
+
+    def stored(body: Any) -> OffsetFetchResponse:
+        names = ("mine", "other") if body.topics is None else [each.name for each in body.topics]
+        return OffsetFetchResponse(topics=offset_topics(kind, part, *names))
+
+    answer, seen = run(
+        "OffsetFetch",
+        7,
+        OffsetFetchRequest(group_id="g", topics=asked),
+        rights_of(*(MINE if right else MINE[1:])),
+        stored,
+    )
+    found = {
+        each.name: [(one.partition_index, one.error_code, one.committed_offset) for one in each.partitions]
+        for each in answer.topics
+    }
+    if not right:
+        assert answer.error_code == 30 and not seen
+        assert found == {name: [(1, 30, -1)] for name in named or ()}
+        return
+    assert answer.error_code == 0
+    refused = {name: [(1, 29, -1)] for name in named or () if name == "other"}
+    visible = {} if named == ("other",) else {"mine": [(1, 0, 7)]}
+    assert found == {**visible, **refused}
+    (body,) = seen
+    assert body.group_id == "g"
+    names = None if body.topics is None else [each.name for each in body.topics]
+    assert names == (None if named is None else [name for name in named if name == "mine"])
+
+
+@pytest.mark.parametrize("named", [("other", "mine"), ("mine",), None])
+def test_offsets_of_several_groups_are_fetched_by_what_may_be_seen(named: Any) -> None:
+    from metaquorum.wire.messages import OffsetFetchRequest, OffsetFetchResponse
+
+    request, response = OffsetFetchRequest, OffsetFetchResponse
+    topic = request.OffsetFetchRequestTopics
+    asked = None if named is None else tuple(topic(name=name, partition_indexes=(1,)) for name in named)
+    groups = tuple(request.OffsetFetchRequestGroup(group_id=name, topics=asked) for name in ("h", "g"))
+
+    def stored(body: Any) -> OffsetFetchResponse:
+        kind, part = response.OffsetFetchResponseTopics, response.OffsetFetchResponsePartitions
+        return OffsetFetchResponse(
+            groups=tuple(
+                response.OffsetFetchResponseGroup(
+                    group_id=group.group_id,
+                    topics=offset_topics(
+                        kind,
+                        part,
+                        *(
+                            ("mine", "other")
+                            if group.topics is None
+                            else [each.name for each in group.topics]
+                        ),
+                    ),
+                )
+                for group in body.groups
+            )
+        )
+
+    answer, (body,) = run("OffsetFetch", 9, OffsetFetchRequest(groups=groups), rights_of(*MINE), stored)
+    assert [each.group_id for each in body.groups] == ["g"]
+    found = {each.group_id: each for each in answer.groups}
+    assert sorted(found) == ["g", "h"] and len(answer.groups) == 2
+    assert (found["h"].error_code, found["h"].topics) == (30, ())
+    parts = {
+        each.name: [(one.partition_index, one.error_code, one.committed_offset) for one in each.partitions]
+        for each in found["g"].topics
+    }
+    refused = {"other": [(1, 29, -1)]} if named and "other" in named else {}
+    assert (found["g"].error_code, parts) == (0, {"mine": [(1, 0, 7)], **refused})
+
+
+# ---- groups whose topics are hidden, and followers of the newer kind
+
+
+@pytest.mark.parametrize(("names", "code"), [(("mine",), 0), (("mine", "other"), 29), ((), 0), (None, 0)])
+def test_a_subscription_to_a_hidden_topic_is_refused(names: Any, code: int) -> None:
+    from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+    rights = rights_of((GROUP, "g", Operation.READ), MINE[1])
+    body = ConsumerGroupHeartbeatRequest(group_id="g", subscribed_topic_names=names)
+    answer, seen = run("ConsumerGroupHeartbeat", 0, body, rights, ConsumerGroupHeartbeatResponse())
+    assert answer.error_code == code and len(seen) == (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("held", "target", "shown"), [("mine", "mine", True), ("other", "mine", False), ("mine", "other", False)]
+)
+def test_a_group_with_a_hidden_topic_is_not_shown(held: str, target: str, shown: bool) -> None:
+    from metaquorum.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+
+    kind = ConsumerGroupDescribeResponse
+
+    def assigned(name: str) -> Any:
+        return kind.Assignment(topic_partitions=(kind.TopicPartitions(topic_name=name, partitions=(0,)),))
+
+    member = kind.Member(assignment=assigned(held), target_assignment=assigned(target))
+    group = kind.DescribedGroup(group_id="g", group_state="Stable", members=(member,))
+    body = ConsumerGroupDescribeRequest(group_ids=("g",))
+    answer, _ = run("ConsumerGroupDescribe", 1, body, rights_of(*MINE), kind(groups=(group,)))
+    (found,) = answer.groups
+    assert (found == group) is shown
+    if not shown:
+        assert (found.group_id, found.error_code, found.members) == ("g", 29, ())
+        assert "may not be described" in (found.error_message or "")
+
+
+@pytest.mark.parametrize("version", [14, 15])
+def test_a_follower_is_one_wherever_it_says_so(version: int) -> None:
+    from metaquorum.wire.messages import FetchRequest, FetchResponse
+
+    state = FetchRequest.ReplicaState(replica_id=0, replica_epoch=3)
+    follower: dict[str, Any] = {"replica_state": state} if version >= 15 else {"replica_id": 0}
+    body = FetchRequest(session_id=5, session_epoch=2, **follower)
+    topic = FetchResponse.FetchableTopicResponse(
+        topic="t", partitions=(FetchResponse.PartitionData(records=b"x"),)
+    )
+    answer = FetchResponse(responses=(topic,))
+    acl = (CLUSTER, "kafka-cluster", Operation.CLUSTER_ACTION)
+    for rights, code in ((rights_of(acl), 0), (rights_of((TOPIC, "t", Operation.READ)), 31)):
+        found, _ = run("Fetch", version, body, rights, answer)
+        assert found.responses[0].partitions[0].error_code == code

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster, answer_metadata
+from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
 from metaquorum.metadata.image import LOST, MetadataImage
 from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.records.types import (
@@ -22,6 +23,7 @@ from metaquorum.runtime.kafka.forwarded.describe import list_config_resources
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
     DescribeClusterRequest,
+    DescribeTopicPartitionsRequest,
     ListConfigResourcesRequest,
     MetadataRequest,
     MetadataResponse,
@@ -201,3 +203,83 @@ def test_resources_with_configurations_are_listed_by_type() -> None:
     for version, kind in ((0, 2), (1, 3)):
         asked = ListConfigResourcesRequest(resource_types=(kind,))
         assert list_config_resources(asked, version, VIEW.image).error_code == 35
+
+
+# ---- DescribeTopicPartitions
+
+
+def pages(limit: int, *names: str, begin: tuple[str, int] | None = None) -> list[Any]:
+    """The topics of every answer, from the first to the last."""
+    kinds = DescribeTopicPartitionsRequest
+    found: list[Any] = []
+    while True:
+        cursor = None if begin is None else kinds.Cursor(topic_name=begin[0], partition_index=begin[1])
+        asked = tuple(kinds.TopicRequest(name=name) for name in names)
+        request = kinds(topics=asked, response_partition_limit=limit, cursor=cursor)
+        answer = answer_describe_topic_partitions(request, VIEW)
+        codec.encode_response(75, 0, 1, answer)
+        found.append(answer.topics)
+        if answer.next_cursor is None:
+            return found
+        begin = answer.next_cursor.topic_name, answer.next_cursor.partition_index
+        assert len(found) < 20
+
+
+def indexes(page: Any) -> list[tuple[str, int, list[int]]]:
+    return [(each.name, each.error_code, [one.partition_index for one in each.partitions]) for each in page]
+
+
+EVERY = [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"),
+    [
+        *(
+            (limit, [[("__consumer_offsets", 0, []), ("orders", 0, EVERY)]])
+            for limit in (5, 6, 2_000, 2**31 - 1)
+        ),
+        (4, [[("__consumer_offsets", 0, []), ("orders", 0, [0, 1, 2, 3])], [("orders", 0, [4])]]),
+        (3, [[("__consumer_offsets", 0, []), ("orders", 0, [0, 1, 2])], [("orders", 0, [3, 4])]]),
+        *(
+            (
+                limit,
+                [
+                    [("__consumer_offsets", 0, []), ("orders", 0, [0])],
+                    *([("orders", 0, [at])] for at in EVERY[1:]),
+                ],
+            )
+            for limit in (1, 0, -5)
+        ),
+    ],
+)
+def test_partitions_are_described_page_by_page(limit: int, found: Any) -> None:
+    assert [indexes(page) for page in pages(limit)] == found
+
+
+def test_a_page_begins_at_its_cursor() -> None:
+    rest = [[("orders", 0, [3, 4])]]
+    assert [indexes(page) for page in pages(9, begin=("orders", 3))] == rest
+    assert [indexes(page) for page in pages(9, "orders", "__consumer_offsets", begin=("orders", 3))] == rest
+    assert [indexes(page) for page in pages(9, begin=("o", 3))] == [[("orders", 0, EVERY)]]
+    assert pages(9, begin=("p", 0)) == [()]
+    assert [indexes(page) for page in pages(9, "b", "orders", begin=("b", -1))] == [
+        [("b", 42, []), ("orders", 42, [])]
+    ]
+    full = [indexes(page) for page in pages(5, "orders", "zero")]
+    assert full == [[("orders", 0, EVERY)], [("zero", 3, [])]], "the next topic does not fit"
+
+
+def test_every_value_of_a_described_partition() -> None:
+    """Without a leader that this listener reaches there is none."""
+    ((found, strange, wrong),) = pages(9, "strange", "orders", "a/b", "orders")
+    found, strange, wrong = sorted((found, strange, wrong), key=lambda each: each.error_code)
+    assert (strange.name, strange.error_code, wrong.name, wrong.error_code) == ("strange", 3, "a/b", 17)
+    assert (found.name, found.topic_id, found.is_internal) == ("orders", T1, False)
+    assert found.topic_authorized_operations == 3576
+    shown = [(each.error_code, each.leader_id, each.leader_epoch) for each in found.partitions]
+    assert shown == [(0, 1, 4), (72, -1, 4), (5, -1, 4), (0, 1, 4), (0, 1, 4)]
+    assert {(each.replica_nodes, each.isr_nodes) for each in found.partitions} == {((1, 2, 3), (1, 2))}
+    assert [each.offline_replicas for each in found.partitions] == [(2, 3)] * 3 + [(1, 2, 3)] * 2
+    ((internal, _),) = pages(9)
+    assert (internal.name, internal.is_internal) == ("__consumer_offsets", True)

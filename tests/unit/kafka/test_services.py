@@ -18,6 +18,8 @@ from metaquorum.broker.server.published import Published
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
+from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest
+from metaquorum.metadata.requests.log_ends import DeleteRecordsRequest, OffsetForLeaderEpochRequest
 from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.runtime.client.admin import ClientError
 from metaquorum.runtime.config.load import load_config
@@ -119,10 +121,10 @@ CORE: dict[str, tuple[type, str]] = {
     "Produce": (core.ProduceRequest, ""),
     "Fetch": (core.FetchRequest, ""),
     "ListOffsets": (core.ListOffsetsRequest, ""),
-    "OffsetForLeaderEpoch": (core.OffsetForLeaderEpochRequest, ""),
-    "DeleteRecords": (core.DeleteRecordsRequest, ""),
+    "OffsetForLeaderEpoch": (OffsetForLeaderEpochRequest, ""),
+    "DeleteRecords": (DeleteRecordsRequest, ""),
     "DescribeLogDirs": (core.DescribeLogDirsRequest, ""),
-    "AlterReplicaLogDirs": (core.AlterReplicaLogDirsRequest, ""),
+    "AlterReplicaLogDirs": (AlterReplicaLogDirsRequest, ""),
     "WriteTxnMarkers": (core.ProduceRequest, ""),
     "DescribeProducers": (core.DescribeProducersRequest, ""),
     **dict.fromkeys(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.broker.server.data import open as module
 from metaquorum.broker.server.data.disk_faults import VARIABLE, configured_faults
 from metaquorum.broker.server.data.open import look_at_directories, open_directories
 from metaquorum.runtime.config.load import load_config
@@ -189,3 +193,63 @@ async def test_a_directory_of_a_running_process_is_refused(site: Site) -> None:
     with pytest.raises(StartError, match="in use by another running process"):
         await opened(config_of(site, "d1", "d2"))
     lock.release()
+
+
+async def test_a_disk_that_hangs_when_it_is_opened_keeps_its_id(site: Site, tmp_path: Path) -> None:
+    """Its owner was read before: the controller learns which directory is offline."""
+    control = tmp_path / "faults.json"
+    hung = {"directory": str(site.root / "d1"), "fault": "hang", "operations": ["lock"]}
+    control.write_text(json.dumps([hung]))
+    config = config_of(site, "d1", "d2", **{"log.dir.hang.timeout.ms": "200"})
+    own = check_metadata_directory(config)
+    faults = configured_faults({VARIABLE: str(control)})
+    places = await look_at_directories(config, own, faults=faults, observe=None)
+    bad, good = await open_directories(config, own, places)
+    control.unlink()
+    assert places[0].identity is not None
+    assert bad.store is None and bad.found.directory_id == places[0].identity.directory_id
+    assert bad.found.path == str(site.root / "d1")
+    assert bad.found.problem is not None and "lock of" in bad.found.problem
+    assert good.store is not None
+    data = module.OpenData(directories=[bad, good], faults=faults)
+    assert data.found == [bad.found, good.found]
+    assert data.good_ids == (good.store.directory_id,) and data.good_paths == [str(site.root / "d2")]
+    good.store.close(clean=True)
+
+
+async def test_what_a_directory_is_opened_with(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    opening = DirectoryStore.open
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        given.append((arguments, options))
+        return opening(*arguments, **options)
+
+    monkeypatch.setattr(DirectoryStore, "open", noted)
+    more = {
+        "log.cleaner.threads": "3",
+        "log.cleaner.dedupe.buffer.size": "10000000",
+        "producer.id.expiration.ms": "7000",
+    }
+    assert await opened(config_of(site, "broker", "d2", **more)) == [None, None]
+    by_path = {arguments[1]: (arguments, options) for arguments, options in given}
+    for name in ("broker", "d2"):
+        (_, path, expected, _), options = by_path[str(site.root / name)]
+        assert (expected.cluster_id, expected.node_id) == (CLUSTER_ID, 101)
+        assert options["options"].producer_id_expiration_ms == 7_000
+        assert options["options"].cleaner_key_bytes == 3_000_000, "each thread has its share"
+        assert options["locked"] is (name == "broker"), "by the metadata log"
+        assert path == str(site.root / name)
+
+
+def test_a_directory_that_takes_long_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    progress = module._Progress("/d")
+    with caplog.at_level(logging.INFO):
+        for done, at_s in ((1, 101.9), (2, 102.0), (3, 103.9), (4, 104.0), (5, 104.1)):
+            now[0] = at_s
+            progress(done, 9)
+    assert caplog.messages == [f"opening /d: {done} of 9 replicas" for done in (2, 4)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,21 @@ from msgspec.structs import replace
 from metaquorum.controller.server import voter_changes as module
 from metaquorum.controller.server.voter_changes import PROBE_TIMEOUT_MS, VoterChanges
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
-from metaquorum.metadata.requests.voters import AddRaftVoterRequest
+from metaquorum.metadata.requests.common import Done, ReadImageRequest, ReadImageResponse
+from metaquorum.metadata.requests.settings import (
+    FeatureUpdate,
+    LevelChange,
+    SettingResult,
+    SettingsResponse,
+    UpdateFeaturesRequest,
+)
+from metaquorum.metadata.requests.voters import (
+    AddRaftVoterRequest,
+    RemoveRaftVoterRequest,
+    UpgradeKRaftVersionRequest,
+)
 from metaquorum.runtime.api.node import NodeReport
 from metaquorum.runtime.client.nodes import NodeAnswer
 from metaquorum.runtime.driver.statistics import LoopStatistics
@@ -111,3 +125,128 @@ def test_a_request_of_another_cluster_is_refused_before_anybody_is_asked(
 ) -> None:
     found = changes()._why_not_here(replace(REQUEST, cluster_id=cluster_id))
     assert found is not None and found.code is code  # voters are configured here
+
+
+# ---- what reaches Raft, and what comes back
+
+
+class Inbox:
+    """In the place of the node's: answers in turn."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.asked: list[Any] = []
+        self._answers = list(answers)
+
+    async def ask(self, request: Any, mutator: object = None) -> Any:
+        self.asked.append(request)
+        return self._answers.pop(0)
+
+
+IMAGE = ReadImageResponse(image=MetadataImage(), offset=0, leader_id=1, epoch=1)
+BUSY = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "busy")
+
+
+def over(inbox: Inbox, **raft: Any) -> VoterChanges:
+    """`raft`: what is unusual about the core of this leader."""
+    usual = {"node_id": 1, "leader_id": 1, "is_leader": True, "kraft_version": 1, "voters": (1,)}
+    core: Any = SimpleNamespace(**{**usual, **raft})
+    return VoterChanges(inbox, core, STATUS.cluster_id, None)  # type: ignore[arg-type]
+
+
+async def test_a_new_voter_is_added_with_the_versions_that_it_reports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = Nodes(monkeypatch, SAME, SAME)
+    supported = replace(VOTER, kraft_version_feature=KRaftVersionFeature(0, 1))
+    for answer in (Done(), BUSY):
+        inbox = Inbox(answer)
+        assert await over(inbox).change(REQUEST) == answer
+        assert inbox.asked == [replace(REQUEST, voter=supported)]
+    asked = replace(REQUEST, validate_only=True)
+    assert await over(Inbox()).change(asked) == Done()
+    found = await over(Inbox(), kraft_version=2).change(asked)
+    assert isinstance(found, ApiError) and found.code is ErrorCode.INVALID_REQUEST
+    assert "supports kraft.version 0 to 1 and this quorum is at 2" in found.message
+    assert len(nodes.asked) == 4
+
+
+async def test_a_refused_addition_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = Nodes(monkeypatch, "down", "down")
+    inbox = Inbox()
+    other = await over(inbox).change(replace(REQUEST, cluster_id="other"))
+    assert isinstance(other, ApiError) and other.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert nodes.asked == []
+    down = await over(inbox).change(REQUEST)
+    assert isinstance(down, ApiError) and down.code is ErrorCode.REQUEST_TIMED_OUT
+    assert inbox.asked == []
+
+
+async def test_a_removal_is_for_raft_to_judge() -> None:
+    request = RemoveRaftVoterRequest(voter_id=3, voter_directory_id=bytes(16))
+    for answer in (Done(), BUSY):
+        inbox = Inbox(answer)
+        assert await over(inbox).change(request) == answer
+        assert inbox.asked == [request]
+
+
+def of_kraft_version(level: int, *, validate_only: bool = False) -> UpdateFeaturesRequest:
+    update = FeatureUpdate(name="kraft.version", level=level, change=LevelChange.UPGRADE)
+    return UpdateFeaturesRequest(updates=(update,), validate_only=validate_only)
+
+
+async def test_an_upgrade_reads_the_image_first() -> None:
+    inbox = Inbox(BUSY)
+    assert await over(inbox).upgrade(of_kraft_version(1)) is BUSY
+    assert inbox.asked == [ReadImageRequest(linearizable=False)]
+
+
+WRONG = ApiError(ErrorCode.INVALID_UPDATE_VERSION, "not so")
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (Done(), SettingResult(subject="kraft.version")),
+        (BUSY, BUSY),
+        (
+            WRONG,
+            SettingResult(
+                subject="kraft.version",
+                error=ErrorCode.INVALID_UPDATE_VERSION,
+                message="kraft.version cannot become 1: not so",
+            ),
+        ),
+    ],
+)
+async def test_the_level_that_a_quorum_has_is_asked_for_even_to_validate(
+    answer: Any, found: Any, validate_only: bool
+) -> None:
+    """Only Raft knows whether a change is under way; nothing is written for the same level."""
+    inbox = Inbox(IMAGE, answer)
+    response = await over(inbox).upgrade(of_kraft_version(1, validate_only=validate_only))
+    assert inbox.asked[1:] == [UpgradeKRaftVersionRequest(kraft_version=1, voters=())]
+    expected = found if isinstance(found, ApiError) else SettingsResponse(results=(found,))
+    assert response == expected
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+async def test_an_upgrade_that_is_only_validated_is_not_asked_for(
+    validate_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = UpgradeKRaftVersionRequest(kraft_version=2, voters=(VOTER,))
+    monkeypatch.setattr(module, "upgrade_request", lambda level, image, raft: wanted)
+    inbox = Inbox(IMAGE, Done())
+    response = await over(inbox).upgrade(of_kraft_version(2, validate_only=validate_only))
+    assert response == SettingsResponse(results=(SettingResult(subject="kraft.version"),))
+    assert inbox.asked[1:] == ([] if validate_only else [wanted])
+
+
+async def test_an_upgrade_that_cannot_be_says_why() -> None:
+    response = await over(Inbox(IMAGE)).upgrade(of_kraft_version(2))
+    assert not isinstance(response, ApiError)
+    (found,) = response.results
+    assert found.error is ErrorCode.INVALID_UPDATE_VERSION
+    assert (found.message or "").startswith("kraft.version cannot become 2: ")
+    elsewhere = await over(Inbox(IMAGE), is_leader=False, leader_id=2).upgrade(of_kraft_version(2))
+    assert isinstance(elsewhere, ApiError) and elsewhere.code is ErrorCode.NOT_CONTROLLER

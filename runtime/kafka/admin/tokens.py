@@ -41,7 +41,7 @@ async def create_token(
     """Creates a token; returns it with its secret. `owner` None: the principal that logged in. Raises
     ApiError."""
     Renewer = CreateDelegationTokenRequest.CreatableRenewers
-    owner_type, owner_name = (None, None) if owner is None else _split(owner)
+    owner_type, owner_name = ("", "") if owner is None else _split(owner)
     body = CreateDelegationTokenRequest(
         owner_principal_type=owner_type,
         owner_principal_name=owner_name,

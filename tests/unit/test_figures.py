@@ -67,7 +67,8 @@ def told(value: object) -> str | None:
             plain = all(None not in pair for pair in pairs)
             return f"{{{', '.join(f'{key}: {each}' for key, each in pairs)}}}" if plain else None
         case msgspec.Struct():
-            return told(msgspec.structs.asdict(value))
+            fields = {name: told(each) for name, each in msgspec.structs.asdict(value).items()}
+            return f"{{{', '.join(f'{name}: {text}' for name, text in fields.items() if text is not None)}}}"
     return None
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import (
@@ -21,6 +23,8 @@ from metaquorum.controller.events import Answer, RequestArrived, Stop
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.raft import effects as raft
+from metaquorum.raft.events import RaftResponseArrived
+from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.storage.batches.parsed import Batches
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum
 
@@ -215,3 +219,38 @@ def test_what_ends_one_role_ends_both(part: str) -> None:
     assert isinstance(last, Stop) and last.failed and not machine.alive
     assert machine.states[-1].ended
     assert machine.driven.handle(object(), **times) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "known"),
+    [
+        ({}, 2, True),
+        ({"high_watermark": 0}, 2, True),
+        ({"high_watermark": -1}, 2, False),
+        ({"epoch": 3}, 2, False),
+        ({"epoch": 5}, 2, False),
+        ({"error": RaftError.FENCED_LEADER_EPOCH}, 2, False),
+        ({}, 3, False),
+    ],
+)
+def test_only_the_leaders_answer_of_this_epoch_says_what_is_committed(
+    changes: dict[str, Any], source: int, known: bool
+) -> None:
+    core = SimpleNamespace(leader_id=2, epoch=4, high_watermark=9)
+    controller: Any = SimpleNamespace(raft=core, active=None)
+    node = CombinedNode(controller, SimpleNamespace())  # type: ignore[arg-type]
+    assert node._known_end() is None
+    answer = replace(FetchResponse(error=RaftError.NONE, epoch=4, leader_id=2, high_watermark=7), **changes)
+    node._note_answer(RaftResponseArrived(source=source, correlation_id=1, response=answer))
+    assert node._known_end() == (9 if known else None)
+    core.leader_id = None
+    assert node._known_end() is None
+    controller.active, core.leader_id = object(), 1
+    assert node._known_end() == 9
+
+
+def test_a_broker_that_gives_up_without_a_quorum_has_not_failed() -> None:
+    node = CombinedNode(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    other = BrokerStopped(reason="x")
+    effects = node._without_failure([other, Stop(reason="no quorum", failed=True), other])
+    assert effects == [other, Stop(reason="no quorum", failed=False), other]

@@ -106,6 +106,18 @@ async def test_an_answer_waits_for_the_brokers_own_image() -> None:
     assert await waiting
 
 
+async def test_the_first_image_is_waited_for() -> None:
+    published = Published(MetadataImage())
+    waiting = asyncio.ensure_future(published.first())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    published.publish(MetadataImage())
+    async with asyncio.timeout(20):
+        await waiting
+        await published.first()
+
+
 # ---- delegation tokens, of clients that authenticated
 
 

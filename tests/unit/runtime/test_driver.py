@@ -311,7 +311,9 @@ async def test_stop_is_the_end_and_its_reason_the_last_line(rig: Rig) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_an_error_in_the_node_stops_the_process(rig: Rig, error: Exception, line: str) -> None:
+async def test_an_error_in_the_node_stops_the_process(
+    rig: Rig, error: Exception, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(_: Any) -> list[Any]:
         raise error
 
@@ -319,6 +321,13 @@ async def test_an_error_in_the_node_stops_the_process(rig: Rig, error: Exception
     rig.driver.submit(ShutdownRequested())
     ending = await asyncio.wait_for(rig.driver.wait(), 60)
     assert ending.failed and line in ending.reason and "\n" not in ending.reason
+    traced = [each.getMessage() for each in caplog.records if each.exc_info]
+    expected = {
+        DiskError: [],
+        InvariantViolation: ["an invariant was violated"],
+        KeyError: ["unexpected error"],
+    }
+    assert traced == expected[type(error)]
 
 
 async def test_a_snapshot_is_written_served_in_chunks_fetched_and_loaded(rig: Rig) -> None:

@@ -113,6 +113,15 @@ def test_a_look_at_the_port_and_handshakes_that_go_well_are_no_line(told: list[s
     assert told == []
 
 
+def test_only_the_line_of_the_handshaker_is_told(told: list[str]) -> None:
+    """Others repeat the error, some with arguments."""
+    take(
+        f"{STAMP}channel_trace.h:396] handshake manager 0x7fbf: Failed with error: {NO_CERTIFICATE}"
+        + ARGUMENTS.format("", "ipv4:10.0.0.7:38036")
+    )
+    assert told == []
+
+
 def test_of_its_own_attempts_a_node_speaks_elsewhere(told: list[str]) -> None:
     take(*lines(NO_CERTIFICATE, "ipv4:10.0.0.7:9093", client="grpc.server_uri=dns:///10.0.0.7:9093, "))
     assert told == []

@@ -589,3 +589,18 @@ def test_threads_are_named_after_their_directory() -> None:
         assert {f"{kind} {bench.threads.path}" for kind in ("io", "sync", "read")} <= running
 
     run(names)
+
+
+def test_a_bug_in_a_directory_that_is_already_bad_is_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def tells(bench: Bench) -> None:
+        bench.threads._tell(KeyError("x"))
+        bench.threads._tell(DiskError("/d", "write", "broken"))
+        assert [each.getMessage() for each in caplog.records if "unexpected error" in each.message] == [
+            f"unexpected error in {bench.threads.path}"
+        ]
+        caplog.clear()
+        bench.threads.is_bad = True
+        bench.threads._tell(KeyError("x"))
+        assert "unexpected error" not in caplog.text
+
+    run(tells)

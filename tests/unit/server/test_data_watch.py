@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from metaquorum.broker.server.data import disk_faults
 from metaquorum.broker.server.data.disk_faults import VARIABLE, configured_faults, read_faults
 from metaquorum.broker.server.data.watch import DirectoryProbe, HangClock, probe
 from metaquorum.broker.server.data.watched_disk import (
@@ -244,3 +245,45 @@ def test_a_wrong_control_file_is_refused_with_its_name(tmp_path: Path, text: str
     control.write_text(text)
     with pytest.raises(StartError, match=r"faults\.json"):
         read_faults(str(control))
+
+
+def test_a_control_file_is_read_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control, read = tmp_path / "faults.json", []
+    reading = disk_faults.read_faults
+    monkeypatch.setattr(disk_faults, "read_faults", lambda path: read.append(path) or reading(path))
+    faults = configured_faults({VARIABLE: str(control)})
+    assert faults is not None
+    faults.check("write", "/d/a")
+    assert read == []
+    for fault, directory in (("eio", "/d/"), ("enospc", "/e")):
+        staged = tmp_path / "staged"
+        staged.write_text(json.dumps([{"directory": directory, "fault": fault}]))
+        staged.rename(control)
+        for _ in range(3):
+            faults.check("write", "/other/a")
+        with pytest.raises(DiskError, match=VARIABLE) as caught:
+            faults.check("write", f"{directory.rstrip('/')}/a")
+        assert os.strerror({"eio": 5, "enospc": 28}[fault]) in str(caught.value)
+        assert len(read) == (1 if fault == "eio" else 2)
+    control.unlink()
+    faults.check("write", "/e/a")
+    control.write_text("[]")
+    faults.check("write", "/e/a")
+    assert len(read) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"directory": "/d", "fault": "eio"}', "it is not a list"),
+        ('[{"directory": "/d", "fault": "fire"}]', "is none of eio, enospc, erofs, eacces, hang"),
+        ('[{"directory": "/d", "fault": "eio", "operations": "read"}]', "operations is not a list"),
+        ('[{"fault": "eio"}]', "KeyError('directory')"),
+    ],
+)
+def test_what_is_wrong_with_a_control_file_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    control = tmp_path / "faults.json"
+    control.write_text(text)
+    with pytest.raises(StartError) as caught:
+        read_faults(str(control))
+    assert reason in str(caught.value)

@@ -338,6 +338,8 @@ def test_a_session_ends_and_is_renewed_by_the_same_user() -> None:
     assert login.takes(handshake("PLAIN"), 6_000)
     assert plain(login, now_ms=6_000).error_code == 0
     assert login.granted is not None and not login.has_ended(11_000) and login.has_ended(11_001)
+    assert not login.takes(handshake("PLAIN"), 6_500), "sooner than a client may"
+    assert login.takes(handshake("PLAIN"), 8_000)
     body = plain(login, "bob", "b", now_ms=12_000)
     assert body.error_code == 58 and "Cannot change principals" in body.error_message
     assert login.granted is None

@@ -317,6 +317,11 @@ def _check_speaks_kafka(config: NodeConfig) -> None:
         raise ConfigError(
             "inter.broker.listener.name and security.inter.broker.protocol are both set: remove the latter"
         )
+    if config.inter_broker_listener is None and not name and not protocol:
+        raise ConfigError(
+            "advertised.listeners has no listener that speaks Kafka's protocol: add one, such as "
+            f"{config.kafka_listeners[0].name}://host:port; clients and other brokers use it"
+        )
     if config.inter_broker_listener is None:
         key, value = (
             ("inter.broker.listener.name", name) if name else ("security.inter.broker.protocol", protocol)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
+from metaquorum.runtime.kafka.client.connection import REQUESTS_MAX, NodeConnection, connect
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed, UnsupportedVersion
 from metaquorum.runtime.kafka.client.exchange import PendingRequests
 from metaquorum.wire import codec
@@ -205,3 +205,30 @@ async def test_tls_that_does_not_fit_is_said(tmp_path: Path) -> None:
     async with serving(Server()) as server:
         with pytest.raises(TlsFailed, match="it does not speak TLS"):
             await opened(server.port, tls=strange)
+
+
+@pytest.mark.parametrize(
+    ("changes", "room"),
+    [
+        ({}, True),
+        ({"waiting": REQUESTS_MAX - 1}, True),
+        ({"waiting": REQUESTS_MAX}, False),
+        ({"ended": ConnectionFailed("gone")}, False),
+        ({"writes": False}, False),
+        ({"logs_in": True}, False),
+    ],
+)
+def test_a_connection_has_room_while_nothing_is_in_the_way(changes: dict[str, Any], room: bool) -> None:
+    class Protocol:
+        ended = changes.get("ended")
+        writable = asyncio.Event()
+
+        def __len__(self) -> int:
+            return int(changes.get("waiting", 0))
+
+    if changes.get("writes", True):
+        Protocol.writable.set()
+    connection = NodeConnection(Protocol(), None)  # type: ignore[arg-type]
+    if changes.get("logs_in"):
+        connection._no_login.clear()
+    assert connection.has_room is room

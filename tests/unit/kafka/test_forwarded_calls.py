@@ -19,11 +19,16 @@ import pytest
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.requests.common import ReadImageResponse
+from metaquorum.metadata.requests.common import (
+    ReadImageResponse,
+    TopicResult,
+    TopicsResponse,
+)
 from metaquorum.runtime.kafka.forwarded.call import METADATA_TOPIC, Call
 from metaquorum.runtime.kafka.forwarded.table import FORWARDED
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_BY_NAME, request_type
+from metaquorum.wire.messages import DeleteTopicsRequest
 from metaquorum.wire.schema import Field
 from tests.unit.kafka.test_admin_calls import Filled, shown
 from tests.unit.kafka.test_cluster_answers import image
@@ -172,3 +177,24 @@ async def test_forwarded_requests_are_what_was_recorded(request: pytest.FixtureR
     if request.config.getoption("--rewrite"):
         RECORDED.write_text(actual, encoding="utf-8")
     assert actual == RECORDED.read_text(encoding="utf-8"), "review: pytest with --rewrite"
+
+
+async def test_a_topic_that_is_not_deleted_is_named_as_the_client_named_it() -> None:
+    """Who may not delete a topic does not learn its name from its id."""
+    ids = [bytes([at]) * 16 for at in range(3)]
+
+    async def ask(_: Any) -> TopicsResponse:
+        codes = (ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return TopicsResponse(
+            results=tuple(
+                TopicResult(name=f"name {at}", topic_id=ids[at], error=code, message=None)
+                for at, code in zip((1, 2), codes, strict=True)
+            )
+        )
+
+    state = DeleteTopicsRequest.DeleteTopicState
+    body = DeleteTopicsRequest(topics=tuple(state(name=None, topic_id=ids[at]) for at in (1, 2)))
+    call = Call(version=6, ask=ask, node_id=7, wall_ms=0, image=image())  # type: ignore[arg-type]
+    answer = await FORWARDED["DeleteTopics"].handle(body, call)
+    found = [(each.name, each.topic_id, each.error_code) for each in answer.responses]
+    assert found == [("name 1", ids[1], 0), (None, ids[2], 29)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import select
 import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +22,7 @@ from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.runtime.kafka import listener as module
+from metaquorum.runtime.kafka.bounds.memory import RequestMemory
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
 from metaquorum.runtime.kafka.listener import KafkaListeners
 from metaquorum.runtime.kafka.quotas import Quotas, QuotaWindows
@@ -298,3 +301,74 @@ async def test_the_windows_of_quotas_are_those_of_the_file(
     await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
     await listeners.close()
     assert made == [windows]
+
+
+async def test_a_connection_shares_what_its_listeners_have(site: Site) -> None:
+    config = load_config(site.broker_file({**WITH_LOGIN, "connections.max.idle.ms": "-1"}))
+    quotas, step_end = Quotas(MetadataImage, QuotaWindows(count=2, window_ms=1)), StepEnd()
+    listeners = KafkaListeners(config, None)
+    plain, login = (
+        listeners._connection_config(each, MetadataImage, quotas, step_end) for each in config.kafka_listeners
+    )
+    for found in (plain, login):
+        assert found.quotas is quotas and found.step_end is step_end and found.unsent is listeners.unsent
+        assert found.max_idle_s == math.inf
+    assert (plain.listener, login.listener) == ("IN", "OUT")
+    assert plain.memory is not login.memory
+    assert (plain.rules is None or plain.rules.sasl is None) and login.rules is not None
+    bound, longest = config.bound("queued.max.request.bytes"), config.number("socket.request.max.bytes")
+    assert bound is not None and login.memory is not None
+    expected = RequestMemory(bound, longest)
+    for name in ("long", "short"):
+        assert getattr(login.memory, name).max_bytes == getattr(expected, name).max_bytes
+
+
+async def test_answers_have_a_moment_to_leave_where_there_are_connections(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listeners = KafkaListeners(load_config(site.broker_file({})), None)
+    waited: list[float] = []
+
+    class Connection:
+        ended = 0
+
+        def __init__(self, waiting: int) -> None:
+            self._waiting = waiting
+
+        def __len__(self) -> int:
+            return self._waiting
+
+        def end(self) -> None:
+            Connection.ended += 1
+
+    async def sleep(seconds: float) -> None:
+        assert Connection.ended == 0
+        waited.append(seconds)
+
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep))
+    for connections in ([], [0, 0], [0, 1]):
+        Connection.ended = 0
+        listeners._connections = {Connection(each) for each in connections}  # type: ignore[assignment]
+        await listeners.close()
+        assert Connection.ended == len(connections)
+        assert len(waited) == (connections == [0, 1])
+    assert waited == [module.CLOSE_GRACE_S]
+
+
+def test_a_socket_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[socket.socket] = []
+    create = socket.socket
+
+    def noted(*arguments: int) -> socket.socket:
+        made.append(create(*arguments))
+        return made[-1]
+
+    with create(socket.AF_INET, socket.SOCK_STREAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(socket, "socket", noted)
+        with pytest.raises(OSError, match="in use"):
+            module._bound("127.0.0.1", port)
+        monkeypatch.undo()
+    assert [each.fileno() for each in made] == [-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -230,6 +231,20 @@ async def test_where_there_is_an_authorizer_scrapers_need_describe_on_the_cluste
             assert found == [known, known, unknown, unknown, False, False], acls
         said = await talk(http, request("/"))
         assert said.startswith(b"HTTP/1.1 200 "), "it says where the figures are, and none"
+
+
+def test_each_request_of_a_scraper_is_a_decision_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    entries = [cluster_acl("User:ANONYMOUS", Operation.DESCRIBE, ALLOW, "10.0.0.1")]
+    rules = PrincipalRules("DEFAULT")
+    rights = ScraperRights(Authorizer(super_users=[]), rules, lambda: image_of(entries))
+    with caplog.at_level(logging.DEBUG, logger="metaquorum.authorizer"):
+        assert rights.refusal((None, "10.0.0.1"), "GET /metrics") is None
+        refusal = rights.refusal((None, "10.0.0.2"), "HEAD /metrics")
+    assert refusal == "User:ANONYMOUS needs Describe on the cluster"
+    assert caplog.messages == [
+        "User:ANONYMOUS from 10.0.0.1 may DESCRIBE CLUSTER kafka-cluster, for GET /metrics",
+        "User:ANONYMOUS from 10.0.0.2 may not DESCRIBE CLUSTER kafka-cluster, which HEAD /metrics needs",
+    ]
 
 
 def test_no_listener_no_socket() -> None:

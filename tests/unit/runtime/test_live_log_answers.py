@@ -13,9 +13,11 @@ from msgspec.structs import replace
 
 from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
 from metaquorum.runtime.api import raft as raft_codec
+from metaquorum.runtime.client import nodes
 from metaquorum.runtime.client.admin import ClientError
 from metaquorum.runtime.client.live_log import FETCH_BYTES, READER_ID, LiveLog, _Leader, _Moved
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
+from metaquorum.runtime.rpc.reach import UNREADABLE
 from metaquorum.storage.types import LogPosition
 
 FOUND = LiveLog(cluster_id="c", leader_id=3, epoch=7, address=("127.0.0.1", 1), start_offset=0, end_offset=0)
@@ -115,3 +117,37 @@ async def test_an_answer_of_another_release_ends_it(monkeypatch: pytest.MonkeyPa
     leader, _ = reader(FETCHED)
     with pytest.raises(ClientError, match="controller 3 runs another release: a field is missing"):
         await leader.fetch(5, 4)
+
+
+@pytest.mark.parametrize("said", [None, ValueError("role 9"), closed()])
+async def test_a_node_that_cannot_be_understood_is_one_line(
+    said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC hands on None for what it cannot decode."""
+
+    class Stub:
+        def __init__(self, channel: Any) -> None:
+            pass
+
+        async def DescribeNode(self, request: Any, **options: float) -> Any:
+            assert options == {"timeout": 0.25}
+            if said is None:
+                return None
+            raise said
+
+    async def of(self: Any, error: Any, address: Any) -> str:
+        return f"not reachable: {address}"
+
+    monkeypatch.setattr(nodes, "AdminStub", Stub)
+    monkeypatch.setattr(nodes.Reasons, "of", of)
+    address = ("127.0.0.1", 9)
+    (found,) = await nodes.describe_nodes([address], timeout_ms=250)
+    assert found.address == address and found.report is None
+    assert (
+        found.problem
+        == {
+            type(None): UNREADABLE,
+            ValueError: "its answer comes from a newer release (role 9)",
+            grpc.aio.AioRpcError: f"not reachable: {address}",
+        }[type(said)]
+    )

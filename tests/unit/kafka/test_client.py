@@ -7,11 +7,17 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from metaquorum.runtime.kafka.client.connection import REQUESTS_MAX, NodeConnection, connect
+from metaquorum.runtime.kafka.client.connection import (
+    REQUESTS_MAX,
+    NodeConnection,
+    _Protocol,
+    connect,
+)
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed, UnsupportedVersion
 from metaquorum.runtime.kafka.client.exchange import PendingRequests
 from metaquorum.wire import codec
@@ -232,3 +238,17 @@ def test_a_connection_has_room_while_nothing_is_in_the_way(changes: dict[str, An
     if changes.get("logs_in"):
         connection._no_login.clear()
     assert connection.has_room is room
+
+
+async def test_what_comes_after_the_end_of_a_connection_counts_for_nothing() -> None:
+    """Bytes that were read before the transport was closed."""
+    exchange, aborted = PendingRequests("me"), list[bool]()
+    protocol = _Protocol(exchange, 100_000, is_tls=False)
+    protocol.connection_made(SimpleNamespace(abort=lambda: aborted.append(True)))  # type: ignore[arg-type]
+    protocol.end(ConnectionFailed("first"))
+    protocol.end(ConnectionFailed("second"))
+    assert str(protocol.ended) == "first" and aborted
+    buffer = protocol.get_buffer(-1)
+    buffer[:8] = bytes([0, 0, 0, 4, 0, 0, 0, 1])
+    protocol.buffer_updated(8)
+    assert str(protocol.ended) == "first" and protocol._begun == b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -325,3 +326,22 @@ async def test_an_answer_that_is_made_later_needs_no_task_and_its_making_is_coun
         assert asyncio.all_tasks() <= tasks
         gates[0].set_result(FindCoordinatorResponse())
         assert (await caller.receive(FIND_COORDINATOR, 2)).body.throttle_time_ms == 150
+
+
+async def test_a_request_is_charged_by_the_loops_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    charges: list[tuple[int, int]] = []
+
+    def noted(quotas: Any, client: Any, request: Any, spent: Any, answer: Any, size: int, now_ms: int) -> Any:
+        charges.append((size, now_ms))
+        return charge(quotas, client, request, spent, answer, size, now_ms)
+
+    monkeypatch.setattr("metaquorum.runtime.kafka.connection.charge", noted)
+    server = Server()
+    server.config = dataclasses.replace(server.config, quotas=quotas_of(request_percent(1_000)))
+    async with serving(server) as server, calling(server) as caller:
+        begun_s = asyncio.get_running_loop().time()
+        caller.send(METADATA, 5, 1, MetadataRequest(topics=None))
+        await caller.receive(METADATA, 5)
+        ((size, now_ms),) = charges
+        assert 0 < size < 10_000
+        assert begun_s * 1_000 - 1 <= now_ms <= asyncio.get_running_loop().time() * 1_000

@@ -314,3 +314,16 @@ def test_the_bound_has_room_for_the_longest_request_and_more(tmp_path: Any) -> N
     load_config(site.broker_file(keys)).replicas()
     with pytest.raises(ConfigError, match=r"must be at least 1048576 more than socket\.request\.max\.bytes"):
         load_config(site.broker_file({**keys, "queued.max.request.bytes": str(101 * MIB - 1)})).replicas()
+
+
+@pytest.mark.parametrize("line", ["long", "short", None])
+@pytest.mark.parametrize("came", [99, 100])
+def test_a_frame_that_waits_for_room_is_not_late(line: str | None, came: int) -> None:
+    memory = RequestMemory(10_000_000, 1_000_000)
+    share = Share(memory, lambda: None, lambda: None)
+    if line is not None:
+        getattr(memory, line).line[share] = 0.0
+    share.came(came)
+    share.look(7.0, 100)
+    assert share.moved_s == (7.0 if line is not None or came >= 100 else 0.0)
+    assert share.came_bytes == 0

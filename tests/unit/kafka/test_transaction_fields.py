@@ -314,3 +314,27 @@ async def test_offsets_name_their_group_and_transaction(transaction: str, group:
     response, verifier, it = await commit(body, 3, NONE)
     assert codes(response) == {"orders": [(1, code), (7, 3), (0, code)]}
     assert verifier.asked == [] and it.asked == []
+
+
+@pytest.mark.parametrize("version", [0, 3, 4])
+async def test_partitions_are_added_to_a_transaction_with_an_id(version: int) -> None:
+    body = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="",
+        v3_and_below_producer_id=5,
+        v3_and_below_producer_epoch=6,
+        v3_and_below_topics=added_topics(),
+    )
+    if version == 4:
+        one = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+            transactional_id="", producer_id=5, producer_epoch=6, topics=added_topics()
+        )
+        body = AddPartitionsToTxnRequest(transactions=(one,))
+    it = Coordinators()
+    response = await ask("add_partitions_to_txn", version, body, it)
+    refused = results(ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST)
+    if version == 4:
+        (found,) = response.results_by_transaction
+        assert (found.transactional_id, found.topic_results) == ("", refused)
+    else:
+        assert response.results_by_topic_v3_and_below == refused
+    assert it.asked == []

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -604,3 +605,61 @@ def test_a_bug_in_a_directory_that_is_already_bad_is_no_line(caplog: pytest.LogC
         assert "unexpected error" not in caplog.text
 
     run(tells)
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "changes", "begins"),
+    [
+        (59.9, {}, False),
+        (60.0, {}, True),
+        (0.0, {"due": True}, True),
+        (60.0, {"_sync_running": True}, False),
+        (60.0, {"_checkpoint_running": True}, False),
+    ],
+)
+def test_a_checkpoint_begins_when_it_is_due_and_no_sync_runs(
+    elapsed_s: float, changes: dict[str, bool], begins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        store, now = ScriptedStore(), 1_000.0
+        monkeypatch.setattr(directory, "time", SimpleNamespace(monotonic=lambda: now))
+        threads = DirectoryThreads(
+            cast(DirectoryStore, store),
+            lambda event: None,
+            lambda reason: None,
+            asyncio.get_running_loop(),
+            CleanerProcesses(0, 1),
+            StepEnd(),
+        )
+        store.checkpoint_due = changes.get("due", False)
+        for name in set(changes) - {"due"}:
+            setattr(threads, name, True)
+        started: list[float] = []
+        monkeypatch.setattr(threads, "_start_checkpoint", lambda: started.append(threads._checkpointed_s))
+        now += elapsed_s
+        threads._tick()
+        assert started == ([now] if begins else [])
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), DiskError("/d", "write", "broken")])
+def test_after_an_error_the_store_gets_no_more_work(error: Exception) -> None:
+    """Work that was already waiting behind it included."""
+
+    async def test(bench: Bench) -> None:
+        executed: list[int] = []
+
+        def execute_all(works: list[DiskWork]) -> list[DataEvent]:
+            executed.append(len(works))
+            bench.threads._work.put(append(2))
+            raise error
+
+        bench.store.execute_all = execute_all  # type: ignore[method-assign]
+        bench.threads.submit(append(1))
+        await bench.until(lambda: bool(bench.crashes) or bench.failed())
+        assert not await bench.threads.close(clean=True)
+        assert executed == [1]
+        assert bench.store.closed == ["unclean"]
+
+    run(test)

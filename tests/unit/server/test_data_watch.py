@@ -162,9 +162,11 @@ def test_the_probe_finds_a_directory_that_was_taken_away(tmp_path: Path) -> None
     directory = tmp_path / "data"
     directory.mkdir()
     disk = PosixDisk()
-    probe(disk, str(directory))
-    probe(disk, str(directory))
-    assert [path.name for path in directory.iterdir()] == [".probe"]
+    for _ in range(2):
+        probe(disk, str(directory))
+        assert [path.name for path in directory.iterdir()] == [".probe"]
+        text = "metaquorum writes this file to see whether the directory can be used\n"
+        assert (directory / ".probe").read_text() == text
     told: list[str] = []
     failed = threading.Event()
 

@@ -234,6 +234,18 @@ def test_refused_topics_keep_their_places() -> None:
     assert (part.partition_index, part.error_code, part.offset) == (3, 29, -1)
 
 
+def test_refused_topics_come_last_where_not_every_topic_has_a_result() -> None:
+    from metaquorum.wire.messages import ListOffsetsRequest, ListOffsetsResponse
+
+    topics = tuple(ListOffsetsRequest.ListOffsetsTopic(name=name) for name in "abcd")
+    made: Any = ListOffsetsResponse.ListOffsetsTopicResponse
+    rights = rights_of((TOPIC, "b", Operation.DESCRIBE), (TOPIC, "d", Operation.DESCRIBE))
+    for results, names in ((("d",), "dac"), ((), "ac"), (("b", "d"), "abcd"), (("b", "d", "e"), "bdeac")):
+        found = ListOffsetsResponse(topics=tuple(made(name=each) for each in results))
+        answer, _ = run("ListOffsets", 6, ListOffsetsRequest(topics=topics), rights, found)
+        assert "".join(each.name for each in answer.topics) == names
+
+
 def produce(acks: int, *names: str, transactional_id: str | None = None) -> Any:
     from metaquorum.wire.messages import ProduceRequest
 

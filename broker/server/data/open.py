@@ -35,6 +35,7 @@ from metaquorum.storage.files.meta_properties import FILE_NAME, MetaProperties, 
 from metaquorum.storage.uuids import uuid_to_text
 
 LOOK_S = 0.1
+LOOK_MAX_S = 2 * LOOK_S
 KEY_SHARE = 0.9
 """The share of the cleaner's memory for keys: Kafka's log.cleaner.io.buffer.load.factor."""
 PROGRESS_S = 2.0
@@ -133,7 +134,7 @@ def _place(
         path=path,
         disk=WatchedDisk(PosixDisk(), watch),
         watch=watch,
-        clock=HangClock(watch, timeout_s=timeout_s, look_max_s=2 * LOOK_S),
+        clock=HangClock(watch, timeout_s=timeout_s, look_max_s=LOOK_MAX_S),
     )
 
 

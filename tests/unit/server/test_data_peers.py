@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.config.access.logins import Credentials
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS
 from metaquorum.runtime.kafka.bounds.limits import ConnectionLimits
+from metaquorum.runtime.kafka.client.errors import ConnectionFailed
 from metaquorum.runtime.kafka.connection import ClientConnection
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
 from metaquorum.runtime.kafka.services import Client, Features, Offered, Services
@@ -169,6 +171,26 @@ async def test_an_answer_that_comes_too_late_counts_for_nothing() -> None:
         leader.answer = answer
         follower.send(leader.port, 2)
         assert (await follower.report()).correlation_id == 2
+
+
+async def test_a_connection_whose_fetch_failed_is_closed() -> None:
+    """A late answer would be taken for that of another fetch."""
+    closed: list[str] = []
+    connection: Any = SimpleNamespace(close=lambda: closed.append("closed"))
+    async with following() as follower:
+        effect: Any = SimpleNamespace(target=7, correlation_id=3, host="h", port=1, timeout_ms=250)
+        for error, reason in (
+            (ConnectionFailed("gone"), "gone"),
+            (TimeoutError(), "no answer within 250 ms"),
+        ):
+            follower.fetches._failed(effect, connection, error)
+            assert await follower.report() == PeerFetchFailed(target=7, correlation_id=3, reason=reason)
+        assert closed == ["closed"] * 2
+        follower.fetches._failed(effect, None, TimeoutError())
+        await follower.report()
+        await follower.fetches.close()
+        follower.fetches._failed(effect, connection, TimeoutError())
+        assert follower.reports.empty() and len(closed) == 3
 
 
 async def test_a_fetch_that_is_under_way_ends_with_its_owner_and_is_not_reported() -> None:

@@ -254,3 +254,26 @@ def test_a_broker_that_gives_up_without_a_quorum_has_not_failed() -> None:
     other = BrokerStopped(reason="x")
     effects = node._without_failure([other, Stop(reason="no quorum", failed=True), other])
     assert effects == [other, Stop(reason="no quorum", failed=False), other]
+
+
+@pytest.mark.parametrize(
+    ("controller_ms", "broker_ms", "leaderless_ms", "due_ms"),
+    [
+        (None, None, None, None),
+        (5, None, None, 5),
+        (None, 6, None, 6),
+        (7, 6, None, 6),
+        (7, 8, 3, 7),
+        (None, None, 3, 3 + LEADERLESS_MS),
+        (9_000, 9_000, 0, LEADERLESS_MS),
+    ],
+)
+def test_the_first_of_all_deadlines_is_due(
+    controller_ms: int | None, broker_ms: int | None, leaderless_ms: int | None, due_ms: int | None
+) -> None:
+    controller, broker = (
+        SimpleNamespace(next_deadline_ms=lambda at=at: at) for at in (controller_ms, broker_ms)
+    )
+    node = CombinedNode(controller, broker)  # type: ignore[arg-type]
+    node._leaderless_ms = leaderless_ms
+    assert node.next_deadline_ms() == due_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from metaquorum.broker.server.kafka.transactions.markers import write_markers
 from metaquorum.broker.server.kafka.transactions.producers import ProducerHandlers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
@@ -104,3 +105,17 @@ async def test_the_producers_of_partitions() -> None:
     busy = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "busy")
     _, refused = await ask("describe_producers", 61, message(topics=topics), busy)
     assert {part.error_code for topic in refused.topics for part in topic.partitions} == {busy.code}
+
+
+async def test_markers_for_unknown_partitions_only_are_no_request() -> None:
+    codes = await write_markers(
+        None,  # type: ignore[arg-type]
+        image(),
+        EndMarker(committed=True, coordinator_epoch=9),
+        producer_id=7,
+        producer_epoch=2,
+        partitions=[("nobody", 0), ("no one", 1)],
+        wall_ms=1,
+        timeout_ms=1,
+    )
+    assert codes == dict.fromkeys((("nobody", 0), ("no one", 1)), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.server.data import cleaners
+from metaquorum.broker.server.data import cleaner_process, cleaners
 from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.peers import Peer
 from metaquorum.controller.server import registration as module
@@ -262,3 +262,14 @@ def test_work_for_a_directory_goes_to_its_threads_and_for_an_unknown_one_nowhere
     for name in "bxa":
         made._disk_work(SimpleNamespace(directory_id=name.encode()))
     assert [name for name, _ in submitted] == ["b", "a"]
+
+
+def test_a_process_that_compacts_ends_when_its_broker_has_closed_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(cleaner_process.os, "_exit", ended.append)
+    polls = iter([False, False, True])
+    alive = cleaner_process._alive(SimpleNamespace(poll=lambda: next(polls)))  # type: ignore[arg-type]
+    assert [next(alive), next(alive)] == [None, None] and ended == []
+    assert list(alive) == [] and ended == [0]

@@ -145,7 +145,7 @@ TOPICS = (
         "file.delete.delay.ms",
         "How long the file of a deleted segment stays.",
         unit="ms",
-        default=int(TOPIC_KEYS["file.delete.delay.ms"].default or 0),
+        default=int(str(TOPIC_KEYS["file.delete.delay.ms"].default)),
         minimum=0,
     ),
     Key(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -406,3 +407,40 @@ def test_a_snapshot_is_written_with_pauses_that_follow_the_work(monkeypatch: pyt
 
     assert list(paced(batches())) == [b"a", b"b", b"c"]
     assert pauses == [pytest.approx(0.002 * SNAPSHOT_PAUSE), 0.0, SNAPSHOT_PAUSE_MAX_S]
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "wake_ms", "later_s"),
+    [
+        (None, None, []),
+        (1_000, None, [0]),
+        (3_500, None, [2.5]),
+        (3_500, 3_500, []),
+        (3_500, 3_499, []),
+        (3_500, 3_501, [2.5]),
+        (1_001, None, [0.001]),
+    ],
+)
+def test_a_wake_up_is_planned_unless_an_earlier_one_is(
+    due_ms: int | None, wake_ms: int | None, later_s: list[float]
+) -> None:
+    """At 1,000 ms. 0: in the next turn of the loop."""
+    planned: list[float] = []
+    cancelled: list[str] = []
+    earlier = SimpleNamespace(cancel=lambda: cancelled.append("cancelled"))
+    it: Any = SimpleNamespace(
+        _scheduler=SimpleNamespace(due_ms=due_ms, now_ms=1_000),
+        _soon=None,
+        _ended=SimpleNamespace(done=lambda: False),
+        _wake=None if wake_ms is None else earlier,
+        _wake_ms=wake_ms,
+        _clock=SimpleNamespace(monotonic_ms=lambda: 1_000),
+        _loop=SimpleNamespace(
+            call_soon=lambda work: planned.append(0), call_later=lambda later_s, work: planned.append(later_s)
+        ),
+        _step=None,
+        _look=None,
+    )
+    Driver._plan(it)
+    assert planned == later_s
+    assert cancelled == (["cancelled"] if wake_ms == 3_501 else [])

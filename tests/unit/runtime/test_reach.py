@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from metaquorum.runtime.rpc import reach
 from metaquorum.runtime.rpc.reach import LOOK_AGAIN_S, Reasons, alert_text, status_text, tls_problem
+from tests.unit.server.test_servers import certificate_files, material
 
 Code = grpc.StatusCode
 HERE = ("127.0.0.1", 9)
@@ -177,3 +179,15 @@ def test_no_one_there_is_no_problem_with_tls() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert tls_problem("127.0.0.1", port, None) == ""
+
+
+def test_with_tls_who_speaks_none_is_named(tmp_path: Path) -> None:
+    authority = certificate_files(tmp_path, "authority", None)
+    certificate_files(tmp_path, "node", authority)
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        assert tls_problem("127.0.0.1", port, material(tmp_path, None)) == reach.SPEAKS_NO_TLS
+    with answering() as port:
+        assert tls_problem("127.0.0.1", port, material(tmp_path, None)) in (
+            reach.WANTS_CERTIFICATE,
+            reach.SPEAKS_NO_TLS,
+        )

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 from click.testing import CliRunner
 
+from metaquorum.broker.server import identity
 from metaquorum.broker.server.identity import ask_until_settled, settle_identity
 from metaquorum.cli.main import main
 from metaquorum.metadata.broker_ids import IdSource
@@ -75,7 +76,10 @@ def write_identity(directory: Path, node_id: int, cluster_id: str = CLUSTER_ID) 
 # ---- the round trip ------------------------------------------------------------------------------
 
 
-async def test_s0_26_an_id_is_settled_once_and_written_in_every_directory(site: Site) -> None:
+async def test_s0_26_an_id_is_settled_once_and_written_in_every_directory(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger=identity.__name__)
     config = config_of(site)
     async with running_controller(site.controller_file()):
         settled = await settle_identity(config, None)
@@ -85,6 +89,8 @@ async def test_s0_26_an_id_is_settled_once_and_written_in_every_directory(site: 
         assert len({one.directory_id for one in found}) == 3
         again = await settle_identity(config, None)
         assert again.node_id == 1001 and identities(config) == found
+    told = [each.getMessage() for each in caplog.records if each.name == identity.__name__]
+    assert [line for line in told if line.startswith("this broker is 1001 (")] == told[:1] != []
 
 
 async def test_s0_5_s0_13_a_broker_that_lost_all_its_disks_is_itself_again(site: Site) -> None:

@@ -29,6 +29,7 @@ NODE = {
     "log.dirs": "/data/a,/data/b",
     **VOTERS,
 }
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SPECIAL = {
     "process.roles": "controller",
     "node.id": "2",
@@ -123,6 +124,40 @@ def changes(directory: Path, pairs: dict[str, str], before: dict[str, str]) -> l
     ]
 
 
+LOGIN = {
+    "process.roles": "broker",
+    "node.id": "101",
+    "listeners": "IN://here:1,OUT://here:2",
+    "listener.security.protocol.map": "IN:SASL_PLAINTEXT,OUT:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "OAUTHBEARER,SCRAM-SHA-256,PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.in.plain.sasl.jaas.config": f'{PLAIN} username="b" password="p" user_a="q" user_b="p";',
+    "listener.name.out.plain.sasl.jaas.config": f'{PLAIN} user_bob="hidden";',
+    "sasl.oauthbearer.jwks.endpoint.url": "file:///keys%20of%20us.json",
+    "log.dirs": "/data/a",
+    "inter.broker.listener.name": "IN",
+    **VOTERS,
+}
+LOGINS: dict[str, str] = {
+    "sasl.oauthbearer.jwks.endpoint.url": "file://localhost/others.json",
+    "sasl.oauthbearer.expected.audience": "a,b",
+    "sasl.oauthbearer.expected.issuer": "https://issuer",
+    "sasl.oauthbearer.clock.skew.seconds": "7",
+    "sasl.oauthbearer.sub.claim.name": "name",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
+    "sasl.server.max.receive.size": "7777",
+    "connections.max.reauth.ms": "99",
+    "listener.name.out.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    "listener.name.out.connections.max.reauth.ms": "98",
+    "listener.name.out.plain.connections.max.reauth.ms": "97",
+    "listener.name.out.sasl.oauthbearer.expected.issuer": "https://other",
+    "listener.name.out.sasl.server.max.receive.size": "7776",
+    "listener.name.in.plain.sasl.jaas.config": "nonsense",
+    "listener.name.out.plain.sasl.jaas.config": f"{PLAIN};",
+}
+
+
 HOSTS = {"named": "here", "all": "", "nowhere": "0.0.0.0"}
 ADVERTISED = {
     "nothing": (),
@@ -171,6 +206,13 @@ def test_keys_and_listeners_are_what_was_recorded(tmp_path: Path, request: pytes
         value = another(key)
         found = changes(tmp_path, {**NODE, key.name: value}, before)
         lines += [f"{key.name}={value}", *(f"    {each}" for each in found)]
+    logins = whole(loaded(tmp_path, LOGIN))
+    lines += [f"{place} {value}" for place, value in logins.items() if before.get(place) != value]
+    for name, value in LOGINS.items():
+        lines += [
+            f"{name}={value}",
+            *(f"    {each}" for each in changes(tmp_path, {**LOGIN, name: value}, logins)),
+        ]
     lines += of_listeners(tmp_path)
     actual = "\n".join(lines) + "\n"
     if request.config.getoption("--rewrite"):

@@ -14,12 +14,14 @@ import pytest
 import uvloop
 
 from metaquorum.runtime.kafka.bounds import unsent as unsents
-from metaquorum.runtime.kafka.bounds.unsent import Unsent
+from metaquorum.runtime.kafka.bounds.unsent import Unsent, UnsentShare
 from metaquorum.runtime.kafka.deferred import Deferred
 from metaquorum.runtime.kafka.outgoing import WRITTEN_MAX_BYTES
 from metaquorum.runtime.kafka.services import Client, Features, Later, Offered, Services
 from metaquorum.wire import codec
 from metaquorum.wire.messages import ApiVersionsRequest, FetchRequest, FetchResponse
+from tests.sim.engine import Engine
+from tests.sim.kafka.loop import SimulatedLoop
 from tests.unit.kafka.test_connection import API_VERSIONS, Caller, Server, serving, until
 from tests.unit.server.test_servers import certificate_files
 
@@ -175,3 +177,31 @@ async def test_an_answer_that_waits_for_an_earlier_one_counts() -> None:
     assert second.may_fetch()
     first.close()
     assert (unsent.held_bytes, unsent.left()) == (0, 100)
+
+
+@pytest.mark.parametrize(("moves_at_s", "ends_at_s"), [(0, 5.0), (3, 8.0), (4.5, 10.0)])
+def test_a_client_that_takes_nothing_is_looked_for_again_and_again(
+    moves_at_s: float, ends_at_s: float
+) -> None:
+    """The largest first, until there is room. Time is the simulator's."""
+    engine, ended = Engine(1), list[tuple[str, float]]()
+    loop, unsent = SimulatedLoop(engine), Unsent(100)
+    shares: dict[str, UnsentShare] = {}
+
+    def late(name: str) -> None:
+        ended.append((name, round(engine.now_ms / 1_000, 2)))
+        shares[name].sent(shares[name].held_bytes)
+
+    def begin() -> None:
+        for name, size in (("small", 45), ("large", 60), ("waits", 0)):
+            shares[name] = UnsentShare(unsent, lambda: None, lambda name=name: late(name))  # type: ignore[misc]
+            if size:
+                shares[name].add(size)
+        assert not shares["waits"].may_fetch()
+
+    loop.call_soon(begin)
+    if moves_at_s:
+        for name in ("small", "large"):
+            loop.call_later(moves_at_s, lambda name=name: shares[name].sent(1))  # type: ignore[misc]
+    engine.run_for(20_000, lambda: None)
+    assert ended == [("large", ends_at_s)]

@@ -105,7 +105,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         directory = Path(DEFAULT_DIRECTORY)
         if not (directory / MANIFEST).is_file():
             raise Failure(
-                f"no cluster to connect to: {directory} holds none; give --bootstrap-controllers host:port of"
+                f"no cluster to connect to: {directory} has none; give --bootstrap-controllers host:port of"
                 " a controller, or run: metaquorum local up"
             )
         return open_layout(directory).bootstrap

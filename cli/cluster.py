@@ -71,7 +71,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         directory = Path(DEFAULT_DIRECTORY)
         if not (directory / MANIFEST).is_file():
             raise Failure(
-                f"no cluster to connect to: {directory} holds none; give --bootstrap host:port of a broker,"
+                f"no cluster to connect to: {directory} has none; give --bootstrap host:port of a broker,"
                 " or run: metaquorum local up"
             )
         found = open_layout(directory).bootstrap_servers
@@ -134,7 +134,7 @@ def controllers_option(command: F) -> F:
         "--bootstrap-controllers",
         envvar=CONTROLLERS_VARIABLE,
         metavar="HOST:PORT,...",
-        help="Ask these controllers instead: they know more, and need no broker.",
+        help="Connect to these controllers instead: they report more, and need no broker.",
     )
     @functools.wraps(command)
     def wrapped(*args: Any, options: ClusterOptions, bootstrap_controllers: str | None, **more: Any) -> Any:
@@ -158,7 +158,7 @@ def also_controllers(command: F) -> F:
         "--bootstrap-controller",
         "controllers",
         metavar="HOST:PORT,...",
-        help="Ask these controllers instead, which need no broker.",
+        help="Connect to these controllers instead, which need no broker.",
     )
     @click.pass_context
     @functools.wraps(command)

@@ -30,7 +30,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "Run a controller; show the status of controllers.",
     ),
     "broker": ("metaquorum.cli.server_commands:broker", "Run a broker; show the status of brokers."),
-    "node": ("metaquorum.cli.server_commands:node", "Run a node that may be controller and broker at once."),
+    "node": ("metaquorum.cli.server_commands:node", "Run a node that is a controller, a broker, or both."),
     "local": ("metaquorum.cli.local.commands:local", "Run a whole cluster on this machine."),
     "quorum": (
         "metaquorum.cli.admin.quorum:quorum",
@@ -64,7 +64,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "transactions": (
         "metaquorum.cli.admin.transactions:transactions",
-        "List and describe transactions; abort those that hang.",
+        "List and describe transactions; abort hanging ones.",
     ),
     "produce": ("metaquorum.cli.data.produce:produce", "Write lines or generated messages to a topic."),
     "consume": ("metaquorum.cli.data.consume:consume", "Print the records of a topic."),

@@ -45,7 +45,7 @@ def status(options: ClientOptions, as_json: bool) -> int:
 
 @click.group()
 def node() -> None:
-    """Run a node that may be controller and broker at once."""
+    """Run a node that is a controller, a broker, or both."""
 
 
 @node.command("run")

@@ -24,7 +24,10 @@ BROKER_ID = click.IntRange(min=0)
 @client_options
 @table_options
 def bindings(options: ClientOptions, as_json: bool) -> None:
-    """List the key of each broker id, and missing ids. Replica lists name these, but no broker has them."""
+    """List the key of each broker id, and missing ids.
+
+    Missing ids are in replica lists, but no broker has them.
+    """
     with options.open() as cluster:
         found = cluster.call(list_broker_ids)
     if as_json:

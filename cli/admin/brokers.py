@@ -79,21 +79,20 @@ def _brokers(options: ClusterOptions, controllers: ClientOptions | None) -> Sequ
 @click.option(
     "--force",
     is_flag=True,
-    help="Unregister the broker even if it runs; it then registers again by itself.",
+    help="Unregister the broker even if it is running; it then registers again.",
 )
 @json_option
 def unregister(options: ClusterOptions, broker_id: int, force: bool, as_json: bool) -> None:
     """Unregister the broker BROKER_ID. Stop the broker first.
 
-    Without --force, a broker that still serves is refused: it would lose its leaderships and register again.
+    Without --force, a running broker stays registered: it would lose its leaderships and register again.
     Replicas stay assigned to the broker until they are moved; the command counts and names them first.
     """
     with options.open() as cluster:
         known = next((each for each in cluster.call(list_brokers) if each.broker_id == broker_id), None)
         if known is not None and not known.fenced and not force:
             raise Failure(
-                f"broker {broker_id} still serves and would register again by itself; stop it first, or "
-                "use --force"
+                f"broker {broker_id} is running and would register again; stop it first, or use --force"
             )
         left = left_behind(cluster.call(list_topics), broker_id)
         if left.replicas:

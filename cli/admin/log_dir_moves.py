@@ -95,7 +95,7 @@ class _Prepared(msgspec.Struct, kw_only=True):
 @click.option(
     "--plan",
     type=PLAN_FILE,
-    help="Instead of all these: JSON of Kafka's reassignment tool, with log_dirs for the replicas.",
+    help="Instead of the options above: JSON of Kafka's reassignment tool, with log_dirs for the replicas.",
 )
 @click.option(
     "--wait",

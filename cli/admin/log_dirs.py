@@ -63,8 +63,8 @@ def describe(
     """Show the log directories of all live brokers.
 
     Sizes are in bytes. For an offline directory, the replicas are those that the metadata log places there,
-    if the broker knows its id. The role `future` marks a copy that is being moved there; its lag is that
-    behind the replica. Exit code 1 if a broker does not answer.
+    if the broker knows its id. The role `future` marks a copy that is being moved there, and its
+    lag behind the replica. Exit code 1 if a broker does not answer.
     """
 
     async def ask(client: KafkaClient) -> tuple[list[DescribedTopic], tuple[BrokerDirectories, ...]]:
@@ -245,8 +245,8 @@ def _as_json(answer: BrokerDirectories, known: _Topics) -> dict[str, Any]:
 def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bool, as_json: bool) -> None:
     """Take a broker's log directory offline, as if it had failed.
 
-    Other brokers take over its leaderships at once. The directory comes back when the broker restarts with
-    the directory in good order. A broker stops when its last directory goes offline.
+    Other brokers take over its leaderships at once. The directory comes back online when the broker restarts
+    and can use it. A broker stops when its last directory goes offline.
     """
     request = _which(directory)
     with options.open() as cluster:
@@ -293,7 +293,7 @@ def _confirm(question: str) -> None:
         click.echo(err=True)
         meant = False
     if not meant:
-        raise Failure("nothing was done; use --yes to skip the question")
+        raise Failure("nothing was changed; use --yes to skip the question")
 
 
 def _which(directory: str) -> MarkLogDirOfflineRequest:

@@ -47,7 +47,7 @@ for _command in (plan, reassign, reassignments):
     multiple=True,
     help="One partition of --topic.",
 )
-@click.option("--all", "everywhere", is_flag=True, help="Every partition that needs such an election.")
+@click.option("--all", "everywhere", is_flag=True, help="Every partition that needs this election.")
 @json_option
 def elect(
     options: ClusterOptions,
@@ -104,7 +104,7 @@ def _report(results: tuple[ElectionResult, ...], as_json: bool) -> int:
         else:
             click.echo(f"{name}: {each.message}")
     if not results and not as_json:
-        click.echo("nothing to do: no partition needs such an election")
+        click.echo("nothing to do: no partition needs this election")
     return EXIT_FAILED if failed else 0
 
 

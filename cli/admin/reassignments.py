@@ -72,7 +72,7 @@ def reassign(options: ClusterOptions, path: Path, dry_run: bool, keep_factor: bo
 @click.option("--cancel-all", is_flag=True, help="Cancel every ongoing reassignment.")
 @table_options
 def reassignments(options: ClusterOptions, names: tuple[str, ...], cancel_all: bool, as_json: bool) -> int:
-    """List ongoing reassignments, or cancel some. The list says what each waits for."""
+    """List ongoing reassignments, or cancel some. Shows what each is waiting for."""
     if names and cancel_all:
         raise click.UsageError("give either --cancel-all, or --cancel for each partition")
     with options.open() as cluster:
@@ -109,7 +109,9 @@ def plan(options: ClusterOptions, broker_id: int | None, evenly: bool, topics: t
     for name in set(topics).difference(topic for topic, _ in current):
         raise Failure(f"topic {name} does not exist; see: metaquorum topics list")
     if broker_id is not None and not _is_known(broker_id, brokers, current):
-        raise Failure(f"broker {broker_id} is not registered and holds nothing; see: metaquorum brokers list")
+        raise Failure(
+            f"broker {broker_id} is not registered and has no replicas; see: metaquorum brokers list"
+        )
     racks = {one.broker_id: one.rack for one in brokers if not one.fenced}
     try:
         planned = spread(current, racks) if broker_id is None else drain(current, racks, broker_id)
@@ -174,7 +176,7 @@ def _problem(
 ) -> tuple[ErrorCode, str | None]:
     held, target = current.get((wanted.topic, wanted.partition)), wanted.replicas or ()
     if held is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition; correct the plan"
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist; correct the plan"
     unknown = [str(one) for one in target if one not in brokers]
     if not target or len(set(target)) < len(target):
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "name each broker once, and at least one"

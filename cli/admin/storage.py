@@ -102,7 +102,7 @@ def storage() -> None:
     "scram",
     multiple=True,
     metavar="'MECHANISM=[name=NAME,password=PASSWORD]'",
-    help="A login that the new cluster knows; may be repeated. More keys: iterations, salt, saltedpassword.",
+    help="SCRAM credential to create; may be repeated. More keys: iterations, salt, saltedpassword.",
 )
 @click.option("--ignore-formatted", "-g", is_flag=True, help="Skip directories that are already formatted.")
 @json_option

@@ -38,7 +38,7 @@ broker_option = click.option(
     "--broker",
     metavar="ID",
     type=click.IntRange(min=0),
-    help="Ask the replicas on this broker, instead of leaders.",
+    help="Query the replicas on this broker, instead of the leaders.",
 )
 topic_option = click.option("--topic", metavar="NAME", required=True, help="The topic.")
 partition_option = click.option(
@@ -48,7 +48,7 @@ partition_option = click.option(
 
 @click.group()
 def transactions() -> None:
-    """List and describe transactions; abort those that hang."""
+    """List and describe transactions; abort hanging ones."""
 
 
 @transactions.command("list")
@@ -206,7 +206,7 @@ def _producer_json(each: PartitionProducer) -> dict[str, Any]:
     default=_MAX_TIMEOUT_MIN,
     show_default=True,
     metavar="MINUTES",
-    help="Longest timeout of a transaction. Only transactions that were silent for longer can hang.",
+    help="Longest timeout of a transaction. Only transactions idle for longer can be hanging.",
 )
 @table_options
 def find_hanging_(
@@ -216,7 +216,7 @@ def find_hanging_(
     max_timeout_min: int,
     as_json: bool,
 ) -> None:
-    """Find transactions that no coordinator will end. Without --topic and --broker, everywhere."""
+    """Find transactions that no coordinator will end. Default: in all partitions."""
     with options.open() as cluster:
         places = _places(cluster, topic, broker)
         since_ms = _now_ms() - max_timeout_min * 60_000
@@ -260,13 +260,13 @@ def _places(
     "--start-offset",
     metavar="OFFSET",
     type=click.IntRange(min=0),
-    help="Where the transaction begins: OPEN-FROM of find-hanging.",
+    help="First offset of the transaction: OPEN-FROM in find-hanging.",
 )
 @click.option(
     "--producer-id",
     metavar="ID",
     type=click.IntRange(min=0),
-    help="Producer, for a broker before 3.0 instead of --start-offset.",
+    help="Producer id, instead of --start-offset, for brokers before 3.0.",
 )
 @click.option("--producer-epoch", metavar="N", type=click.IntRange(0, 2**15 - 1), help="With --producer-id.")
 @click.option("--coordinator-epoch", metavar="N", type=click.IntRange(min=-1), help="With --producer-id.")
@@ -281,7 +281,7 @@ def abort(
     coordinator_epoch: int | None,
     as_json: bool,
 ) -> None:
-    """Abort a transaction that hangs in a partition. Do not abort one whose producer may continue: its other
+    """Abort a hanging transaction in a partition. Do not abort one whose producer may continue: its other
     partitions would be committed."""
     numbers = (producer_id, producer_epoch, coordinator_epoch)
     if (start_offset is None) == (None in numbers) or (start_offset is not None and numbers != (None,) * 3):

@@ -129,7 +129,7 @@ class KafkaCluster:
                     raise Failure(f"{name_of(first)}: group {group}: {first.str()}") from error
             if time.monotonic() >= deadline:
                 raise Failure(
-                    f"group {group} has no coordinator; `metaquorum groups describe {group}` says why"
+                    f"group {group} has no coordinator; `metaquorum groups describe {group}` shows why"
                 )
 
     def asked(self, ask: Callable[[float], Any], good: Callable[[Any], T | None], client: Any) -> T:

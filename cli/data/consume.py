@@ -39,7 +39,7 @@ class StartType(click.ParamType):  # type: ignore[type-arg]
             point = parse_point(value)
         except ValueError:
             self.fail(
-                f"{value!r} is not a place in a topic; write earliest, latest, an offset such as 4321, or "
+                f"{value!r} is not a position in a topic; write earliest, latest, an offset such as 4321, or "
                 "a time such as 2026-11-21T03:07:57Z, 2026-11-21 or @ followed by milliseconds since "
                 "1970",
                 param,
@@ -96,7 +96,7 @@ class StartType(click.ParamType):  # type: ignore[type-arg]
     type=click.Choice([each.value for each in RangePolicy]),
     default="fail",
     show_default=True,
-    help="Where to continue when the position is not in the log.",
+    help="Where to continue when the position is out of range.",
 )
 @click.option(
     "--skip-cut",

@@ -117,7 +117,7 @@ class ProduceTotals:
     type=click.IntRange(1, 4 * 1024 * 1024),
     default=65536,
     show_default=True,
-    help="Bytes per batch, at most.",
+    help="Maximum bytes per batch.",
 )
 @click.option(
     "--linger-ms",
@@ -125,7 +125,7 @@ class ProduceTotals:
     type=click.IntRange(0, 60_000),
     default=5,
     show_default=True,
-    help="Time that an incomplete batch waits.",
+    help="Maximum time to wait for a batch to fill.",
 )
 @click.option(
     "--compression", type=click.Choice(_CODECS), default="none", show_default=True, help="Codec of batches."
@@ -137,7 +137,7 @@ class ProduceTotals:
     "--count",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Generate this many messages, instead of the input.",
+    help="Generate this many messages instead of reading input.",
 )
 @click.option(
     "--size",
@@ -151,7 +151,7 @@ class ProduceTotals:
     type=click.FloatRange(min=0.1),
     default=120.0,
     show_default=True,
-    help="Seconds until an unacknowledged message fails.",
+    help="Time limit in seconds for the acknowledgement of a message.",
 )
 @property_option
 @progress_option
@@ -211,7 +211,7 @@ def produce(  # noqa: PLR0913
         raise problem
     if account.failed:
         they = "it" if account.failed == 1 else "they"
-        doubt = f"; {they} may be stored nevertheless" if account.maybe_stored else ""
+        doubt = f"; {they} may still be stored" if account.maybe_stored else ""
         were = "message was" if account.failed == 1 else "messages were"
         raise Failure(f"{account.failed} {were} not acknowledged: {account.fatal or account.problem}{doubt}")
     return 0 if account.ended_by is None else _ENDINGS[account.ended_by]
@@ -332,7 +332,7 @@ class _Interruptions:
         self._account.ended_by = which
         if first and self._account.taken:
             click.echo(
-                "metaquorum: waiting for acknowledgements of what was sent; interrupt again to give up",
+                "metaquorum: waiting for acknowledgements; interrupt again to stop waiting",
                 err=True,
             )
         if self._task is not None and (self._feeding or not first):

@@ -201,8 +201,8 @@ def _judge(plan: ConsumeOptions, account: ConsumeTotals, message: Message, error
     if code == KafkaError._LOG_TRUNCATION:
         at = message.offset()
         raise Failure(
-            f"the log of {plan.topic}-{message.partition()} was cut: records that were printed from offset "
-            f"{at} on are lost ({error.str()}); --skip-cut continues"
+            f"the log of {plan.topic}-{message.partition()} was truncated: records already printed from "
+            f"offset {at} on are lost ({error.str()}); --skip-cut continues"
         )
     raise Failure(text_of(error))
 

@@ -123,10 +123,10 @@ def _check(plan: FormatPlan) -> None:
         raise Failure("a directory is listed twice; list each one once")
     try:
         if is_reserved_directory(uuid_from_text(plan.cluster_id)):
-            raise ValueError(f"{plan.cluster_id} is a reserved id")
+            raise ValueError(f"{plan.cluster_id} is reserved")
         for text in plan.directory_ids or ():
             if is_reserved_directory(uuid_from_text(text)):
-                raise ValueError(f"{text} is a reserved id")
+                raise ValueError(f"{text} is reserved")
         level = level_of_release(plan.release)
     except ValueError as error:
         raise Failure(

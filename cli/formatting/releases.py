@@ -32,8 +32,5 @@ def level_of_release(name: str) -> int:
     }
     within = [level for each, level in known.items() if each == name or each.startswith(name + "-")]
     if not name or not within:
-        raise ValueError(
-            f"{name!r} is not a release that a cluster can be formatted with; choose one of "
-            f"{', '.join(known)}"
-        )
+        raise ValueError(f"{name!r} is not a release for a new cluster; choose one of {', '.join(known)}")
     return max(within)

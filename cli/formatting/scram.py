@@ -95,7 +95,7 @@ def _values(title: str, text: str) -> dict[str, str]:
     if (_PASSWORD in values) == (_SALTED in values):
         raise Failure(f"{OPTION} {title}: give one of {_PASSWORD} and {_SALTED}")
     if _SALTED in values and _SALT not in values:
-        raise Failure(f"{OPTION} {title}: {_SALTED} needs the {_SALT} that it was made with")
+        raise Failure(f"{OPTION} {title}: {_SALTED} needs the {_SALT} that it was derived with")
     return values
 
 

@@ -20,7 +20,7 @@ from metaquorum.storage.uuids import is_reserved_directory, random_uuid, uuid_fr
 
 SUPPORTED_KRAFT_VERSIONS = KRaftVersionFeature(min_supported_version=0, max_supported_version=1)
 DEFAULT_LISTENER = "CONTROLLER"
-_IDS_NEEDED = "metaquorum storage random-uuid makes one"
+_IDS_NEEDED = "metaquorum storage random-uuid prints one"
 
 
 class VoterOptions(msgspec.Struct, frozen=True, kw_only=True):

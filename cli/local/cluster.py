@@ -77,7 +77,7 @@ class LocalCluster:
                 return False
             return wanted <= {broker.broker_id for broker in self.client.brokers() if not broker.fenced}
 
-        self.wait_until(ready, timeout_s, "every process to serve")
+        self.wait_until(ready, timeout_s, "all processes to become ready")
         return time.monotonic() - self._began_s
 
     def _why_not_serving(self, node: LocalNode) -> str:
@@ -100,7 +100,7 @@ class LocalCluster:
                 found = condition()
                 if found:
                     return found
-                reason = "not so far"
+                reason = "not yet"
             except (ApiError, Failure) as error:
                 reason = one_line(error)
             self._check_started()

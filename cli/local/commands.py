@@ -38,13 +38,13 @@ def local() -> None:
     "--controllers",
     metavar="N",
     type=click.IntRange(1, 9),
-    help="Number of controllers. A new cluster has 3 by default.",
+    help="Number of controllers. Default for a new cluster: 3.",
 )
 @click.option(
     "--brokers",
     metavar="N",
     type=click.IntRange(0, 50),
-    help="Number of brokers. A new cluster has 3 by default.",
+    help="Number of brokers. Default for a new cluster: 3.",
 )
 @click.option(
     "--combined",
@@ -52,12 +52,12 @@ def local() -> None:
     type=click.IntRange(1, 9),
     help="Number of nodes that are both controller and broker, instead of separate nodes.",
 )
-@click.option("--cluster-id", metavar="ID", help="Cluster id. A new cluster gets a random one by default.")
+@click.option("--cluster-id", metavar="ID", help="Cluster id. Default for a new cluster: random.")
 @click.option("--free-ports", "any_port", is_flag=True, help="Use currently free ports for a new cluster.")
 @click.option(
     "--watch",
     is_flag=True,
-    help="Show a live status. Ctrl-C shuts down, in order, what this command started.",
+    help="Show a live status. Ctrl-C stops, in order, what this command started.",
 )
 @click.option(
     "--timeout",
@@ -77,8 +77,8 @@ def up(
     watch: bool,
     timeout: float,
 ) -> None:
-    """Start the cluster in --directory, creating it if there is none. With more --controllers than it has, it
-    grows. Every controller becomes a voter."""
+    """Start the cluster in --directory, creating it if there is none. A larger --controllers than
+    before adds controllers, which become voters."""
     if combined is not None and (controllers is not None or brokers is not None):
         raise click.UsageError(
             "--combined sets the number of all nodes: leave out --controllers and --brokers"
@@ -167,7 +167,7 @@ def _grown(layout: Layout, controllers: int, timeout_s: float) -> Layout:
             if cluster.client.quorum().kraft_version == 0:
                 raise Failure(
                     f"{layout.directory} holds a cluster with {len(layout.controllers)} static voters, not"
-                    f" {controllers}; run metaquorum features upgrade kraft.version=1 before it can grow"
+                    f" {controllers}; to add some, first run: metaquorum features upgrade kraft.version=1"
                 )
         except BaseException:
             cluster.stop_started()

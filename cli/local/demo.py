@@ -162,7 +162,7 @@ class _Story:
         topic = NewTopic(name="after-failover", partitions=1, replication_factor=1)
         self._wait(lambda: self._try_create(topic), "the first write after the failover")
         written_s = time.monotonic() - began
-        _check(after.leader_id != before.leader_id, "the dead controller still counts as the leader")
+        _check(after.leader_id != before.leader_id, "the killed controller is still reported as the leader")
         _done(
             f"controller {after.leader_id} leads in epoch {after.leader_epoch}, seen after {elected_s:.2f} s;"
             f" it accepted a write after {written_s:.2f} s"
@@ -233,7 +233,7 @@ class _Story:
         self._wait(lambda: self._state(hurt) == "running", f"{hurt.name} to be still running")
         kept = led[1 - lost]
         _done(
-            f"found and reported; other brokers lead its partitions after {moved_s:.1f} s. {hurt.name} "
+            f"the loss was reported; other brokers lead its partitions after {moved_s:.1f} s. {hurt.name} "
             f"continues with its other directory, where it led {kept} and leads "
             f"{self._led_from(hurt, ids[1 - lost])}"
         )
@@ -242,7 +242,7 @@ class _Story:
         return hurt
 
     def _replace_the_directory(self, hurt: LocalNode) -> None:
-        _step(f"{hurt.name} gets a new, empty {self._lost.name} and starts again")
+        _step(f"{hurt.name} starts again with a new, empty {self._lost.name}")
         began = time.monotonic()
         plan = FormatPlan(
             directories=(str(self._lost),), cluster_id=self._layout.cluster_id, node_id=hurt.node_id
@@ -278,7 +278,7 @@ class _Story:
         _check(code == 0, f"{leaving.name} exited with code {code}")
         seconds = time.monotonic() - began
         self._wait(lambda: self._state(leaving) == "fenced", f"fencing of {leaving.name}")
-        self._wait(lambda: not self._leads(leaving), f"{leaving.name} to lead nothing")
+        self._wait(lambda: not self._leads(leaving), f"{leaving.name} to lead no partition")
         _done(
             f"its leaderships moved, then it stopped, after {seconds:.1f} s; every partition of orders has "
             "a leader"
@@ -395,4 +395,4 @@ def _done(text: str) -> None:
 
 def _check(happened: bool, problem: str) -> None:
     if not happened:
-        raise Failure(f"the demo did not see what it expected: {problem}")
+        raise Failure(f"the demo failed at a check: {problem}")

@@ -68,7 +68,7 @@ def _check_order(told: list[tuple[str, str]], expected: list[tuple[str, str]]) -
     left = iter(told)
     for step in expected:
         if step not in left:
-            raise Failure(f"the log does not show {step[0]} {step[1]} where it should")
+            raise Failure(f"the log does not show {step[0]} {step[1]} at the expected place")
 
 
 def _segments(path: str) -> list[bytes]:

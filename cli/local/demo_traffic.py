@@ -192,6 +192,6 @@ def _difference(account: TrafficTotals) -> str:
     keys: Mapping[str, int] = account.written
     apart = [key for key in keys if account.read.get(key, 0) != account.written[key]]
     if not apart:
-        return "as many messages were read as written for every key"
+        return "for every key, all written messages were read"
     key = apart[0]
     return f"key {key}: {account.written[key]} messages written, {account.read.get(key, 0)} read"

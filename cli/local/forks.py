@@ -145,7 +145,7 @@ class ForkServer:
     def _read(self) -> _Report:
         data = self._socket.recv(_MESSAGE_MAX)
         if not data:
-            raise EOFError("it closed its end")
+            raise EOFError("it closed the connection")
         return msgspec.msgpack.decode(data, type=_Report)
 
 

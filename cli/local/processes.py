@@ -73,7 +73,7 @@ class Processes:
                     output=output.fileno(),
                 )
             except ForkError as error:
-                raise Failure(f"{node.name} does not start: {error}") from error
+                raise Failure(f"{node.name} did not start: {error}") from error
         self._children[node.name] = child
         record = ProcessRecord(pid=child.pid, created_s=psutil.Process(child.pid).create_time())
         private_file(self._layout.pid_file(node)).write_bytes(msgspec.json.encode(record))
@@ -102,7 +102,7 @@ class Processes:
     def kill(self, node: LocalNode) -> None:
         """Sends SIGKILL and waits for the end. Raises Failure if it does not end."""
         if self.signal(node, signal.SIGKILL) and not self.wait_gone(node, KILL_WAIT_S):
-            raise Failure(f"{node.name} did not end after SIGKILL; inspect it with ps")
+            raise Failure(f"{node.name} is still running after SIGKILL; inspect it with ps")
         self._layout.pid_file(node).unlink(missing_ok=True)
 
     def stop(self, node: LocalNode, wait_s: float = STOP_WAIT_S) -> str:

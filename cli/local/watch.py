@@ -145,7 +145,7 @@ def watch(cluster: LocalCluster, *, live: bool) -> None:
         for name, outcome in outcomes.items():
             click.echo(f"{name}: {outcome}")
     if "killed" in outcomes.values():
-        raise Failure("a process did not stop by itself and was killed; see its process.log")
+        raise Failure("a process did not stop and was killed; see its process.log")
 
 
 def _farewell(cluster: LocalCluster) -> str:

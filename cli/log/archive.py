@@ -81,7 +81,7 @@ def archive(
             refuse_inside(target, home_of(log))
     packed = _dry(sources) if dry_run or target is None else _write(target, sources)
     for path in packed.gone:
-        click.echo(f"metaquorum: {path} was removed meanwhile: left out", err=True)
+        click.echo(f"metaquorum: {path} was removed in the meantime: left out", err=True)
     _show({"target": None if dry_run else target}, packed.holds, packed.stored_bytes, as_json)
     return 0
 

@@ -45,16 +45,22 @@ CHECK = Checked("check", str, log_complete.checks)
 @click.command(cls=LiveCommand, name="bisect")
 @click.argument("path", type=PATH, required=False)
 @click.option("--check", "check_name", type=CHECK, metavar="NAME", help="A named check; see --list.")
-@click.option("--predicate", metavar="EXPR", help="A Python expression that is true while all is well.")
+@click.option(
+    "--predicate", metavar="EXPR", help="A Python expression that is true while the state is correct."
+)
 @click.option(
     "--monotone",
     is_flag=True,
     help="Once false, EXPR stays false; allows a binary search over the snapshots.",
 )
 @click.option(
-    "--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Start with the state at this place."
+    "--from",
+    "start",
+    type=POINT,
+    metavar="OFFSET|OFFSET+|TIME",
+    help="Start with the state at this position.",
 )
-@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Stop at this place.")
+@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Stop at this position.")
 @click.option("--all-changes", is_flag=True, help="Show the whole state diff, regardless of its length.")
 @click.option("--list", "list_names", is_flag=True, help="List the checks and the names that EXPR may use.")
 @past_corruption_option
@@ -118,7 +124,7 @@ def _unreached(log: MetadataLog, found: Bisection, end: Point | None) -> Iterato
     if end.offset is not None and end.offset > found.end_offset and log.end_offset < end.offset:
         yield f"{log.path} ends at offset {log.end_offset}, before {end.offset}"
     elif not found.batches and found.method != BINARY:
-        yield "no batch lies between --from and --to: only the state at --from was checked"
+        yield "no batch is between --from and --to: only the state at --from was checked"
 
 
 def _check(name: str | None, predicate: str | None, monotone: bool) -> Check:

@@ -128,10 +128,10 @@ def dump(
     if follow and len(paths) != 1:
         raise click.UsageError("--follow takes exactly one PATH")
     if follow and log_source.is_packed(paths[0]):
-        raise click.UsageError("--follow: an archive does not grow; leave it out")
+        raise click.UsageError("an archive does not grow; leave out --follow")
     files = {path: partition_files(path, topic) for path in paths}
     if any(files.values()) and (types or entities or causes or follow):
-        raise click.UsageError("--type, --entity, --causes and --follow are for metadata logs")
+        raise click.UsageError("--type, --entity, --causes and --follow are only for metadata logs")
     selection = SelectedRecords(types=frozenset(types), entities=entities, **bounds)
     printer = _Printer(selection, as_json, shows_secrets(), causes)
     clusters: dict[str, str] = {}
@@ -301,7 +301,7 @@ class _Printer:
             suggestion(one, MetadataImage(), names) for one in self._selection.entities if one[:6] == "topic/"
         )
         text = self._selection.nothing_text()
-        click.echo(f"metaquorum: no record was shown: {text}{hints if names else ''}", err=True)
+        click.echo(f"metaquorum: no records shown: {text}{hints if names else ''}", err=True)
 
     def tell_limits(self) -> None:
         """Reports records that are missing here, and times that were mapped to offsets

@@ -74,7 +74,7 @@ def repair(
     """
     if not (dropped or drop_failing or past_corruption or end_at is not None):
         raise click.UsageError(
-            "give a repair: --drop OFFSET, --drop-failing, --past-corruption or --end-at OFFSET"
+            "give a repair option: --drop OFFSET, --drop-failing, --past-corruption or --end-at OFFSET"
         )
     if target is None and not dry_run:
         raise click.UsageError("give --to DIRECTORY for the new log, or --dry-run")
@@ -121,7 +121,7 @@ def refuse_inside(target: str, *sources: str) -> None:
         there = os.path.realpath(source)
         common = os.path.commonpath((wanted, there))
         if there in (wanted, common):
-            raise Failure(f"{target} is inside {source}, which must not change; give a directory elsewhere")
+            raise Failure(f"{target} is inside {source}, which must not change; give a directory outside it")
 
 
 def state_changes(source: NodeFiles, report: RepairReport) -> list[EntityChange]:

@@ -49,14 +49,14 @@ def salvage(
     cluster_id: str | None,
     as_json: bool,
 ) -> int:
-    """Rank the surviving logs of a quorum; write new voters from them. Says what may be missing.
+    """Rank the surviving logs of a quorum; write new voters from them. Reports what may be missing.
 
     Each PATH is the directory of a surviving node. Brokers count too: they follow the same log. Without
     --voters and --to, nothing is written. Stop every node first; the old controllers must never run again.
     """
     if (target is None) != (voters is None):
         raise click.UsageError(
-            "give both --voters ID@HOST:PORT,... and --to DIRECTORY, or neither to look only"
+            "give both --voters ID@HOST:PORT,... and --to DIRECTORY, or neither to only rank the logs"
         )
     ranking = rank([examine(node_files(log)) for log in open_paths(paths)])
     missing = what_is_missing(ranking)
@@ -110,7 +110,7 @@ def _version(ranking: Ranking, given: int | None, new: list[NewVoter]) -> int:
     old = ranking.best.quorum.kraft_version
     if given is not None and given < old:
         raise Failure(
-            f"the log is at kraft.version {old}, which cannot fall; leave out --kraft-version {given}"
+            f"the log is at kraft.version {old}, which cannot be lowered; leave out --kraft-version {given}"
         )
     taken = {voter.voter_directory_id for voter in ranking.voter_set}
     for one in new:

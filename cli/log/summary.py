@@ -67,9 +67,11 @@ SPAN = Checked("span", parse_span_ms)
 @click.option(
     "--last", "last_ms", type=SPAN, metavar="12h", help="Only this much time before the log's last record."
 )
-@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only from this place on.")
 @click.option(
-    "--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only up to this place, exclusive."
+    "--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only from this position on."
+)
+@click.option(
+    "--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only up to this position, exclusive."
 )
 @click.option("--all", "show_all", is_flag=True, help="Show all rows of every section, not only the worst.")
 @json_option
@@ -93,7 +95,7 @@ def summary(
     complaints = Complaints()
     log, nodes = open_merged(paths)
     if log.is_checkpoint:
-        raise Failure(f"{log.path} is a single state, not a history; give the log that it was made from")
+        raise Failure(f"{log.path} is a single state, not a history; give the log of the snapshot")
     if nodes is not None:
         tell_nodes(nodes, complaints)
     try:

@@ -203,7 +203,7 @@ class _Side(msgspec.Struct, frozen=True):
 @click.option("--across-clusters", is_flag=True, help="Allow a comparison of two different clusters.")
 @past_corruption_option
 def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_corruption: bool) -> int:
-    """Show what differs between A and B, and which record did it.
+    """Show what differs between A and B, and which record changed it.
 
     With PATH, A and B are offsets (4321+ is after that record) or times in that log; `end` is its end.
     Without PATH, A and B are two logs: directories, nodes, segments or checkpoints, alone or as LOG@OFFSET,
@@ -303,9 +303,13 @@ def _echo_all(lines: Iterable[str]) -> None:
 @click.argument("path", type=PATH)
 @click.argument("target", metavar="[ENTITY[.FIELD]]", required=False, type=TARGET)
 @click.option(
-    "--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Start with the state at this place."
+    "--from",
+    "start",
+    type=POINT,
+    metavar="OFFSET|OFFSET+|TIME",
+    help="Start with the state at this position.",
 )
-@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Stop at this place.")
+@click.option("--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Stop at this position.")
 @secrets_option
 @json_option
 @past_corruption_option
@@ -317,8 +321,8 @@ def history(
     as_json: bool,
     past_corruption: bool,
 ) -> int:
-    """Show the states of ENTITY over time. One row is from the batch that made a state to the batch that
-    changed it.
+    """Show the states of ENTITY over time. One row spans a state, from the batch that created it to
+    the batch that changed it.
 
     ENTITY may be a branch (topic/orders, broker): every entity below it then has its own rows. With a field
     (topic/orders/7.leader, broker/3.fenced), only changes of that field begin a row. Rows are sorted by
@@ -341,7 +345,7 @@ def history(
     tell_limits(limits.coverage, limits.shown, json_lines=as_json)
     if not shown and not complain.count and target is not None and not limits.coverage:
         if start is not None or end is not None:
-            raise Failure(f"{log.path} has no row for {target} between --from and --to; give other places")
+            raise Failure(f"{log.path} has no row for {target} between --from and --to; give other positions")
         place = shlex.quote(str(path))
         listing = f"; list what it holds with: metaquorum log state {place}"
         hint = suggestion_from(log, target.entity) or listing

@@ -51,7 +51,7 @@ def fields_text(fields: Fields) -> str:
 def cause_text(cause: ChangeCause | None) -> str:
     """Offset, time, epoch and type of the record."""
     if cause is None:
-        return "by a record that is not in this log, or precedes the oldest snapshot, which holds its effect"
+        return "by a record that is not in this log, or is before the oldest snapshot, which has its effect"
     place = f"offset {cause.offset}  {utc_text(cause.time_ms)}  epoch {cause.epoch}  {cause.type_name}"
     return place if cause.asked is None else f"{place}  asked: {asked_text(cause.asked)}"
 
@@ -125,7 +125,7 @@ def span_text(span: Span) -> str:
     end = "now" if span.to_offset is None else str(span.to_offset)
     until = "" if span.to_ms is None else utc_text(span.to_ms)
     began = utc_text(span.from_ms) if span.from_ms >= 0 else "-"
-    by = "as it was at the start" if span.cause is None else f"by {record_text(span.cause)}"
+    by = "the state at the start" if span.cause is None else f"by {record_text(span.cause)}"
     place = f"{span.from_offset:>8} .. {end:<8}  {began} .. {until:<24}"
     return f"{place}  {span.entity}  {fields_text(span.fields)}  ({by})"
 

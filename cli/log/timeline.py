@@ -65,9 +65,11 @@ _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "br
     multiple=True,
     help="Only events about this entity: broker/3, topic/orders/7, quorum...",
 )
-@click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only from this place on.")
 @click.option(
-    "--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only up to this place, exclusive."
+    "--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only from this position on."
+)
+@click.option(
+    "--to", "end", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only up to this position, exclusive."
 )
 @click.option(
     "--gap",
@@ -76,7 +78,7 @@ _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "br
     type=click.FloatRange(min=0.001),
     default=GAP_MS / 1000,
     show_default=True,
-    help="Report silences of at least this many seconds.",
+    help="Report gaps without records of at least this many seconds.",
 )
 @json_option
 def timeline(

@@ -156,7 +156,7 @@ def headline(found: Explanation) -> str:
     if found.exists is None and found.target.entity.startswith("controller/"):
         state = "has no registration in this log; the last record about it is"
     elif found.exists is None:
-        state = "is not known as a whole here; the last record about it is"
+        state = "is only partly known here; the last record about it is"
     elif not found.exists:
         state = "does not exist since"
     elif found.target.field is not None:

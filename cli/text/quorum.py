@@ -177,7 +177,7 @@ def _candidates(quorum: DescribeQuorumResponse) -> list[ReplicaStatus]:
 
 def _behind(quorum: DescribeQuorumResponse, replica: ReplicaStatus) -> str:
     lag = _lag(quorum, replica)
-    ready = "can be added" if lag <= quorum.new_voter_lag_max else "not yet close enough to be added"
+    ready = "can be added" if lag <= quorum.new_voter_lag_max else "too far behind to be added"
     return f"node {replica.node_id}, {lag} records behind, {ready}"
 
 

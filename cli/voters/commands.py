@@ -48,7 +48,7 @@ dry_run = click.option(
     help="Show the steps, the majority that each needs, and the live voters. Change nothing.",
 )
 force = click.option(
-    "--force", is_flag=True, help="Take steps that leave no live majority; nothing can be committed then."
+    "--force", is_flag=True, help="Continue even if no live majority remains; nothing can be committed then."
 )
 wait = click.option(
     "--wait",
@@ -150,7 +150,7 @@ def replace_voter(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """Replace a voter by another directory or another id. The new one catches up first.
+    """Replace a voter with another directory or another id. The new voter catches up first.
 
     With the same id, the old directory is removed first; with another id, the new voter is added first."""
     wish = VoterWish(

@@ -161,7 +161,7 @@ class VoterChanger:
     def _not_ready(self, quorum: DescribeQuorumResponse, step: VoterStep) -> str:
         """Why the step has to wait; empty: it does not."""
         if quorum.open_change is not None:
-            return f"the change of voters at offset {quorum.open_change} is not committed"
+            return f"the voter change at offset {quorum.open_change} is not committed"
         if step.wait_for is None:
             return ""
         lag = lag_of(quorum, step.wait_for)
@@ -169,7 +169,7 @@ class VoterChanger:
             return f"node {step.wait_for} does not fetch from the leader"
         if lag <= quorum.new_voter_lag_max:
             return ""
-        text = f"node {step.wait_for.node_id} catches up: {lag} records behind"
+        text = f"node {step.wait_for.node_id} is catching up: {lag} records behind"
         if time.monotonic() - self._said_s >= SAY_EVERY_S:
             self._said_s = time.monotonic()
             self._say(text)

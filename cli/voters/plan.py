@@ -96,7 +96,7 @@ def make_plan(quorum: DescribeQuorumResponse, wanted: VoterWish) -> VoterPlan:
         case int(added), int(removed):
             return _plan_other_id(quorum, removed, added, wanted)
         case _:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "no voter is named: give an id to add or to remove")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "give the id of a voter to add or to remove")
 
 
 def check_step(quorum: DescribeQuorumResponse, step: VoterStep) -> None:
@@ -157,7 +157,7 @@ def _plan_new_directory(quorum: DescribeQuorumResponse, node_id: int, wanted: Vo
     voter = _voter(quorum, node_id)
     comes = [one for one in quorum.observers if one.node_id == node_id and one.is_alive]
     if voter is not None and voter.is_alive and not comes:
-        text = f"{_named(voter)} is a live voter, and no other directory of it observes"
+        text = f"{_named(voter)} is a live voter, and none of its other directories is an observer"
         return VoterPlan(nothing_to_do=text)
     if voter is None:
         if not any(one.node_id == node_id for one in quorum.observers):
@@ -165,7 +165,7 @@ def _plan_new_directory(quorum: DescribeQuorumResponse, node_id: int, wanted: Vo
         return _finished(quorum, wanted, _observer(quorum, node_id, wanted.directory_id))
     newcomer = _observer(quorum, node_id, wanted.directory_id)
     if voter.is_alive:
-        text = f"{_named(voter)} is still running beside the directory that replaces it: stop it first"
+        text = f"{_named(voter)} is still running with the directory that is being replaced: stop it first"
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
     return _finished(quorum, wanted, newcomer, remove_first=_member(voter))
 
@@ -180,7 +180,7 @@ def _plan_other_id(quorum: DescribeQuorumResponse, removed: int, added: int, wan
         last = _member(leaves) if leaves is not None else None
         return _finished(quorum, wanted, newcomer, remove_last=last)
     if wanted.directory_id not in (None, comes.directory_id):
-        text = f"{_named(comes)} is already a voter, with another directory id than was given"
+        text = f"{_named(comes)} is already a voter, with a directory id other than the given one"
         raise ApiError(ErrorCode.DUPLICATE_VOTER, text)
     if leaves is None:
         return VoterPlan(nothing_to_do=f"node {removed} is not a voter, and {_named(comes)} is one")
@@ -249,7 +249,7 @@ def _check_may_change(quorum: DescribeQuorumResponse) -> None:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
     if quorum.open_change is not None:
         text = (
-            f"another change of voters, at offset {quorum.open_change}, is not committed yet: run the command"
+            f"another voter change, at offset {quorum.open_change}, is not committed yet: run the command"
             " again when it is; metaquorum quorum describe shows it"
         )
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
@@ -288,7 +288,7 @@ def _observer(quorum: DescribeQuorumResponse, node_id: int, directory_id: bytes 
             f" {uuid_to_text(directory_id)}: correct --directory-id, or leave it out"
         )
         raise ApiError(ErrorCode.INVALID_VOTER_KEY, text)
-    problem = "has not fetched from the leader lately" if known else "does not fetch from the leader"
+    problem = "has not fetched from the leader recently" if known else "does not fetch from the leader"
     text = f"node {node_id} {problem}: start it, formatted with --no-initial-controllers, and try again"
     raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
 

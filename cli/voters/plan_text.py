@@ -34,7 +34,7 @@ def _majority(step: VoterStep) -> str:
     ids = ", ".join(str(member.node_id) for member in step.voters)
     alive = ", ".join(map(str, step.alive_ids)) or "none"
     spare = len(step.alive_ids) - step.needed
-    more = "" if spare > 0 else "; no other may fail" if spare == 0 else "; NOTHING CAN BE COMMITTED"
+    more = "" if spare > 0 else "; no other voter may fail" if spare == 0 else "; NOTHING CAN BE COMMITTED"
     noun = "voter" if len(step.voters) == 1 else "voters"
     return f"{len(step.voters)} {noun} ({ids}), of which {step.needed} are needed; alive: {alive}{more}"
 

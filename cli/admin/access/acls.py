@@ -79,7 +79,7 @@ def _filter_options(command: F) -> F:
             type=_words(Permission),
             default="any",
             show_default=True,
-            help="Entries that allow, or that deny.",
+            help="Only entries with this permission.",
         ),
     ):
         command = option(command)
@@ -168,7 +168,7 @@ def add(
     deny: bool,
     as_json: bool,
 ) -> int:
-    """Allow principals operations on a resource. Adds one entry per principal, operation and host."""
+    """Allow principals to perform operations. Adds one entry per principal, operation and host."""
     if resource_name is None and resource_type != "cluster":
         raise click.UsageError("give --resource-name; * means all")
     wanted = [

@@ -74,7 +74,7 @@ def alter(
     """Change the quotas of a user, a client-id, both together, or an ip."""
     entity = _entity(words)
     if not entity:
-        raise click.UsageError("name an entity: give --user, --client-id or --ip, or a default")
+        raise click.UsageError("give an entity: --user, --client-id or --ip, or a default")
     ops = [QuotaOp(key=key, value=_value(key, text)) for key, text in pairs(sets, "quota")]
     ops += [QuotaOp(key=key, value=None) for key in deletes]
     if not ops:

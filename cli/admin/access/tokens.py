@@ -105,7 +105,7 @@ def renew(options: ClusterOptions, hmac_text: str, period_ms: int | None, as_jso
     "--period-ms",
     metavar="MS",
     type=click.IntRange(min=0),
-    help="Expire in this many ms from now. Default: at once.",
+    help="Expire in this many ms from now. Default: now.",
 )
 @json_option
 def expire(options: ClusterOptions, hmac_text: str, period_ms: int | None, as_json: bool) -> None:

@@ -48,7 +48,7 @@ def scram() -> None:
     type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
     default=DEFAULT_ITERATIONS,
     show_default=True,
-    help="Rounds of hashing.",
+    help="Number of hash iterations.",
 )
 @click.option("--password-stdin", is_flag=True, help="Read the password from one line of standard input.")
 @json_option

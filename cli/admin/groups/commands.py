@@ -36,9 +36,9 @@ Deleted = tuple[str, Place | None, ErrorCode]
 _STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling")
 _WHY = {
     ErrorCode.NON_EMPTY_GROUP: "the group has members: stop them first",
-    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group; see: metaquorum groups list",
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist; see: metaquorum groups list",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "a member of the group subscribes to the topic: stop it first",
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the partition does not exist",
 }
 
 

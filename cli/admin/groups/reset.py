@@ -39,7 +39,7 @@ def _parsed(parse: Callable[[str], int]) -> Callable[..., int | None]:
 _GOALS = (
     click.option("--to-earliest", "earliest", is_flag=True, help="To the start of each log."),
     click.option("--to-latest", "latest", is_flag=True, help="To the end of each log."),
-    click.option("--to-current", "current", is_flag=True, help="To what is committed; for --export."),
+    click.option("--to-current", "current", is_flag=True, help="To the committed offset; for --export."),
     click.option(
         "--to-offset",
         "offset",
@@ -52,7 +52,7 @@ _GOALS = (
         "time_ms",
         callback=_parsed(parse_time_ms),
         metavar="TIME",
-        help="To the first record of this time or later (ISO 8601, UTC, or ms since 1970).",
+        help="To the first record at or after this time (ISO 8601, UTC, or ms since 1970).",
     ),
     click.option(
         "--by-duration",
@@ -89,7 +89,7 @@ def _goal_options(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="NAME[:0,1]",
     help="This topic, or some of its partitions; may be repeated.",
 )
-@click.option("--all-topics", is_flag=True, help="Every partition that the group has committed.")
+@click.option("--all-topics", is_flag=True, help="Every partition with a committed offset of the group.")
 @click.option("--dry-run", is_flag=True, help="Only show the new offsets. The default.")
 @click.option("--execute", is_flag=True, help="Commit the new offsets.")
 @click.option("--export", is_flag=True, help="Print the new offsets as a file for --from-file.")
@@ -105,7 +105,7 @@ def reset(
     as_json: bool,
     **goals: Any,
 ) -> int:
-    """Reset the offsets of a group. Only shows the new offsets without --execute. The group must not have
+    """Reset the offsets of a group. Without --execute, only shows the new offsets. The group must not have
     members."""
     if dry_run and execute:
         raise click.UsageError("--dry-run and --execute exclude each other")
@@ -162,7 +162,7 @@ def read_offsets(path: Path, group: str) -> dict[Place, int]:
             for row in filter(None, reader):
                 place, offset = _offset(row, group)
                 if place in found:
-                    raise ValueError(f"{place[0]}-{place[1]} is there twice; remove one line")
+                    raise ValueError(f"{place[0]}-{place[1]} is listed twice; remove one line")
                 found[place] = offset
         except UnicodeDecodeError:
             raise
@@ -198,7 +198,7 @@ def _plan(cluster: OpenCluster, group: str, goal: Goal, topics: Topics) -> list[
     if missing:
         raise Failure(f"{missing[0]}{f' (and {len(missing) - 1} more)' if len(missing) > 1 else ''}")
     if not places:
-        raise Failure(f"group {group} has committed nothing; name topics with --topic")
+        raise Failure(f"group {group} has no committed offsets; name topics with --topic")
     return cluster.call(lambda client: plan_reset(client, goal, places, committed))
 
 

@@ -136,15 +136,15 @@ def _unpack(archive: str, directory: str) -> None:
 def _refuse_unsafe(archive: str, member: tarfile.TarInfo) -> None:
     parts = member.name.split("/")
     if member.name.startswith("/") or ".." in parts or "\0" in member.name:
-        raise Failure(f"{archive} holds {member.name!r}, a path outside the archive; none of it is read")
+        raise Failure(f"{archive} holds {member.name!r}, a path outside the archive; it is not read")
     if member.issym() or member.islnk():
         raise Failure(
-            f"{archive} holds a link, {member.name!r}; none of it is read: pack the files themselves (tar "
+            f"{archive} holds a link, {member.name!r}; it is not read: pack the files themselves (tar "
             "--dereference --hard-dereference)"
         )
     if not (member.isfile() or member.isdir()):
         raise Failure(
-            f"{archive} holds {member.name!r}, which is neither a file nor a directory; none of it is read"
+            f"{archive} holds {member.name!r}, which is neither a file nor a directory; it is not read"
         )
 
 

@@ -29,7 +29,9 @@ def open_merged(paths: Sequence[str]) -> tuple[MetadataLog, NodesReport | None]:
         return logs[0], None
     single = next((log for log in logs if log.is_checkpoint), None)
     if single is not None:
-        raise InspectError(f"{single.path} is a single state, not a history; leave it out, or give it alone")
+        raise InspectError(
+            f"{single.path} is a single state, not a history; leave it out, or give only this path"
+        )
     where = ", ".join(paths)
     require_one_quorum(logs, where)
     report = compare_nodes(logs)
@@ -79,7 +81,7 @@ def _departure(found: Departure) -> str:
         return f"{differs} and were never committed: left out{undone}"
     return (
         f"from offset {found.offset} on it differs from {found.other} in epoch {found.epoch}, which two"
-        " nodes of one quorum never do: left out"
+        " nodes of one quorum cannot do: left out"
     )
 
 
@@ -87,7 +89,7 @@ def _fault(name: str, found: Departure) -> str:
     if found.committed:
         return (
             f"committed records were lost: {name} knew offsets {found.offset} to {found.committed - 1} to be"
-            f" committed, and {found.other} has others there: what follows is shown as {found.other} has it;"
+            f" committed, but {found.other} has other records there, which are shown here;"
             " see metaquorum log check"
         )
     return f"{name} differs from {found.other} at offset {found.offset}"
@@ -97,7 +99,7 @@ def fault_lines(report: NodesReport) -> Iterator[str]:
     """What is damaged, and which nodes replace it."""
     for node in report.nodes:
         for lost in node.lost:
-            by = f"read from {lost.by}" if lost.by is not None else "no node has all of it"
+            by = f"read from {lost.by}" if lost.by is not None else "no node has all of them"
             yield f"{node.name} has no {offsets_text(lost.start, lost.end)}: {by}"
         yield from node.problems
         if node.departure is not None and node.departure.is_fault:

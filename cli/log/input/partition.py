@@ -170,12 +170,12 @@ def _dump_segment(segment: Path, how: Shown) -> None:
             try:
                 header = parse_header(head)
             except BatchError as error:
-                how.complain(f"{segment}: byte {position}: {error}; nothing after it is shown")
+                how.complain(f"{segment}: byte {position}: {error}; the rest of the file is not shown")
                 return
             size = header.batch_length + LENGTH_OVERHEAD_BYTES
             if not HEADER_BYTES <= size <= MAX_READABLE_BATCH_BYTES:
                 how.complain(
-                    f"{segment}: byte {position}: a batch has {size} bytes; nothing after it is shown"
+                    f"{segment}: byte {position}: a batch has {size} bytes; the rest of the file is not shown"
                 )
                 return
             if not how.selection.wants_batch(header):

@@ -26,7 +26,7 @@ Wanted = Callable[[WalkStep], bool]
 def at(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """Prints where the session is, or moves to a place."""
     if len(arguments) > 1:
-        raise ShellError("at needs one place; write at 4321, at 2026-11-21T03:07:57Z, at start, or at end")
+        raise ShellError("at needs one position; write at 4321, at 2026-11-21T03:07:57Z, at start, or at end")
     if arguments:
         found = session.cursor.seek(session.point(arguments[0]))
         yield from found.notes
@@ -40,7 +40,7 @@ def refresh(session: ShellSession, arguments: list[str]) -> Iterator[str]:
         raise ShellError("refresh takes no arguments")
     if session.refresh is None:
         raise ShellError(
-            "refresh is only for --bootstrap: files are always read as they are now; at end goes to their end"
+            "refresh is only for --bootstrap: files are always read up to date; at end goes to their end"
         )
     yield session.refresh()
 
@@ -156,7 +156,7 @@ def _asked(session: ShellSession, arguments: list[str]) -> tuple[int, Wanted, st
     count = _count([one for one in arguments if _is_count(one)])
     if entities:
         entity = session.named(entities[0])
-        return count, about(entity), f"batches that are not about {entity}"
+        return count, about(entity), f"batches not about {entity}"
     return count, says_something, "idle batches"
 
 
@@ -185,22 +185,24 @@ COMMANDS = (
     ShellCommand(
         name="next",
         usage="next [N] [ENTITY]",
-        help="go past the next batch that changes something (or is about ENTITY), and show it",
+        help="go to after the next batch that changes something (or is about ENTITY), and show it",
         handler=forward,
         paths=True,
     ),
-    ShellCommand(name="step", usage="step [N]", help="go past one batch, even an idle one", handler=single),
+    ShellCommand(
+        name="step", usage="step [N]", help="go to after the next batch, even an idle one", handler=single
+    ),
     ShellCommand(
         name="prev",
         usage="prev [N] [ENTITY]",
-        help="go back before the last batch that changed something (or is about ENTITY)",
+        help="go back to before the last batch that changed something (or is about ENTITY)",
         handler=backward,
         paths=True,
     ),
     ShellCommand(
         name="refresh",
         usage="refresh",
-        help="with --bootstrap: fetch what was committed since; at end goes there",
+        help="with --bootstrap: fetch newly committed records; at end goes to them",
         handler=refresh,
     ),
     ShellCommand(

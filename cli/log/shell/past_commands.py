@@ -35,7 +35,7 @@ def diff(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     here = cursor.found
     if not points:
         if cursor.last is None:
-            raise ShellError("after next, diff shows what that batch changed; or name a place: diff 4321")
+            raise ShellError("after next, diff shows what that batch changed; or name a position: diff 4321")
         old = FoundState(state=cursor.last.state_before, quorum=cursor.last.quorum_before)
         new = here
     else:
@@ -113,7 +113,7 @@ def records(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     points, entity = _points_and_entity(session, arguments, "records [A [B]] [ENTITY]")
     if not points and entity is None:
         if session.cursor.last is None:
-            raise ShellError("after next, records shows that batch; or name a place: records 100 120")
+            raise ShellError("after next, records shows that batch; or name a position: records 100 120")
         yield from _step_records(session.cursor.last, None)
         return
     start = points[0] if points else None

@@ -76,7 +76,7 @@ def test_a_file_of_offsets_is_read_as_kafkas_tool_exports_it(tmp_path: Path) -> 
         ("orders,2147483648,1\n", "line 1: expected"),
         ("orders,0,9223372036854775808\n", "line 1: expected"),
         (",0,1\n", "line 1: expected"),
-        ("orders,0,1\norders,0,1\n", "line 2: orders-0 is there twice"),
+        ("orders,0,1\norders,0,1\n", "line 2: orders-0 is listed twice"),
         ("h,orders,0,1\n", "line 1: 'h' is not the group g"),
     ],
 )

@@ -75,7 +75,7 @@ def flip(maker: Maker, batch: int) -> None:
         (["history", "LOG", "broker/3", "--to", BEFORE], 1, ["no row for broker/3 between --from and --to"]),
         (["history", "LOG", "broker/9"], 1, ["never holds broker/9"]),
         (["bisect", "LOG", "--check", "no-errors", "--to", "99"], 12, ["ends at offset 8, before 99"]),
-        (["bisect", "LOG", "--check", "no-errors", "--to", BEFORE], 12, ["no batch lies between"]),
+        (["bisect", "LOG", "--check", "no-errors", "--to", BEFORE], 12, ["no batch is between"]),
         (["state", "LOG", "--at", str(T0)], 1, [f"a time in milliseconds is written @{T0}"]),
         (["state", "LOG", "config/topic/nope"], 1, ["no config/topic/nope in the state at offset 8"]),
         (["diff", "LOG", "1", "3", "topic/nope", "--json"], 0, ["neither state holds topic/nope"]),
@@ -177,7 +177,7 @@ def test_causes_behind_lost_records_are_named_where_a_snapshot_leads_past_them(t
     assert causes["feature/metadata.version"]["offset"] == late
     assert causes["config/topic/orders"] is None
     text = run("diff", tmp_path, "6", "end").stdout
-    assert "which holds its effect" in text
+    assert "which has its effect" in text
 
 
 def test_a_snapshot_that_is_not_whole_is_not_held_against_the_log(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_next_of_an_entity_goes_where_it_changes() -> None:
     shown = lines(made, "next 2 topic/orders/1")
     assert made.cursor.offset == 14
     assert any("leader 1 -> -1" in line for line in shown)
-    assert "(batches that are not about topic/orders/1 passed: 4)" in shown
+    assert "(batches not about topic/orders/1 passed: 4)" in shown
 
 
 def test_until_stops_behind_the_batch_that_made_it_true_and_stays_where_it_never_is() -> None:
@@ -254,7 +254,7 @@ def test_help_names_every_command_and_exit_ends() -> None:
         ("cd topic/orders/0", "has nothing below it; use cat topic/orders/0"),
         ("at", None),
         ("at noon", "is neither a time"),
-        ("at 1 2", "at needs one place"),
+        ("at 1 2", "at needs one position"),
         ("next 0x", "next 0x"),
         ("step two", "'two' is not a number of batches"),
         ("ls a b", "is one argument too many; write ls"),

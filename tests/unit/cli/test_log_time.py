@@ -241,7 +241,7 @@ def test_history_from_a_place_behind_the_last_change_is_the_row_that_holds_then(
         assert len(found) >= rows
         assert found[-1]["fields"]["leader"] == -1
     result = run("log", "history", log, "topic/orders/1", "--from", "15")
-    assert "snapshot" not in result.stdout and "(as it was at the start)" in result.stdout
+    assert "snapshot" not in result.stdout and "(the state at the start)" in result.stdout
     result = run("log", "history", log, "topic/payments", "--from", "15")
     assert result.exit_code == 1 and "has no row for topic/payments" in result.stderr
 

@@ -115,7 +115,7 @@ class Asked:
     ("codes", "problem"),
     [
         ((KafkaError._WAIT_COORD, KafkaError.NOT_COORDINATOR, None), None),
-        ((KafkaError._TIMED_OUT,), "group g has no coordinator; `metaquorum groups describe g` says why"),
+        ((KafkaError._TIMED_OUT,), "group g has no coordinator; `metaquorum groups describe g` shows why"),
         ((KafkaError.GROUP_AUTHORIZATION_FAILED,), "GROUP_AUTHORIZATION_FAILED: group g: "),
     ],
 )
@@ -164,7 +164,7 @@ def test_a_group_reads_to_the_end(run: Run) -> None:
     [
         (["consume", "t", "--group", "g", "--partition", "1"], "members of a group share the partitions"),
         (["consume", "t", "--group", "g", "--from", "7"], "a group continues where it committed"),
-        (["consume", "t", "--from", "noon"], "is not a place in a topic"),
+        (["consume", "t", "--from", "noon"], "is not a position in a topic"),
         (["consume", "t", "--property", "nonsense"], "write KEY=VALUE"),
         (["produce", "t", "--size", "3"], "add --count"),
     ],

@@ -271,7 +271,8 @@ async def test_offsets_and_groups_are_deleted(runs: dict[str, Recorded]) -> None
     result, _ = await ours(runs["--delete --group e-group"], "groups", "delete", "e-group")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        "metaquorum: GROUP_ID_NOT_FOUND: group e-group: there is no such group; see: metaquorum groups list\n"
+        "metaquorum: GROUP_ID_NOT_FOUND: group e-group: the group does not exist; see: metaquorum groups "
+        "list\n"
     )
 
 

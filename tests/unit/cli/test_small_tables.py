@@ -42,7 +42,7 @@ def test_where_to_begin(text: str, kind: str, at: int | None) -> None:
 
 
 def test_what_is_no_place_is_refused() -> None:
-    with pytest.raises(click.BadParameter, match="'soon' is not a place in a topic"):
+    with pytest.raises(click.BadParameter, match="'soon' is not a position in a topic"):
         StartType().convert("soon", None, None)
 
 

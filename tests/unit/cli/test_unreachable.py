@@ -83,7 +83,7 @@ def test_no_cluster_is_named(elsewhere: CliRunner, command: list[str]) -> None:
         main, command, env={"METAQUORUM_BOOTSTRAP": None, "METAQUORUM_BOOTSTRAP_CONTROLLERS": None}
     )
     assert_one_line(
-        result, "no cluster to connect to: var/local holds none; give --bootstrap", "metaquorum local up"
+        result, "no cluster to connect to: var/local has none; give --bootstrap", "metaquorum local up"
     )
 
 

@@ -239,8 +239,8 @@ def test_a_new_voter_catches_up_first(leader: Leader) -> None:
     leader.on_describe = nearer
     result = run("add-voter", 2)
     lines = result.stdout.splitlines()
-    assert "node 2 catches up: 4000 records behind" in lines
-    assert "node 2 catches up: 1000 records behind" in lines
+    assert "node 2 is catching up: 4000 records behind" in lines
+    assert "node 2 is catching up: 1000 records behind" in lines
     assert lines[-1].endswith("is a voter")
     assert leader.asked == ["validate 2", "add 2"]
 
@@ -269,7 +269,7 @@ def test_a_dry_run_says_who_is_needed_and_changes_nothing(leader: Leader) -> Non
     result = run("replace-voter", 3, "--with", 4, "--dry-run")
     assert result.stdout.splitlines() == [
         f"1. add voter 4 (directory {uuid_to_text(directory(4))}) once it has caught up",
-        "   then 4 voters (1, 2, 3, 4), of which 3 are needed; alive: 1, 2, 4; no other may fail",
+        "   then 4 voters (1, 2, 3, 4), of which 3 are needed; alive: 1, 2, 4; no other voter may fail",
         f"2. remove voter 3 (directory {uuid_to_text(directory(3))})",
         "   then 3 voters (1, 2, 4), of which 2 are needed; alive: 1, 2, 4",
     ]
@@ -308,7 +308,7 @@ BAD_INPUT: list[tuple[DescribeQuorumResponse, tuple[object, ...], str]] = [
     (
         _observers(replica(4, alive=False)),
         ("add-voter", 4),
-        "REQUEST_TIMED_OUT: node 4 has not fetched from the leader lately: start it",
+        "REQUEST_TIMED_OUT: node 4 has not fetched from the leader recently: start it",
     ),
     (
         _observers(replica(4)),
@@ -344,7 +344,7 @@ BAD_INPUT: list[tuple[DescribeQuorumResponse, tuple[object, ...], str]] = [
     (
         replace(_observers(replica(4)), voters_offset=5000),
         ("add-voter", 4),
-        "REQUEST_TIMED_OUT: another change of voters, at offset 5000, is not committed yet",
+        "REQUEST_TIMED_OUT: another voter change, at offset 5000, is not committed yet",
     ),
 ]
 
@@ -394,7 +394,7 @@ def test_time_is_up_while_the_new_voter_catches_up(leader: Leader) -> None:
     result = run("add-voter", 4, "--wait", 0.5)
     assert result.exit_code == 1
     assert result.stderr == (
-        "metaquorum: waited 0.5 s to add voter 4: node 4 catches up: 4000 records behind;"
+        "metaquorum: waited 0.5 s to add voter 4: node 4 is catching up: 4000 records behind;"
         " run the command again to continue\n"
     )
 

@@ -94,7 +94,7 @@ async def give_up(at: Fixture) -> None:
     for given in ("n\n", ""):
         asked = await run(*mark, str(at.data), given=given)
         assert asked.exit_code == 1 and f"Take {at.data} of broker 101 offline?" in asked.stderr
-        assert asked.stderr.endswith("metaquorum: nothing was done; use --yes to skip the question\n")
+        assert asked.stderr.endswith("metaquorum: nothing was changed; use --yes to skip the question\n")
     assert all(each["online"] for each in (await directories(at))[0])
     marked = await run(*mark, str(at.data), given="y\n")
     assert marked.stdout == f"broker 101: {at.data} is now offline\n"

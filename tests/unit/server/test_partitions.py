@@ -62,7 +62,7 @@ async def test_the_round_trip_of_every_request_and_the_commands(
         unknown = await command(site, "partitions", "add", "u", "--count", "2", "--json")
         assert json.loads(unknown.output)["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
         none = await command(site, "partitions", "elect", "--election", "preferred", "--all")
-        assert none.output == "nothing to do: no partition needs such an election\n"
+        assert none.output == "nothing to do: no partition needs this election\n"
         await altered(client, epoch, topic)
         await assigned(client, epoch, topic)
         await commands(site)

@@ -143,7 +143,7 @@ def record_version_for(record_type: type[Any], metadata_version: int) -> int:
     if metadata_version not in METADATA_VERSION_NAMES:
         raise UnsupportedVersionError(
             f"this release does not know metadata.version {metadata_version}, only {MIN_METADATA_VERSION} "
-            f"to {MAX_METADATA_VERSION}: it can read this log but not write it; use a newer release"
+            f"to {MAX_METADATA_VERSION}: it can read this log, but not write it; use a newer release"
         )
     steps = _VERSION_STEPS.get(record_type)
     if steps is None:

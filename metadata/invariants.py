@@ -191,7 +191,7 @@ def _index_violations(image: MetadataImage) -> Iterator[Violation]:
     for name, topic_id in topics.by_name.items_sorted():
         entry = topics.by_id.get(topic_id)
         if entry is None or entry.info.name != name or topics.by_slot.get(entry.slot) != topic_id:
-            yield Violation("topic-name-id-bijection", ERROR, f"topic/{name}", "its id leads elsewhere")
+            yield Violation("topic-name-id-bijection", ERROR, f"topic/{name}", "its id maps to another entry")
             continue
         rows += entry.partition_count
         own = entry.rows()

@@ -97,7 +97,7 @@ def topic_violations(topics: TopicsImage, topic_ids: Iterable[bytes]) -> Iterato
             continue
         if topics.by_name.get(entry.info.name) != topic_id:
             path = f"topic/{entry.info.name}"
-            yield Violation("topic-name-id-bijection", ERROR, path, "its id leads elsewhere")
+            yield Violation("topic-name-id-bijection", ERROR, path, "its id maps to another entry")
         indexes = [first + at for first, count, _ in entry.runs for at in range(count)]
         if indexes != list(range(len(indexes))):
             path = f"topic/{entry.info.name}"

@@ -163,7 +163,7 @@ class MetadataReplica:
             if (place.epoch, place.offset) != (position.epoch, position.offset):
                 raise InvariantViolation(
                     f"the snapshot {position} gave an image of epoch {place.epoch} that ends at offset"
-                    f" {place.offset}: remove its file, it will be fetched again"
+                    f" {place.offset}: remove its file, and it is fetched again"
                 )
             self.state = ReplayState(image)
             self.holds_metadata = True

@@ -143,7 +143,7 @@ class RecordPieces(Sequence[Record]):
                 place += len(piece)
                 continue
             if isinstance(piece, FeatureLevelRecord):
-                raise ValueError("a feature level is not written together with bulks of partitions")
+                raise ValueError("a feature level cannot be written together with bulks of partitions")
             parts.append(framed_value(place, encode(piece, write_version(piece, metadata_version))))
             place += 1
         return b"".join(parts)

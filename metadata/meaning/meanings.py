@@ -80,7 +80,7 @@ def apply_record(builder: ImageBuilder, record: object, offset: int) -> None:
     meaning = MEANINGS.get(type(record))
     if meaning is None:
         raise ReplayError(
-            offset, record, "no meaning is known for this record; read the log with a newer release"
+            offset, record, "this release cannot apply this record; read the log with a newer release"
         )
     meaning(builder, record, offset)
 

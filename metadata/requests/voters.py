@@ -51,6 +51,6 @@ def runs_with_static_voters(node_id: int, where: str) -> ApiError:
     """Why a node that leads or follows a quorum from its own configuration cannot be added to this one."""
     return ApiError(
         ErrorCode.INVALID_REQUEST,
-        f"node {node_id} at {where} runs with static voters: replace controller.quorum.voters by"
+        f"node {node_id} at {where} runs with static voters: replace controller.quorum.voters with"
         " controller.quorum.bootstrap.servers there, format it with --no-initial-controllers, and start it",
     )

@@ -200,7 +200,7 @@ def check_broker_value(name: str, text: str, *, per_broker: bool) -> None:
         raise ConfigValueError(f"the controllers maintain {name} themselves: bind hosts to ids instead")
     key = broker_key(name)
     if key is None and name in KAFKA_KEYS:
-        raise ConfigValueError(f"{name} does not change while a broker runs: set it in each broker's file")
+        raise ConfigValueError(f"{name} cannot be changed while a broker runs: set it in each broker's file")
     if key is None:
         return  # Kafka keeps unknown keys, for plug-ins
     prefixed = key.name != name
@@ -222,7 +222,7 @@ def _check_binding(name: str, text: str, *, per_broker: bool) -> None:
     written = escape_key(unescape_key(key))
     if not key or written != key:
         shown = written or "<host>"
-        raise ConfigValueError(f"{name} would never be found: write {BINDING_PREFIX}{shown}")
+        raise ConfigValueError(f"{name} would never match: write {BINDING_PREFIX}{shown}")
     try:
         binding = msgspec.json.decode(text, type=_Binding)
     except msgspec.DecodeError as error:

@@ -29,7 +29,7 @@ CARRIED_OUT = frozenset(
     }
 )
 NO_EFFECT = "this is stored but has no effect yet"
-UNKNOWN = "this is stored, but no broker knows the key: check the spelling"
+UNKNOWN = "this is stored, but brokers do not support the key: check the spelling"
 
 
 def note_on(resource_type: int, name: str, value: str | None) -> str | None:

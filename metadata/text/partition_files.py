@@ -41,8 +41,8 @@ Row = dict[str, object]
 _ENTRIES_AT_ONCE = 4096
 _MAX_BYTES = 1 << 28
 """Maximum size of a file that is read whole."""
-_REBUILT = "a broker that finds it so builds it again from the log"
-_NOT_NEEDED = "a broker that finds it so goes on without it"
+_REBUILT = "a broker rebuilds it from the log"
+_NOT_NEEDED = "a broker ignores it"
 _NAME = re.compile(r"(\d{20})(\.index|\.timeindex|\.txnindex|\.snapshot)")
 
 
@@ -72,7 +72,9 @@ def _whole(rows: Callable[[bytes, str], Iterator[Row]]) -> Callable[[BinaryIO, s
     def read(file: BinaryIO, path: str) -> Iterator[Row]:
         data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
-            raise CorruptFileError(path, f"has more than {_MAX_BYTES >> 20} MiB", "check that it is the file")
+            raise CorruptFileError(
+                path, f"has more than {_MAX_BYTES >> 20} MiB", "check that it is the right file"
+            )
         return rows(data, path)
 
     return read

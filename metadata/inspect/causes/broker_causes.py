@@ -18,8 +18,8 @@ SESSION_TIMEOUT_MS = 9_000
 
 _SHORT = {
     "shutdown-finished": "end of its controlled shutdown",
-    "stopped-idle": "it stopped in order",
-    "stopped-or-silent": "it stopped in order or no heartbeat came in time; the log does not show which",
+    "stopped-idle": "it shut down cleanly",
+    "stopped-or-silent": "it shut down cleanly or sent no heartbeat in time; the log does not show which",
 }
 """Short names of fences, for causes that are about something else."""
 
@@ -93,7 +93,7 @@ def fence_cause(step: BrokerStep, scene: Scene) -> Cause:
     if not scene.feed.is_known:
         return Cause(
             rule="stopped-or-silent",
-            text=f"broker {broker} was fenced; its leaderships are unknown here: the log does not show why",
+            text=f"broker {broker} was fenced; the log does not show why: its leaderships are unknown here",
             broker_id=broker,
             certain=False,
         )
@@ -107,19 +107,19 @@ def fence_cause(step: BrokerStep, scene: Scene) -> Cause:
         orderly = f"its controlled shutdown, begun at {begun}, ended"
     elif in_order:
         text = (
-            f"broker {broker} stopped in order while it led nothing: it was alive at "
+            f"broker {broker} shut down cleanly while it led nothing: it was alive at "
             f"{scene.since(story.alive)}, and a session lasts at least 9 s (the "
             "default) after that"
         )
         return Cause(rule="stopped-idle", text=text, broker_id=broker)
     else:
-        orderly = "it stopped in order, which the controller grants at once to a broker that leads nothing"
+        orderly = "it shut down cleanly, which the controller grants at once to a broker that leads nothing"
     return Cause(
         rule="stopped-or-silent",
         text=f"broker {broker} led nothing when it was fenced; "
         + cannot_tell(
             (orderly, "the broker's own log ends with its shutdown"),
-            ("no heartbeat came in time", "the controller's log says that its session timed out"),
+            ("it sent no heartbeat in time", "the controller's log says that its session timed out"),
         ),
         broker_id=broker,
         certain=False,

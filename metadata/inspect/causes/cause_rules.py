@@ -51,7 +51,7 @@ RULES: dict[str, str] = {
         "the first replica became the leader while the old leader was active: leaders were balanced, "
         "or someone requested the election"
     ),
-    "reassignment-started": "replicas are being added or removed from here on",
+    "reassignment-started": "replicas start to be added or removed",
     "reassignment-changed": (
         "an ongoing reassignment got another target, or ended with other replicas than planned"
     ),
@@ -64,22 +64,22 @@ RULES: dict[str, str] = {
     "directory-assigned": "a broker reported which log directory holds a replica",
     "directory-moved": "a replica is in another log directory: it was moved, or recreated there",
     "replica-damaged": "a broker reported the log of its replica as damaged",
-    "replica-whole": "a broker reported that the damaged log of its replica is whole again",
+    "replica-whole": "a broker reported that the damaged log of its replica is intact again",
     "replica-given-up": "a broker gave up the damaged log of its replica, to recreate it",
     "leader-epoch-raised": "the record names the current leader again, which raises the leader epoch",
     "eligible-leaders-changed": "the eligible leader replicas, or the last known leader, changed (KIP-966)",
     "registered": "the broker registered and had no registration before",
     "registered-again": "the same incarnation of the broker registered again",
     "session-expired": (
-        "the broker was fenced while it led partitions, which an orderly stop never does: no "
+        "the broker was fenced while it led partitions, which a clean shutdown never does: no "
         "heartbeat arrived in time (or, in this project, the broker could not continue)"
     ),
     "stopped-idle": (
         "the broker was fenced while it led nothing, less than the default session timeout (9 s) "
-        "after its last sign of life: an orderly stop"
+        "after its last sign of life: a clean shutdown"
     ),
     "stopped-or-silent": (
-        "the same, but later: an orderly stop, or no heartbeat in time; the log does not show which"
+        "the same, but later: a clean shutdown, or no heartbeat in time; the log does not show which"
     ),
     "shutdown-finished": (
         "the broker was fenced in its controlled shutdown while it led nothing, less than the default "
@@ -104,7 +104,7 @@ RULES: dict[str, str] = {
     ),
     "set": "the record sets it",
     "removed": "the record removes it",
-    "changed-nothing": "everything already was as the record says",
+    "changed-nothing": "the state already matched the record",
     "unexplained": "no rule fits",
 }
 """Every rule by name, with the condition for it."""

@@ -298,7 +298,7 @@ def _directories(before: PartitionInfo, after: PartitionInfo, scene: Scene) -> I
             )
             yield Cause(rule="replica-damaged", text=text, broker_id=replica)
         elif old == damaged_in(new):
-            text = f"broker {replica} reported that its damaged replica is whole again"
+            text = f"broker {replica} reported that its damaged replica is intact again"
             yield Cause(rule="replica-whole", text=text, broker_id=replica)
         elif known is not None and new in map(given_up_in, known.directories):
             text = f"broker {replica} gave up its damaged replica, to recreate it"

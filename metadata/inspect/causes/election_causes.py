@@ -51,16 +51,16 @@ def _leader_gone(leader: int, voted: bool, silence_ms: int | None, metadata_vers
     silent = silence_ms is not None and silence_ms >= FETCH_TIMEOUT_MS
     if silent and not voted and metadata_version >= NOOP_LEVEL:
         text = (
-            f"controller {leader}, which led before, fell silent and did not vote: it failed, was cut off, "
-            "or was stopped without a successor"
+            f"controller {leader}, which led before, stopped writing and did not vote: it failed, was cut "
+            "off, or was stopped without a successor"
         )
         return Cause(rule="leader-lost", text=text)
     if silence_ms is None:
-        why = "; what it wrote last is not known"
+        why = "; its last write is not known"
     elif not silent:
-        why = ", and its successor's clock does not agree with its own"
+        why = ", and its successor's clock disagrees with its own"
     elif voted:
-        why = ", was silent, and voted for its successor"
+        why = ", stopped writing, and voted for its successor"
     else:
         why = "; below metadata.version 3.3-IV1 a leader writes nothing when idle"
     text = f"controller {leader} led before{why}; " + cannot_tell(

@@ -19,7 +19,7 @@ def record_causes(
     matched the record. With `secrets`, values of secret settings are not redacted."""
     rule, text = _cause(record, said, secrets)
     if is_idle:
-        return (Cause(rule="changed-nothing", text=f"{text}, which was already so: it changed nothing"),)
+        return (Cause(rule="changed-nothing", text=f"{text}, which changed nothing"),)
     return (Cause(rule=rule, text=text),)
 
 

@@ -34,7 +34,7 @@ HEALTH = {
     "no-violations": "no invariant is broken, warnings included",
     "all-led": "every partition has a leader",
     "full-isr": "every replica is in its ISR",
-    "min-isr": "no ISR is smaller than min.insync.replicas, as far as the log says it",
+    "min-isr": "no ISR is smaller than min.insync.replicas, as far as the log has it",
     "clean-elections": "no leader was elected from outside the ISR",
 }
 """Checks in addition to the single rules."""

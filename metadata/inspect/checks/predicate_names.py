@@ -43,7 +43,7 @@ IMAGE_RULES = (
 
 HELPERS: dict[str, str] = {
     "image": "the whole image",
-    "offset": "the offset of the next record: everything below it is in the image",
+    "offset": "the offset of the next record: everything before it is in the image",
     "epoch": "the leader epoch of the last record",
     "time_ms": "the time of the last batch, Unix ms",
     "quorum": "the quorum according to the control records: leader_id, epoch, voters",

@@ -30,7 +30,7 @@ def quorum_faults(step: WalkStep) -> Iterator[Fault]:
             case control.LeaderChangeMessage():
                 yield from _election(view, decoded.record, decoded.offset)
             case control.KRaftVersionRecord(kraft_version=version) if version < view.kraft_version:
-                text = f"kraft.version falls from {view.kraft_version} to {version}"
+                text = f"kraft.version decreases from {view.kraft_version} to {version}"
                 yield Fault("kraft-version-rises", ERROR, decoded.offset, _WHERE, text)
             case control.VotersRecord():
                 yield from _voters(view, decoded.record, decoded.offset, step.epoch)
@@ -80,11 +80,11 @@ def _keys(voters: tuple[control.Voter, ...]) -> dict[int, bytes]:
 
 def _not_whole(record: control.VotersRecord) -> list[str]:
     if not record.voters:
-        return ["there is no voter"]
+        return ["the voter set is empty"]
     wrong = []
     for number, times in Counter(voter.voter_id for voter in record.voters).items():
         if times > 1:
-            wrong.append(f"voter {number} is there twice")
+            wrong.append(f"voter {number} is listed twice")
     if len({voter.voter_directory_id for voter in record.voters}) < len(record.voters) and not wrong:
         wrong.append("two voters have one directory")
     for voter in record.voters:

@@ -35,7 +35,7 @@ RECORD_RULES = {
     " and directories",
     "voters-are-whole": "a voter set has a voter, each id and directory once, and an address for each",
     "voters-have-a-leader": "a leader writes every voter set; only `log salvage` writes one without",
-    "kraft-version-rises": "kraft.version does not fall, and is at least 1 where there is a voter set",
+    "kraft-version-rises": "kraft.version does not decrease, and is at least 1 where there is a voter set",
     "election-names-voters": "an election names the voters in force, and elects one of them",
 }
 """What `check` requires of records and times, in addition to the rules of docs/invariants.md."""
@@ -147,7 +147,7 @@ def _idle(records: list[DecodedRecord], step: WalkStep) -> Iterator[Fault]:
         if idle:
             where = (touched(one.record, step.before, step.after) or ("log",))[0]
             where += f"/{one.record.name}" if isinstance(one.record, r.ConfigRecord) else ""
-            text = f"{one.record.type_name} changes nothing: it was already so"
+            text = f"{one.record.type_name} changes nothing: the state already matches it"
             yield Fault(IDLE_RULE, WARNING, one.offset, where, text)
 
 
@@ -162,7 +162,7 @@ def clock_faults(clock: LogClock) -> Iterator[tuple[Fault, int]]:
     for jump in clock.jumps():
         many = jump.batches > 1
         what = f"offsets {jump.first} to {jump.last}, {jump.batches} batches, are" if many else "the batch is"
-        way = "ahead of what comes behind" if jump.off_ms > 0 else "behind what came before"
+        way = "ahead of the next batch" if jump.off_ms > 0 else "behind the previous batch"
         text = (
             f"{what} stamped {utc_text(jump.stamp_ms)}, {duration(abs(jump.off_ms))} {way}:"
             f" counted as {utc_text(jump.time_ms)}"

@@ -60,12 +60,12 @@ class ClockShown(ShownAs, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        which = f"offset {self.first} counts where it stands"
+        which = f"offset {self.first} counts by its position"
         if self.batches > 1:
-            which = f"{self.batches} batches from offset {self.first} on count where they stand"
+            which = f"{self.batches} batches from offset {self.first} on count by their positions"
         return (
-            f"the clock of the log jumps: {which}, though stamped {utc_text(self.stamp_ms)};"
-            f" {utc_text(self.asked)} is taken for offset {self.offset}"
+            f"the clock of the log jumps: {which}, although stamped {utc_text(self.stamp_ms)};"
+            f" {utc_text(self.asked)} is taken as offset {self.offset}"
         )
 
     def tree(self) -> dict[str, Any]:

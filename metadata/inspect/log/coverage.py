@@ -138,7 +138,7 @@ def before_the_log(log: MetadataLog, start: Point | None) -> Uncovered | None:
     if not log.segments:
         asked = 0 if start is None else start.offset or 0
         text = (
-            "there are snapshots and no .log segment: no record can be read; get the segments from the node"
+            "there are snapshots and no .log segment: no record can be read; copy the segments from the node"
         )
         return Uncovered(from_offset=asked, to_offset=first, reason=NOT_IN_LOG, text=text, path=log.path)
     if start is None or start.offset is None or start.offset >= first:

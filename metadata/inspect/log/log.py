@@ -206,7 +206,7 @@ class MetadataLog:
         finally:
             reader.close()
         if not start_offset and self.size_bytes() == 0:
-            reason = "is empty, it holds no record yet"
+            reason = "is empty: it has no records yet"
             yield Damage(file=self.path, position=0, offset=self.start_offset, reason=reason)
 
     def items(self, start_offset: int | None = None) -> Iterator[Item]:
@@ -275,7 +275,7 @@ def open_log(disk: Disk, path: str) -> MetadataLog:
             there = disk.exists(join(parent_of(path), beside))
             raise NotALogError(
                 path,
-                f"is an index of {beside}" + ("" if there else ", which is not there; the log is lost here"),
+                f"is an index of {beside}" + ("" if there else ", which is missing; the log is lost here"),
             )
         LogReader(disk, path, tolerant=True).close()  # raises if the name is not a log's
         return MetadataLog(disk, path)
@@ -284,7 +284,7 @@ def open_log(disk: Disk, path: str) -> MetadataLog:
     log = MetadataLog(disk, found)
     if not log.segments and not log.snapshots():
         orphans = [one for one in disk.list_directory(found) if one.endswith(INDEX_SUFFIXES)]
-        lost = f" ({orphans[0]} is there without its log)" if orphans else ""
+        lost = f" ({orphans[0]} is present without its log)" if orphans else ""
         what = ".log segment" if name_of(found) == METADATA_DIRECTORY else "metadata log"
         raise NotALogError(found, f"holds no {what}{lost}")
     return log

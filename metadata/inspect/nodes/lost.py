@@ -69,7 +69,7 @@ class LostCommitted(msgspec.Struct, frozen=True, kw_only=True):
                 "committed, but its log ends earlier or has other records: it was replaced by an older "
                 f"copy or truncated; {WHERE}"
             )
-        doubt = "" if self.certain else ", and they were all stopped when this was copied"
+        doubt = "" if self.certain else ", and all of them were stopped when this was copied"
         return (
             f"{begin}: {self.path} knew everything below offset {self.offset} to be committed, but "
             f"{', '.join(self.missing)} {'does' if len(self.missing) == 1 else 'do'} not have all of "

@@ -240,7 +240,7 @@ def _differing(group: Sequence[_Stream]) -> Iterator[tuple[Divergence, _Stream]]
 def _divergence(stream: _Stream, right: _Stream) -> Divergence:
     own, other = stream.batch, right.batch
     if own is None or other is None:
-        raise RuntimeError("two batches of one offset are compared, and one is not there")
+        raise RuntimeError("two batches of one offset are compared, and one is missing")
     epoch, other_epoch = own.header.leader_epoch, other.header.leader_epoch
     image = state_at(right.log, Point(offset=other.header.base_offset), past_corruption=True).image
     offset, entity, text = _first_difference(own, other, image)

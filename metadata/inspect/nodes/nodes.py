@@ -41,7 +41,7 @@ def _below(
     left[0] -= 1
     if left[0] < 0:
         raise InspectError(
-            f"{path} has more than {MAX_DIRECTORIES} directories beside it; give the nodes' own directories"
+            f"{path} has more than {MAX_DIRECTORIES} sibling directories; give the nodes' own directories"
         )
     try:
         if list_segments(disk, path) or list_snapshots(disk, path):

@@ -96,7 +96,7 @@ class NodeStream:
             if self.is_run:
                 self.split()
                 continue
-            self.problem(f"offset {self.base} is there again, behind offset {offset - 1}")
+            self.problem(f"offset {self.base} appears again after offset {offset - 1}")
             self._take()
 
     def run_out(self) -> None:

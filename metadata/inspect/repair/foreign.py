@@ -105,7 +105,7 @@ def _evidence(segment: _Segment, before: _Segment) -> str | None:
     ):
         return (
             f"it does not follow {name}, which ends at {before.end}, and none of the"
-            f" {segment.referring} records that build on others fits the state there"
+            f" {segment.referring} records that refer to others applies to the state there"
         )
     return None
 

@@ -73,7 +73,7 @@ class RepairPass:
                 continue
             end_at = self._request.end_at
             if end_at is not None and found.header.next_offset > end_at:
-                self._cut(found.header.base_offset, f"ends before offset {end_at}, as asked")
+                self._cut(found.header.base_offset, f"ends before offset {end_at}, as requested")
                 pending.clear()
                 break
             if put_right is not None:
@@ -105,7 +105,7 @@ class RepairPass:
             raise InspectError(
                 f"{log.path} begins at offset {start}, and no complete snapshot beside it reaches that "
                 "offset"
-                + (" from behind the damage" if hole_end is not None else "")
+                + (" from after the damage" if hole_end is not None else "")
                 + "; copy one from another node into the directory, or give another node's directory"
             )
         report.base = base
@@ -272,7 +272,7 @@ class RepairPass:
         unknown = _unknown_offsets(out)
         broken = {at: why for at, why in failing.items() if at not in unknown}
         for at in sorted(unknown & failing.keys()):
-            self._report.is_newer(f"{failing[at]}; it stays, for a newer release to read")
+            self._report.is_newer(f"{failing[at]}; it is kept, for a newer release to read")
         caused = [at for at in broken if self._twin is not None and at not in known]
         if self._request.drop_failing:
             return broken
@@ -304,7 +304,7 @@ class RepairPass:
         least = report.start_offset if report.base is None else report.base.offset
         if self._expected < least or not self._written:
             raise InspectError(
-                f"nothing of {self._log.path} would be left: its oldest state is at offset {least}; give a "
+                f"nothing would remain of {self._log.path}: its oldest state is at offset {least}; give a "
                 "later --end-at, or another node's directory"
             )
         missing = sorted(request.drop - self._dropped)

@@ -76,7 +76,7 @@ def cannot_tell(
     if gaps:
         lines.append(f"what happened in the {count(gaps, 'gap') if gaps > 1 else 'gap'}: nothing was written")
     if uncertain:
-        lines.append(f"whether {count(uncertain, 'fence')} followed an orderly stop or a silence")
+        lines.append(f"whether {count(uncertain, 'fence')} followed a clean shutdown or missed heartbeats")
     if not _has_default_min_isr(image):
         lines.append("min.insync.replicas in brokers' files: taken as 1 unless a record sets it")
     if may_lack_votes and has_records:

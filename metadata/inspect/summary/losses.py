@@ -47,7 +47,7 @@ def _of_nodes(report: NodesReport) -> Iterator[tuple[int, str]]:
         if gone is not None and gone.committed:
             told.add(node.path)
             knew = f"{node.name} knew {offsets_text(gone.offset, gone.committed)} to be committed"
-            yield gone.offset, f"{knew}, {gone.other} has others there"
+            yield gone.offset, f"{knew}, {gone.other} has other records there"
     names = {node.path: node.name for node in report.nodes}
     for loss in report.losses:
         if loss.path in told:

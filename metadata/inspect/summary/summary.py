@@ -17,13 +17,13 @@ from metaquorum.metadata.inspect.timeline.span import PERHAPS
 
 FENCE_WORDS = {
     "session-expired": "no heartbeat",
-    "shutdown-finished": "in order",
-    "stopped-idle": "in order",
+    "shutdown-finished": "shut down cleanly",
+    "stopped-idle": "shut down cleanly",
     "stopped-or-silent": "unclear",
     "broker-restarted": "restarted",
 }
 _ELECTION_WORDS = {
-    "leader-lost": "fell silent",
+    "leader-lost": "stopped writing",
     "leader-resigned": "resigned",
 }
 _CHANGES = {
@@ -262,7 +262,7 @@ class Summary:
         elected = {row.offset for row in self._rows.get("quorum", [])}
         if {row.offset for row in self._rows.get("gaps", [])} <= elected:
             return "nothing was written, so no controller led"
-        return "nothing was written; where no election follows, the same controller stood still"
+        return "nothing was written; where no election follows, the same controller paused"
 
     def _quorum_section(self) -> Section:
         rows = self._rows.get("quorum", [])
@@ -272,7 +272,7 @@ class Summary:
         worst = max((row.span_ms or 0 for row in rows), default=0)
         if self._silence_ms:
             most = f", {duration(worst)} at most" if worst < self._silence_ms else ""
-            text += f", {duration(self._silence_ms)} of silence before them{most}"
+            text += f", {duration(self._silence_ms)} without writes before them{most}"
         figures = {"elections": len(rows), "silenceMs": self._silence_ms, "longestMs": worst}
         return Section(name="quorum", text=text, rows=_worst(rows), figures=figures)
 
@@ -283,7 +283,7 @@ class Summary:
         total = sum(row.span_ms or 0 for row in rows)
         text = str(len(rows))
         if total:
-            text += f", {duration(total)} in all"
+            text += f", {duration(total)} in total"
         if meaning:
             text += f": {meaning}"
         return Section(
@@ -295,7 +295,7 @@ class Summary:
         rows = list(self._rows.get("brokers", []))
         for broker, known in self._brokers.items():
             for rule, number in known.rules.items():
-                rules[FENCE_WORDS.get(rule, rule or "for no known reason")] += number
+                rules[FENCE_WORDS.get(rule, rule or "of unknown cause")] += number
             if known.fences or known.longest_ms >= 0:
                 rows.append(_broker_row(broker, known))
         fences = sum(rules.values())

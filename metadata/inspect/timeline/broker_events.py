@@ -36,7 +36,7 @@ def broker_events(step: BrokerStep, scene: Scene) -> Iterator[Grouped]:
         cause = fence_cause(step, scene)
         text = f"broker {node} (was {was})"
         if not cause.certain:
-            text += "; it stopped in order or no heartbeat came; the log does not show which"
+            text += "; it shut down cleanly or sent no heartbeat; the log does not show which"
         is_odd = cause.rule == "session-expired" or not (cause.certain or scene.feed.is_known)
         severity = "warning" if is_odd else "info"
         yield told("broker fenced", text, severity, cause.rule)
@@ -62,5 +62,5 @@ def _directories_lost(step: BrokerStep, scene: Scene) -> str:
     leaderless = sum(at.after is not None and at.after.leader == NO_LEADER for at in hurt)
     text = f"broker {step.broker_id} lost {count(len(lost), 'log directory')}, {left} left online"
     if hurt:
-        text += f"; {count(len(hurt), 'partition')} hurt, {leaderless} without a leader"
+        text += f"; {count(len(hurt), 'partition')} affected, {leaderless} without a leader"
     return text

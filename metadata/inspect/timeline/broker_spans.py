@@ -267,5 +267,5 @@ def _how(step: BrokerStep, rule: str | None) -> str:
     if step.is_registration:
         return ", it restarted"
     if rule == "session-expired":
-        return ", no heartbeat came in time"
-    return ", it stopped in order" if rule in ("shutdown-finished", "stopped-idle") else ""
+        return ", it sent no heartbeat in time"
+    return ", it shut down cleanly" if rule in ("shutdown-finished", "stopped-idle") else ""

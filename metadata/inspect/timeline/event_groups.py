@@ -56,7 +56,7 @@ _PLACES = {
     "directory-assigned": ("directory assigned", "detail", "placed"),
     "directory-moved": ("directory moved", "info", "moved"),
     "replica-damaged": ("replica damaged", "warning", "cannot read its replica of"),
-    "replica-whole": ("replica whole again", "info", "can again read its replica of"),
+    "replica-whole": ("replica whole again", "info", "again reads its replica of"),
     "replica-given-up": ("replica given up", "info", "recreates its replica of"),
 }
 """Rules about a replica's directory: kind, severity and what the broker did."""

@@ -297,7 +297,7 @@ class _Story:
         yield from timeline.lose(expected, partial(ends_behind, self._log, base_offset))
         behind = (at for at in self._log.snapshots() if at.offset >= base_offset)
         cure = next((at.offset for at in behind if self._log.is_whole(at)), None)
-        after = "what follows may depend on it"
+        after = "later answers may depend on it"
         if cure is not None:
             after = f"what follows comes from the records alone, up to the snapshot that ends at {cure}"
         text = f"these records are lost here: their effect is missing, and {after}"

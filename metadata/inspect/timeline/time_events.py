@@ -68,14 +68,14 @@ def _reason(changes: BatchChanges) -> str:
     """The meaning of a silence before a batch: if no election ends it, the same controller writes again."""
     if any(isinstance(record, LeaderChangeMessage) for _, record in changes.records):
         return "a live controller writes even when idle"
-    return f"the controller of epoch {changes.epoch} stood still, or its clock was set"
+    return f"the controller of epoch {changes.epoch} paused, or its clock was set"
 
 
 def _jump(offset: int, stamp_ms: int, off_ms: int, time_ms: int) -> Grouped:
     way = "ahead of" if off_ms > 0 else "behind"
     text = (
         f"the batch is stamped {utc_text(stamp_ms)}, {duration(abs(off_ms))} {way} the clock of the log:"
-        f" it counts as {utc_text(time_ms)}"
+        f" it is counted as {utc_text(time_ms)}"
     )
     severity = "warning" if abs(off_ms) >= LEAP_MS else "detail"
     return Grouped(offset, "clock jumped", "quorum", text, severity, None, ())

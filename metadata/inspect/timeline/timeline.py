@@ -361,7 +361,7 @@ class Timeline:
                 if told is not None:
                     kind, text, severity = told
                     if offset in self._batch.idle:
-                        text, severity = f"{text}, which was already so", DETAIL
+                        text, severity = f"{text}, which changed nothing", DETAIL
                     self._tell(offset, kind, entity, text, severity=severity, entities=names)
 
     def _take_back(self) -> None:

@@ -50,13 +50,12 @@ class HeldTransaction(Generic[E]):
 
     @property
     def still_open(self) -> str:
-        return f"{self._name}, since {self.begun}; its records have no effect so far"
+        return f"{self._name}, since {self.begun}; its records have no effect yet"
 
     @property
     def unclear(self) -> str:
         return (
-            f"{self._name}, since {self.begun}; its end is lost: whether what is reported since then took"
-            " effect is not known"
+            f"{self._name}, since {self.begun}; its end is lost: whether later events took effect is unknown"
         )
 
     def through(self, told: list[E]) -> list[E]:

@@ -260,8 +260,8 @@ class Walk:
         if is_open is not None and not ends_behind(self._log, base):
             began = is_open.begin_offset
             self._notes.add(
-                f"the end of the metadata transaction that begins at {began} is lost; its records are taken"
-                " to have had effect"
+                f"the end of the metadata transaction that begins at {began} is lost; its records are"
+                " assumed to have taken effect"
             )
             self.engine.apply(EndTransactionRecord(), lost, -1, -1)
 

@@ -75,7 +75,7 @@ class QuorumFields:
         self._set(record.voters)
         text = f"the voters are {self.now['voters']}"
         if self.before.get("voterSet") == self.now["voterSet"]:
-            return (Cause(rule="changed-nothing", text=f"{text}, which was already so: it changed nothing"),)
+            return (Cause(rule="changed-nothing", text=f"{text}, which changed nothing"),)
         return (Cause(rule="set", text=f"{text}: {told}" if told else text),)
 
     def _version_set(self, record: KRaftVersionRecord) -> tuple[Cause, ...]:
@@ -84,7 +84,7 @@ class QuorumFields:
         self.now["kraftVersion"] = record.kraft_version
         text = f"kraft.version is {record.kraft_version}"
         if self.before.get("kraftVersion") == record.kraft_version:
-            return (Cause(rule="changed-nothing", text=f"{text}, which was already so: it changed nothing"),)
+            return (Cause(rule="changed-nothing", text=f"{text}, which changed nothing"),)
         return (Cause(rule="set", text=text),)
 
     def _set(self, voters: tuple[Voter, ...]) -> None:

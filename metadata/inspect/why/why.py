@@ -167,7 +167,7 @@ class Chain:
         if kept is not None and self._kind != "quorum":
             if found := differences({**kept, **(before or {})}, now or {}, name):
                 at = image.provenance
-                text = f"the snapshot that ends at offset {at.offset} has it so: lost records made it so"
+                text = f"the snapshot that ends at offset {at.offset} has this value: lost records set it"
                 self._add_snapshot(at, Cause(rule="unexplained", text=text, certain=False), found)
             return
         is_same = before == now if name is None else (before or {}).get(name) == (now or {}).get(name)

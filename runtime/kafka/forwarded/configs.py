@@ -124,5 +124,5 @@ def _refusal(change: ConfigChange, call: Call) -> ApiError | None:
         return invalid(f"this is broker {call.node_id}, not {name}: ask that broker")
     for op in change.ops:
         if (op.name in KAFKA_KEYS or op.name in KEYS) and broker_key(op.name) is None:
-            return invalid(f"{op.name} does not change while a broker runs: set it in each broker's file")
+            return invalid(f"{op.name} cannot be changed while a broker runs: set it in each broker's file")
     return None

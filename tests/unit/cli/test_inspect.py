@@ -121,7 +121,7 @@ def test_moves_of_one_batch_are_one_event_each_way() -> None:
         (20, "broker/2", "orders-0, orders-1, orders-2 and 1 more: 1 -> 2"),
         (24, "broker/1", "orders-4: 1 -> none"),
         (25, "broker/1", "broker 1 (was unfenced)"),
-        (25, "broker/1", "no broker is unfenced: broker 1 was the last, no heartbeat came in time"),
+        (25, "broker/1", "no broker is unfenced: broker 1 was the last, it sent no heartbeat in time"),
     ]
     assert {(event.epoch, event.time_ms) for event in told} == {(4, 60)}
 

@@ -89,7 +89,7 @@ def test_records_of_a_newer_release_stay_and_have_the_exit_code_of_every_tool(
     log.write_bytes(log.read_bytes() + newer)
     result = run("repair", tmp_path / "node", "--drop", "14", *more, "--to", tmp_path / "new")
     assert result.exit_code == EXIT_UNKNOWN_RECORDS == 3
-    assert result.stderr.count("it stays, for a newer release to read") == 1
+    assert result.stderr.count("it is kept, for a newer release to read") == 1
     assert (tmp_path / "new" / "__cluster_metadata-0" / f"{0:020d}.log").read_bytes().endswith(newer)
     result = run("repair", tmp_path / "node", "--drop", "14", *more, "--dry-run", "--json")
     report = json.loads(result.stdout)

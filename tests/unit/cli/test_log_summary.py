@@ -219,7 +219,7 @@ def test_a_log_without_a_record_says_so_and_shows_no_times(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("shared_data")
 def test_the_longest_silence_is_one_of_those_in_the_sum() -> None:
-    assert "quorum: 3 elections, 4.1 s of silence before them, 3.2 s at most" in run(GOLDEN).stdout
+    assert "quorum: 3 elections, 4.1 s without writes before them, 3.2 s at most" in run(GOLDEN).stdout
     last = json.loads(run(GOLDEN, "--from", 2000, "--json").stdout)
     quorum = next(section for section in last["sections"] if section["name"] == "quorum")
     assert quorum["figures"]["longestMs"] <= quorum["figures"]["silenceMs"]

@@ -216,11 +216,11 @@ def test_a_time_in_a_log_that_jumps_is_told_to_be_taken_for_an_offset(tmp_path: 
             "dump": (home, "--to-time", at(9.5)),
         }
         text = run(command, *arguments[command])
-        assert "clock of the log jumps: offset 7 counts where it stands" in text.stderr, (
+        assert "clock of the log jumps: offset 7 counts by its position" in text.stderr, (
             command,
             text.output,
         )
-        assert utc_text(T0 + SIX_YEARS) in text.stderr and "is taken for offset 11" in text.stderr
+        assert utc_text(T0 + SIX_YEARS) in text.stderr and "is taken as offset 11" in text.stderr
         told = run(command, *arguments[command], "--json")
         places = next(
             found["shownAs"] for found in map(json.loads, told.stdout.splitlines()) if "shownAs" in found

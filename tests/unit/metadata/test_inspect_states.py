@@ -268,9 +268,9 @@ def test_what_is_no_log_says_so(tmp_path: Path) -> None:
         open_log(disk, str(tmp_path))
     index = tmp_path / "00000000000000000000.index"
     index.touch()
-    with pytest.raises(NotALogError, match=r"holds no metadata log .*index is there without its log"):
+    with pytest.raises(NotALogError, match=r"holds no metadata log .*index is present without its log"):
         open_log(disk, str(tmp_path))
-    with pytest.raises(NotALogError, match="which is not there; the log is lost here"):
+    with pytest.raises(NotALogError, match="which is missing; the log is lost here"):
         open_log(disk, str(index))
     story(tmp_path)
     with pytest.raises(NotALogError, match=r"is an index of 00000000000000000000\.log"):

@@ -480,7 +480,7 @@ STRANGE = [(5, [r.PartitionChangeRecord(0, bytes([7]) * 16, leader=at)]) for at 
         (STORY, 0, 15, "its name says offset 15, but its batches begin at 0"),
         ([(1, [r.NoOpRecord()]), (1, [r.NoOpRecord()])], 15, None, "its leader epochs end at 1, those of"),
         ([(2, [leads(1, (1, 2))]), (2, [r.NoOpRecord()])], 15, None, "its voters are [1, 2], but those of"),
-        (STRANGE, 40, None, "none of the 12 records that build on others fits"),
+        (STRANGE, 40, None, "none of the 12 records that refer to others applies"),
     ],
 )
 def test_a_segment_of_another_log_is_refused_and_not_merged(

@@ -150,7 +150,7 @@ def test_each_node_that_knows_of_a_loss_names_it() -> None:
         ("controller-3001", 15, ("controller-3001",), True),
         ("controller-3000", 20, ("controller-3001", "controller-3002"), False),
     ]
-    assert "do not have all" in str(found[1]) and "were all stopped" in str(found[1])
+    assert "do not have all" in str(found[1]) and "all of them were stopped" in str(found[1])
 
 
 @pytest.mark.parametrize(

@@ -151,8 +151,8 @@ SIX_YEARS = 6 * 365 * DAY
     ("stamps", "expected"),
     [
         ([60_000, 61_000], []),
-        ([60_000, SIX_YEARS, 61_000, 62_000], [(16, " ahead of what comes behind")]),
-        ([60_000, -SIX_YEARS, 61_000, 62_000], [(16, " behind what came before")]),
+        ([60_000, SIX_YEARS, 61_000, 62_000], [(16, " ahead of the next batch")]),
+        ([60_000, -SIX_YEARS, 61_000, 62_000], [(16, " behind the previous batch")]),
         ([60_000, SIX_YEARS, SIX_YEARS + 1, 61_000, 62_000, 63_000], [(16, "offsets 16 to 17, 2 batches")]),
         ([60_000, 60_000 + DAY], [(16, "1 d 0 h ahead")] if DAY > 48 * HOUR else [(16, "24 h 0 min ahead")]),
         ([60_000, 60_000 + HOUR], []),

@@ -404,7 +404,7 @@ REFUSED = [
     ([], EndTransactionRecord(), "no transaction is open"),
     ([], AbortTransactionRecord(), "no transaction is open"),
     ([BeginTransactionRecord("a")], BeginTransactionRecord("b"), "began at offset 0 is still open"),
-    ([], UnknownRecord(99, 0, b""), "no meaning is known"),
+    ([], UnknownRecord(99, 0, b""), "cannot apply this record"),
 ]
 
 

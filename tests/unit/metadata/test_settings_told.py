@@ -163,4 +163,4 @@ def test_what_is_judged_is_compared_and_nothing_else_is() -> None:
     again = Timeline()
     again.batch(1, 0, [(0, QUOTA)])
     events = again.batch(1, 1, [(1, QUOTA)])
-    assert [(event.severity, "which was already so" in event.text) for event in events] == [("detail", True)]
+    assert [(event.severity, "which changed nothing" in event.text) for event in events] == [("detail", True)]

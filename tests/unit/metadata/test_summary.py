@@ -123,7 +123,7 @@ def test_the_recorded_scenario_in_sections(shared_data: Path) -> None:
     ]
     assert found["quorum"].figures == {"elections": 3, "silenceMs": 4068, "longestMs": 3218}
     assert found["reassignments"].figures == {"started": 69, "cancelled": 2, "completed": 67, "underWay": 0}
-    assert found["brokers"].text == "9 fences of 4: 5 in order, 3 no heartbeat, 1 unclear"
+    assert found["brokers"].text == "9 fences of 4: 5 shut down cleanly, 3 no heartbeat, 1 unclear"
     worst = found["leaderless"].rows[0]
     assert (worst.offset, worst.entity, worst.span_ms) == (1290, "topic/t06/9", 99_517)
 

@@ -130,7 +130,7 @@ STEPS = [
         "directory failed",
         "warning",
         "directory-failed",
-        "30 partitions hurt, 4 without a",
+        "30 partitions affected, 4 without a",
     ),
     ("17 directory", 1602, "broker unfenced", "info", "caught-up", "broker 0"),
     ("18 unclean", 1766, "broker fenced", "warning", "session-expired", "broker 2"),
@@ -150,7 +150,7 @@ STEPS = [
         "election",
         "warning",
         "epochs-skipped",
-        "fell silent and did not vote",
+        "stopped writing and did not vote",
     ),
     (
         "20 SIGTERM of the controller",

@@ -126,7 +126,7 @@ RECORDED = [
     ("broker/1.fenced", 898, True, 889, ["session-expired"], "no heartbeat in time; unfenced since 33"),
     ("broker/2.fenced", 1079, True, 1078, ["shutdown-finished"], "controlled shutdown of broker 2 ended"),
     ("broker/0.logDirs", 1320, ["YqFbFYVxZ4jFBH0AxAAHBA"], 1319, ["directory-failed"], "lost 1 of its 2"),
-    ("broker/3.fenced", 2318, True, 2317, ["stopped-or-silent"], "the log does not show which: it stopped"),
+    ("broker/3.fenced", 2318, True, 2317, ["stopped-or-silent"], "the log does not show which: it shut down"),
     (
         "quorum.leader",
         2070,
@@ -275,7 +275,7 @@ def test_a_damaged_replica_is_no_lagging_one_and_no_move() -> None:
     alone = (9, [change(leader=-1, isr=(1,), directories=(damaged_in(home), other))])
     for batches, expected in (
         ([damaged], {"replica-damaged": "cannot read its replica", "elected-from-isr": ""}),
-        ([damaged, back], {"replica-whole": "is whole again"}),
+        ([damaged, back], {"replica-whole": "is intact again"}),
         ([damaged, given_up], {"replica-given-up": "gave up its damaged replica"}),
         ([damaged, given_up, back], {"directory-moved": "moved or recreated"}),
         ([alone, (19, [change(leader=-1)])], {"leader-epoch-raised": ""}),

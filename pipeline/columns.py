@@ -36,22 +36,22 @@ CLUSTER = Column("cluster", STRING, "cluster id of meta.properties (partition co
 DATE_COLUMN = Column("date", DATE, "UTC day (partition column)")
 INTERVAL = (
     Column("from_offset", LONG, "offset of the record that made this state"),
-    Column("from_time", TIME, "when: the timestamp of its batch"),
+    Column("from_time", TIME, "timestamp of its batch"),
     Column("to_offset", LONG, "offset of the record that made the next state; null: ongoing"),
     Column("to_time", TIME, "when the state ended; null: ongoing"),
-    Column("from_known", BOOLEAN, "false: the state is older than the log, it comes from a snapshot"),
+    Column("from_known", BOOLEAN, "false: the state is older than the log and comes from a snapshot"),
     Column("to_known", BOOLEAN, "false: its end is unknown, the records from `to_offset` on are in no log"),
 )
 ACTOR = Column(
     "actor",
     STRING,
-    "principal that asked for what made the row, or the rule by which the controller acted "
+    "principal whose request caused the row, or the rule by which the controller acted "
     "(docs/log-tools.md); null: the log does not say",
 )
 CAUSED = (*INTERVAL, ACTOR)
 """The interval of a state, with its cause: a request, or a rule of the controller."""
 EVENT = (
-    Column("offset", LONG, "offset of the record that says so"),
+    Column("offset", LONG, "offset of that record"),
     Column("time", TIME, "timestamp of its batch"),
     Column("epoch", INT, "the quorum's leader epoch"),
 )

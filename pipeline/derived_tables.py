@@ -34,13 +34,13 @@ INCIDENTS = _table(
         "began before the log, or no rule is about it",
     ),
     Column("ended_by", STRING, f"of a broker: {RETURNED}, {UNREGISTERED}; null: ongoing, or another kind"),
-    Column("partitions", INT, "partitions of which it lost the leadership or a place in the ISR by that"),
+    Column("partitions", INT, "partitions in which it lost the leadership or left the ISR because of it"),
     Column("leaders", INT, "of them, those that it led"),
-    Column("leaderless", INT, "of those, the ones that had no leader then"),
+    Column("leaderless", INT, "of those, the ones that then had no leader"),
     Column(
         "leaderless_ms",
         LONG,
-        "the longest that one of them had none before the incident was over; null: none lacked one",
+        "longest time that one of them had no leader before the incident ended; null: all had one",
     ),
     *CAUSED,
 )
@@ -59,7 +59,7 @@ UPGRADES = _table(
 )
 PLACEMENT = _table(
     "placement",
-    "where replicas and leaders were at the end of each UTC day (of the last one: of the log): one row for "
+    "where replicas and leaders were at the end of each UTC day (on the last day: of the log): one row for "
     "each broker that is registered or holds a replica",
     ("date", "broker_id"),
     Column("offset", LONG, "offset of the last batch of that day"),
@@ -90,7 +90,9 @@ IDS = _table(
         STRING,
         "what differs from the row before: of hosts rack directories, joined by commas; null: no row before",
     ),
-    Column("processes", INT, "processes (incarnations) that registered so, one after the other"),
+    Column(
+        "processes", INT, "processes (incarnations) that registered with these values, one after the other"
+    ),
     *CAUSED,
 )
 DERIVED = (INCIDENTS, UPGRADES, PLACEMENT, IDS)

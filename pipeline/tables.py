@@ -49,7 +49,7 @@ PARTITION = (
 )
 RECORDS = _table(
     "records",
-    "every record once, however many nodes' logs hold it",
+    "every record once, even if several nodes' logs have it",
     ("offset", "epoch"),
     NODE,
     Column("file", STRING, "segment or checkpoint that it was read from"),
@@ -89,7 +89,7 @@ FILES = _table(
     Column("bytes", LONG, "its size when it was read"),
     Column("start_offset", LONG, "first offset in it"),
     Column("end_offset", LONG, "offset after its last record that was read"),
-    Column("used", BOOLEAN, "false: nothing of it is in the other tables"),
+    Column("used", BOOLEAN, "false: none of it is in the other tables"),
     Column("reason", STRING, "why it was not used; null: it was"),
 )
 KNOWN = "known"
@@ -104,17 +104,17 @@ COVERAGE = _table(
         "state",
         STRING,
         f"{KNOWN}; as in `metaquorum log`: {STATE_UNKNOWN} (the records are there, and no snapshot says "
-        f"what the state was: the other tables have what a record alone tells), {MISSING} (in no log, "
+        f"what the state was: the other tables have what single records show), {MISSING} (in no log, "
         f"between two that are there), {NOT_IN_LOG} (before the first log); {UNOBSERVED} (nothing was "
         f"written before the record at from_offset, although an idle quorum writes: it was down); {OFF} "
-        "(the last broker had stopped in order, and none was back)",
+        "(the last broker had shut down cleanly, and none was back)",
     ),
     Column("from_offset", LONG, "first offset"),
-    Column("from_time", TIME, "when: the time of the record before, or of the first where none is before"),
+    Column("from_time", TIME, "time of the previous record, or of the first if none precedes it"),
     Column("to_offset", LONG, "offset after the last"),
     Column("to_time", TIME, "time of the last record, or of the first after it"),
     Column("records", LONG, "records that were read in it"),
-    Column("left_out", LONG, "of them, those that change something of which nothing is known"),
+    Column("left_out", LONG, "of them, those that change something unknown"),
     Column("reason", STRING, "why it is not known; null: it is"),
 )
 QUORUM_EPOCHS = _table(
@@ -127,17 +127,17 @@ QUORUM_EPOCHS = _table(
     Column("granting_voters", INTS, "voters that elected it"),
     Column("last_voters", INTS, "voters at its end: from kraft.version 1 on, a leader may change them"),
     Column("kraft_version", INT, "finalized kraft.version at its end; null: unknown"),
-    Column("records", LONG, "records that it wrote, the LEADER_CHANGE included"),
+    Column("records", LONG, "records that it wrote, including the LEADER_CHANGE"),
     Column(
         "skipped_epochs",
         INT,
-        "epochs between the previous one and this: elections without a winner; null: unknown",
+        "epochs between the previous one and this one: elections without a winner; null: unknown",
     ),
     *INTERVAL,
 )
 VOTER_SETS = _table(
     "voter_sets",
-    "voters of the quorum: one row for each period in which the set stayed as it was",
+    "voters of the quorum: one row for each period in which the set did not change",
     ("from_offset",),
     Column("voters", INTS, "their node ids"),
     Column(
@@ -158,7 +158,7 @@ BROKER_SESSIONS = _table(
     Column("broker_id", INT, "broker"),
     Column("broker_epoch", LONG, "its registration: the offset of the record"),
     Column("incarnation_id", STRING, "the process; null: its registration is in no log"),
-    Column("rack", STRING, "its rack; null: none, or unknown as the process is"),
+    Column("rack", STRING, "its rack; null: none, or unknown like the process"),
     Column("state", STRING, "fenced, active or controlled_shutdown"),
     Column("directories", STRINGS, "online log directories, sorted; null: unknown"),
     Column("began_by", STRING, "type of the record that made the state; null: it comes from a snapshot"),
@@ -191,11 +191,11 @@ PARTITION_STATES = _table(
 )
 TOPICS = _table(
     "topics",
-    "lives of topics",
+    "lifetimes of topics",
     ("topic_id",),
     Column("topic", STRING, "name"),
     Column("topic_id", STRING, "id; a topic that is created again has another"),
-    Column("partitions", INT, "partitions at the end of its life or of the log"),
+    Column("partitions", INT, "partitions at the end of its lifetime or of the log"),
     *CAUSED,
 )
 CONFIGS = _table(
@@ -214,12 +214,12 @@ LOG_DIR_EVENTS = _table(
     ("offset", "broker_id", "event", "directory_id", "from_directory_id"),
     *EVENT,
     Column("broker_id", INT, "broker"),
-    Column("directory_id", STRING, "the directory (of a move: the one it went to)"),
+    Column("directory_id", STRING, "the directory (of a move: the target)"),
     Column(
         "event",
         STRING,
         "online (registered with it), offline (it is no longer among those online), "
-        "assigned (replicas were assigned to it that had none) or moved (replicas that had another)",
+        "assigned (to it, replicas that had none) or moved (replicas that had another)",
     ),
     Column("from_directory_id", STRING, "of a move: the directory before; else null"),
     Column(
@@ -231,7 +231,7 @@ VIOLATIONS = _table(
     "broken invariants (docs/invariants.md) and records that the replay refused",
     ("rule", "where", "from_offset", "found"),
     Column("rule", STRING, "name of the invariant; `replay` for a refused record"),
-    Column("severity", STRING, "error: a bug of the program that wrote the log; warning: a state to look at"),
+    Column("severity", STRING, "error: a bug in the program that wrote the log; warning: a state to check"),
     Column("where", STRING, "entity path, as in topic/orders/7"),
     Column("found", STRING, "what was found"),
     *CAUSED,
@@ -303,19 +303,19 @@ FENCE_STORM_WINDOW_MS = 60_000
 
 AUDIT_TRAIL = _table(
     "audit_trail",
-    "who changed what, when and from where: one row for each batch of records that says its cause",
+    "who changed what, when and from where: one row for each batch that records its cause",
     ("offset",),
     *EVENT,
     Column("last_offset", LONG, "offset of the batch's last record"),
     Column("request", STRING, "API that was called, as in CreateTopics; null: no one asked"),
     Column("rule", STRING, "why the controller acted, where the request does not say so (log why --rules)"),
     Column("principal", STRING, "who asked, as in User:alice; null: the controller itself"),
-    Column("client_id", STRING, "what the client calls itself"),
+    Column("client_id", STRING, "client id that the client sent"),
     Column("address", STRING, "its address"),
-    Column("forwarded_by", INT, "broker that it asked; null: it asked the controller"),
-    Column("entities", STRINGS, "entity paths of what it is about, the first 100; partitions as their topic"),
+    Column("forwarded_by", INT, "broker that received the request; null: the controller"),
+    Column("entities", STRINGS, "entity paths that it changes, the first 100; partitions as their topic"),
     Column("types", STRINGS, "types of its records"),
-    Column("records", INT, "how many there are, without the one that says the cause"),
+    Column("records", INT, "number of records, without the one that has the cause"),
 )
 
 TABLES: dict[str, Table] = {

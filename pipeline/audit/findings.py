@@ -140,7 +140,7 @@ def unclean_elections(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditF
     """Elected leaders that were not in sync: acknowledged records may be lost."""
     for at in one.unclean.incidents():
         many = "1 election" if at.stretches == 1 else f"{at.stretches} elections"
-        text = f"{many} of a broker that was not in sync, on {_partitions(at.partitions)}"
+        text = f"{many} of a broker that was not in sync, in {_partitions(at.partitions)}"
         found = _incident(one, ERROR, "unclean-election", at, text, count=at.stretches)
         yield msgspec.structs.replace(found, seconds=None)
 

@@ -136,8 +136,8 @@ def _require_done(results: list[TaskResult], folder: Folder) -> None:
         for file in result.files[:1]:
             if not folder.exists(file.path):
                 raise ExecutorError(
-                    f"{result.where} wrote {folder.place(file.path)}, which the driver cannot see: the "
-                    "tables must be in a store, or on a file system that the driver and all executors share"
+                    f"{result.where} wrote {folder.place(file.path)}, which the driver cannot read: put "
+                    "the tables in a store, or on a file system that the driver and all executors share"
                 )
 
 
@@ -176,7 +176,7 @@ def _size_bytes(disk: StoreDisk, place: LogPlace) -> int:
 
 def _facts(run: _Runner, logs: list[LogSurvey]) -> list[Facts]:
     tasks: list[Task] = [FactsTask(log=log) for log in logs]
-    return [at.facts or Facts() for at in run("telling clusters apart", tasks)]
+    return [at.facts or Facts() for at in run("identifying clusters", tasks)]
 
 
 def _run_tasks(

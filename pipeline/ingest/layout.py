@@ -228,8 +228,8 @@ def publish(folder: Folder, run: IngestRun, manifest: Manifest) -> None:
     if rival.run != run.id:
         folder.remove(name)
         raise LayoutError(
-            f"another run published version {rival.version} of {folder.root} while this one ran: nothing of "
-            "this run was kept; run it again"
+            f"another run published version {rival.version} of {folder.root} while this one ran: this run "
+            "changed nothing; run it again"
         )
     folder.remove(f"{RUNS}/{run.id}")
     _forget_old(folder, manifest)

@@ -47,7 +47,7 @@ def left_out(spines: Iterable[Spine]) -> list[str]:
     shared = [spine.cluster for spine in spines if any(at.kind == SHARED_ID for at in spine.conflicts)]
     if shared:
         lines.append(
-            f"{len(shared)} clusters share the cluster id of another and get a name of their own: "
+            f"{len(shared)} clusters share the cluster id of another and get their own names: "
             f"{', '.join(shared[:5])}{' ...' if len(shared) > 5 else ''}"
         )
     if garbage:

@@ -64,7 +64,7 @@ def plan_clusters(
             chosen = _go_on(spine, given, known)
             if isinstance(chosen, str):
                 report.kept.append(spine.cluster)
-                say(f"cluster {spine.cluster}: {chosen}; its tables stay as they are")
+                say(f"cluster {spine.cluster}: {chosen}; its tables are not changed")
                 continue
             found = chosen
         new_spine, entry, rebuild = found

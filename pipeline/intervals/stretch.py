@@ -182,7 +182,7 @@ def spliced(
         made = ClusterReplay(cluster, log_end=log_end, saved=told.state)
         adopt(made.told, left.told, post, told.began_ms)
     except KeyError as error:
-        raise StateError(f"the stretch does not fit: {error}") from error
+        raise StateError(f"the stretch does not match: {error}") from error
     made.is_resumed = left.is_resumed
     join = RowJoin(left.told.open_rows(post.offset), post)
     later = (at for part in told.rows[number + 1 :] for at in part.items())

@@ -42,6 +42,6 @@ def can_read(path: str) -> bool:
 def unseen(who: str, path: str, problem: str) -> str:
     """The message that `who` cannot read what the driver can."""
     return (
-        f"{who} cannot read {path}, which the driver can ({problem}): logs and tables must be where the "
-        "driver and all executors see them, in a store or under the same path"
+        f"{who} cannot read {path}, which the driver can ({problem}): put logs and tables where the "
+        "driver and all executors can read them, in a store or under the same path"
     )

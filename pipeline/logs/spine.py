@@ -219,7 +219,7 @@ def _conflict(log: LogSurvey, stretches: list[SpineStretch]) -> Conflict | None:
         return None
     reason = (
         f"offsets {log.start_offset} to {log.end_offset - 1}, epochs {log.epochs[0][0]} to {log.last_epoch}, "
-        f"have no place in a history that ends at offset {stretches[-1].end} in epoch "
+        f"do not belong to a history that ends at offset {stretches[-1].end} in epoch "
         f"{stretches[-1].log.last_epoch}; they were left out"
     )
     return Conflict(log, log.start_offset, SUPERSEDED, reason)

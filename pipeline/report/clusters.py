@@ -93,8 +93,8 @@ def overview(fleet: Fleet, found: list[AuditFinding]) -> str:
         *("Cluster", "Brokers", "Parts", "Records", "With leader", "Leaderless", "Under min"),
         *("Unclean", "Fences", "Epochs", "p95", "Longest", "Errors", "Warn"),
     )
-    more = left_out(len(rows), len(ordered), "clusters", "those with the least trouble are left out.")
-    caption = "The most troubled first; p95 and longest are of failovers"
+    more = left_out(len(rows), len(ordered), "clusters", "those with the fewest problems are left out.")
+    caption = "Most problems first; p95 and longest are of failovers"
     return section("clusters", "Clusters", table(caption, heads, rows), more)
 
 
@@ -116,7 +116,7 @@ def one_by_one(fleet: Fleet, found: list[AuditFinding]) -> str:
             f'<p class="soft">{words(_facts(one))}</p>{"" if alone else _figures(one, own)}'
             f"{'' if alone else _findings(own)}{_voters(one)}{_asked(one)}</article>"
         )
-    more = left_out(len(shown), len(ordered), "clusters", "those with the least trouble are left out.")
+    more = left_out(len(shown), len(ordered), "clusters", "those with the fewest problems are left out.")
     return section("each", "Cluster by cluster", *parts, more)
 
 
@@ -169,7 +169,7 @@ def _findings(own: list[AuditFinding]) -> str:
     ]
     heads = ("Severity", "Finding", "Subject", "When", "What")
     more = left_out(len(rows), len(own), "findings", "metaquorum pipeline audit prints all of them.")
-    return table("Findings, the most severe first", heads, rows, wide=4) + more
+    return table("Findings, most severe first", heads, rows, wide=4) + more
 
 
 def _voters(one: ClusterFacts) -> str:
@@ -182,7 +182,7 @@ def _voters(one: ClusterFacts) -> str:
     ]
     heads = ("Time", "Epoch", "Offset", "What")
     more = left_out(len(rows), len(changed), "changes", "the table voter_sets has all of them.")
-    return table("Changes of the voters, the latest first", heads, rows, wide=3) + more
+    return table("Voter changes, latest first", heads, rows, wide=3) + more
 
 
 def _asked(one: ClusterFacts) -> str:
@@ -203,7 +203,7 @@ def _asked(one: ClusterFacts) -> str:
     ]
     heads = ("Who", "Asked for", "Batches", "Last", "From", "Last about")
     more = left_out(len(rows), len(latest), "rows", "the table audit_trail has every batch.")
-    return table("Who changed what, the latest first", heads, rows, wide=5) + more
+    return table("Who changed what, latest first", heads, rows, wide=5) + more
 
 
 def _about(row: dict[str, Any]) -> Cell:

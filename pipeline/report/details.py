@@ -52,7 +52,7 @@ def marks_key(shown: Iterable[ClusterFacts]) -> str:
     kinds = {kind for one in shown for kind, _, _ in marks_of(one)}
     words = {
         charts.UNSEEN: "unobserved: nothing was written, the quorum was down",
-        charts.OFF: "off: the last broker had stopped in order",
+        charts.OFF: "off: the last broker had shut down cleanly",
     }
     return key([(kind, said) for kind, said in words.items() if kind in kinds]) if kinds else ""
 
@@ -83,7 +83,7 @@ def partitions(fleet: Fleet) -> str:
         *("Longest outage", "At the end"),
     )
     more = left_out(
-        len(rows), len(listed), "partitions in trouble", "the table partition_states has all of them."
+        len(rows), len(listed), "affected partitions", "the table partition_states has all of them."
     )
     return section(
         "partitions", "Worst partitions", table("Longest without a leader first", heads, rows), more
@@ -201,7 +201,7 @@ def violations(fleet: Fleet) -> str:
         )
         for cluster, severity, rule, row in listed[:MAX_ROWS]
     ]
-    heads = ("Severity", "Rule", "Cluster", "Times", "Still so", "First at", "Since", "Found")
+    heads = ("Severity", "Rule", "Cluster", "Times", "Ongoing", "First at", "Since", "Found")
     more = left_out(len(rows), len(listed), "rules", "the table violations has all of them.")
     return section("violations", "Violations", table("Broken invariants", heads, rows, wide=7), more)
 

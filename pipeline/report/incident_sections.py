@@ -70,12 +70,12 @@ def incidents(fleet: Fleet) -> str:
         )
         for row in listed[:MAX_INCIDENTS]
     ]
-    heads = ("What", "Who", "Cluster", "Cause", "When", "Partitions", "Leaderless", "Longest")
+    heads = ("What", "Subject", "Cluster", "Cause", "When", "Partitions", "Leaderless", "Longest")
     counted = Counter(row["cause"] or row["what"] for row in listed)
     words = ", ".join(f"{count} {cause}" for cause, count in counted.most_common())
     parts = [
         f'<p class="soft">{escape(words)}.</p>',
-        table("Most partitions hurt first; metaquorum log why --rules explains the causes", heads, rows),
+        table("Most affected partitions first; metaquorum log why --rules explains the causes", heads, rows),
         left_out(len(rows), len(listed), "incidents", "the table incidents has all of them."),
         *_timelines(fleet),
     ]
@@ -101,7 +101,7 @@ def _timelines(fleet: Fleet) -> list[str]:
         drawn = charts.states(f"Incidents of {one.cluster}", scale, [_row(one, kind) for kind in _KINDS])
         when = f"{utc(scale.start_ms, 'minutes')} to {utc(scale.end_ms, 'minutes')}"
         parts.append(figure(f"{cluster_name(one.cluster)}: {len(one.incidents)} incidents, {when}", drawn))
-    more = "those whose incidents hurt fewer partitions are left out."
+    more = "those whose incidents affected fewer partitions are left out."
     return [*parts, left_out(min(len(ordered), MAX_TIMELINES), len(ordered), "clusters", more)]
 
 
@@ -171,12 +171,12 @@ def changes(before: PageMemory, now: PageMemory, name: NameCells) -> str:
     ]
     words = [
         f"The last report ended at {utc(before.end_ms, 'minutes')}; "
-        f"{sum(now.clusters.values()) - sum(before.clusters.values()):,} records more are in this one.",
+        f"{sum(now.clusters.values()) - sum(before.clusters.values()):,} more records are in this one.",
         *_named("New clusters", now.clusters.keys() - before.clusters.keys()),
-        *_named("Clusters that are gone", before.clusters.keys() - now.clusters.keys()),
+        *_named("Removed clusters", before.clusters.keys() - now.clusters.keys()),
     ]
     parts = [f"<p>{escape(' '.join(words))}</p>"]
-    for caption, listed in (("New findings", begun), ("Findings that are over", over)):
+    for caption, listed in (("New findings", begun), ("Ended findings", over)):
         rows = [
             (tag(severity), text(kind), name(cluster), code(subject), period(start, end), text(said))
             for cluster, kind, subject, start, end, severity, said in listed[:MAX_CHANGES]

@@ -88,7 +88,7 @@ def page(
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><link rel=icon href=data:,><style>{CSS}</style></head>"
-        '<body><a class="skip" href="#findings">To the findings</a>'
+        '<body><a class="skip" href="#findings">Skip to the findings</a>'
         f'<header><h1>{escape(title)}</h1><p class="soft">{period} ({_span(fleet)})</p>'
         f'<nav aria-label="Sections">{links}</nav>{_tiles(fleet, found)}</header>'
         f"<main>{''.join(parts)}</main><footer><p>{_footer(fleet, tables)}</p></footer>"
@@ -109,9 +109,11 @@ def _footer(fleet: Fleet, tables: str) -> str:
         "than min.insync.replicas; states that are ongoing at the end count up to the log's last record.",
     ]
     if fleet.missing:
-        words.append(f"Tables that were not there: {escape(', '.join(fleet.missing))}.")
+        words.append(f"Missing tables: {escape(', '.join(fleet.missing))}.")
     if fleet.troubled_left_out:
-        words.append(f"{fleet.troubled_left_out} partition states are only in the totals, for lack of room.")
+        words.append(
+            f"{fleet.troubled_left_out} partition states are only in the totals, to limit the page size."
+        )
     return " ".join(words)
 
 
@@ -265,7 +267,7 @@ def _marks_of_all(fleet: Fleet) -> list[tuple[str, float, float]]:
 
 def _availability(fleet: Fleet, scale: TimeScale) -> str:
     chart = charts.bars(
-        "Partitions in trouble over time",
+        "Partitions without a leader or under min ISR over time",
         scale,
         (
             ("s1", "without leader", fleet.leaderless.sum(axis=0)),

@@ -86,7 +86,7 @@ class RemoteFile(ReadOnlyFile):
                 raise DiskError(
                     parent_of(self._place),
                     f"read of {self._place}",
-                    "the object changed while it was read; run again when its upload has ended",
+                    "the object changed while it was read; run again when its upload is complete",
                 )
         return found
 

@@ -173,5 +173,5 @@ def _in_one_line(place: str) -> Iterator[None]:
         raise DiskError(
             parent_of(place),
             f"unpacking of {place}",
-            f"it is not a whole archive ({why}); get it again, or unpack it and give the directory",
+            f"it is not a complete archive ({why}); copy it again, or unpack it and give the directory",
         ) from error

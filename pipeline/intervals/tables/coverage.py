@@ -15,7 +15,7 @@ from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_IN_LOG, STATE_
 from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.tables import KNOWN, OFF, UNOBSERVED
 
-_OFF_REASON = "the last broker had stopped in order, and none had returned"
+_OFF_REASON = "the last broker had shut down cleanly, and none had returned"
 
 
 class _Stretch(msgspec.Struct):
@@ -61,7 +61,7 @@ class CoverageRows:
             self._next(STATE_UNKNOWN, offset)
         now = self._now
         now.state = STATE_UNKNOWN
-        now.reason = "no snapshot has the state; the other tables have what these records show by themselves"
+        now.reason = "no snapshot has the state; the other tables have what these records alone show"
 
     def breaks_off(self, moment: Moment) -> None:
         """The records end before `moment`, and the history continues later."""

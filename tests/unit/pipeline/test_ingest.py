@@ -254,7 +254,7 @@ def test_an_executor_that_does_not_see_what_the_driver_sees_is_named(
         run(tmp_path / "logs", tmp_path / "out")
     away = WrittenFile(table="topics", cluster="made", date="2026-01-01", path="x", rows=1, final=True)
     blind((ReplayTask,), lambda result: msgspec.structs.replace(result, files=[away]))
-    with pytest.raises(ExecutorError, match="which the driver cannot see"):
+    with pytest.raises(ExecutorError, match="which the driver cannot read"):
         run(tmp_path / "logs", tmp_path / "out")
     assert unpublished(tmp_path / "out") == []
 

@@ -147,7 +147,7 @@ def test_time_that_nobody_saw_is_hatched_and_time_switched_off_marked_with_a_leg
         part = part[: part.index("</section>")]
         assert all(f'<path class="{kind}"' in part for kind in ("unseen", "hatch", "off")), anchor
         assert (
-            "unobserved: nothing was written" in part and "off: the last broker had stopped in order" in part
+            "unobserved: nothing was written" in part and "off: the last broker had shut down cleanly" in part
         )
     plain = rendered(Fleet([other], 0, DAY))
     assert 'class="hatch"' not in plain and "unobserved:" not in plain

@@ -146,10 +146,10 @@ def test_a_report_over_an_earlier_one_says_what_changed(tables: Path, html: Path
     outline(text)
     part = text[text.index('<section id="changes"') : text.index('<section id="findings"')]
     assert "New findings: 2<" in part
-    assert "Findings that are over: 1<" in part and "topic/&lt;/script&gt;/0" in part
-    assert "New clusters: " in part and f"{fleet.clusters[0].records:,} records more" in part
+    assert "Ended findings: 1<" in part and "topic/&lt;/script&gt;/0" in part
+    assert "New clusters: " in part and f"{fleet.clusters[0].records:,} more records" in part
     again = page(fleet, found, title="again", tables="tables", previous=text)
-    assert "New findings: none." in again and "Findings that are over: none." in again
+    assert "New findings: none." in again and "Ended findings: none." in again
     assert page(fleet, found, title="t", tables="t", previous="no report") == page(
         fleet, found, title="t", tables="t"
     )
@@ -242,7 +242,7 @@ def test_two_hundred_clusters_give_a_bounded_page_that_says_what_is_left_out() -
     for said in (
         f"{MAX_CLUSTERS} of 200 clusters are shown",
         f"{MAX_BROKERS} of 40 brokers are shown",
-        "of 20000 partitions in trouble are shown",
+        "of 20000 affected partitions are shown",
         "of 20000 elections are shown",
     ):
         assert said in text

@@ -133,7 +133,7 @@ def test_what_is_not_whole_is_one_line(
         cut = tmp_path / form
         data = packed[form].read_bytes()
         cut.write_bytes(data[: len(data) // 3])
-    wrong = "it is not a whole archive|the archive is cut off"
+    wrong = "it is not a complete archive|the archive is cut off"
     with pytest.raises((StorageError, NoLogsError), match=wrong) as raised:
         for place in find_logs(StoreDisk(), [str(cut)]):
             survey(StoreDisk(), place)

@@ -126,7 +126,9 @@ class ControllerExchange:
         if self._targets.redirect(sent.target, leader_hint):
             self.next_send_ms = now_ms
         else:
-            self.count_failure(now_ms, f"controller {sent.target} is not active and knows no other")
+            self.count_failure(
+                now_ms, f"controller {sent.target} is not active and knows no active controller"
+            )
 
     def fail(self, now_ms: int, sent: RequestInFlight, reason: str) -> None:
         """No useful answer: the next request goes to another controller."""

@@ -121,7 +121,7 @@ class BrokerSession:
             self._amendment.end()
         elif self._amendment.begin():
             self.exchange.hasten(now_ms, self._config.controlled_shutdown_poll_ms)
-            what = "that it is stopping, and it is not" if leaving else "not all of its log directories"
+            what = "that it is stopping, which it is not" if leaving else "not all of its log directories"
             self._warn(f"its registration says {what}; it registers again")
         return self._finish(now_ms)
 
@@ -250,7 +250,7 @@ class BrokerSession:
                 self.exchange.next_send_ms = now_ms
             return
         if self.registered:
-            text = f"controller {sent.target} had forgotten broker epoch {self.broker_epoch}"
+            text = f"controller {sent.target} no longer knew broker epoch {self.broker_epoch}"
             self._lose(Trigger.REGISTRATION_LOST, now_ms, text)
         if self.broker_epoch is not None and response.broker_epoch < self.broker_epoch:
             text = f"registered with epoch {response.broker_epoch}, older than {self.broker_epoch}: ignored"
@@ -279,7 +279,7 @@ class BrokerSession:
             return
         self.exchange.succeeded()
         answered = f"controller {sent.target} answered the last one"
-        self.exchange.last_problem = f"{answered}, this process was held up since"
+        self.exchange.last_problem = f"{answered}, this process was paused since"
         self._awaits_admission = response.is_fenced and not response.is_caught_up
         if response.should_shut_down and self.state.wants_shutdown:
             reason = f"stopped: controller {sent.target} granted the shutdown"

@@ -139,7 +139,7 @@ class CombinedNode:
         elif now_ms >= self._leaderless_ms + LEADERLESS_MS:
             return self._without_failure(
                 self.broker.give_up(
-                    "stopped: the quorum has no leader that could grant the shutdown",
+                    "stopped: the quorum has no leader to grant the shutdown",
                     now_ms=now_ms,
                     wall_ms=wall_ms,
                 )

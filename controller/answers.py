@@ -87,7 +87,7 @@ def not_controller(node_id: int, leader_id: int | None) -> ApiError:
     if leader_id is None or leader_id == node_id:
         text = f"controller {node_id} is not the active one: no leader is known, retry with any controller"
         return ApiError(ErrorCode.NOT_CONTROLLER, text)
-    text = f"controller {node_id} is not the active one: ask node {leader_id}"
+    text = f"controller {node_id} is not the active one: use node {leader_id}"
     return ApiError(ErrorCode.NOT_CONTROLLER, text, leader_id)
 
 

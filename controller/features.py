@@ -39,7 +39,7 @@ def unsupported_feature(image: FeaturesImage, features: Iterable[BrokerFeature])
         feature = ranges.get(name)
         if feature is None:
             return (
-                f"the cluster is at {name} level {level}, but this broker does not know {name}: run a "
+                f"the cluster is at {name} level {level}, but this broker does not support {name}: run a "
                 f"broker release that supports level {level}"
             )
         if not feature.min_supported_version <= level <= feature.max_supported_version:

@@ -33,6 +33,6 @@ class ForeignVoters:
         if not voters:
             who, key = "its bootstrap servers", "controller.quorum.bootstrap.servers"
         return (
-            f"belongs to cluster {self._cluster_id}, and {who} to another one: give it its own cluster's "
+            f"belongs to cluster {self._cluster_id}, but {who} to another one: give it its own cluster's "
             f"directory, or correct {key}"
         )

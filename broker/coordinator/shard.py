@@ -185,7 +185,7 @@ class Shard:
         if not self.is_active:
             self._answer(Reply(key, self._not_active()))
         elif not self.state.only_reads(request.body) and not self._logs.can_append(self.key):
-            text = f"{self} takes no records now (too few replicas are in sync): try again later"
+            text = f"{self} accepts no records now (too few replicas are in sync): try again later"
             self._answer(Reply(key, ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)))
         else:
             self._carry_out(self.state.decide(Ask(key, request), now), now)
@@ -224,7 +224,7 @@ class Shard:
     def resign(self) -> None:
         """Another broker is the coordinator now, or none is."""
         self.is_active = False
-        text = f"this broker is not the coordinator of {self} any more: look it up again"
+        text = f"this broker is no longer the coordinator of {self}: look it up again"
         for key in self.take_waiting():
             error = ApiError(ErrorCode.NOT_COORDINATOR, text)
             self._out.append(DataRespond(key=key, response=error))

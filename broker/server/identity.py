@@ -77,7 +77,7 @@ async def _settle(config: NodeConfig, disk: PosixDisk, tls: TlsMaterial | None) 
         except ApiError as error:
             raise StartError(f"the controllers did not assign an id to this broker: {error}") from error
         except ClientError as error:
-            raise StartError(f"the controllers were asked for this broker's id: {error}") from error
+            raise StartError(f"the request for this broker's id failed: {error}") from error
     settled = config.with_node_id(node_id)
     _write(disk, known.unwritten, node_id, cluster_id)
     return settled
@@ -185,4 +185,6 @@ def _set_aside(disk: PosixDisk, directory: str) -> None:
         aside = Path(f"{log}{ASIDE}-{number}")
     log.rename(aside)
     disk.sync_directory(directory)
-    _log.warning("%s belonged to no broker (it has no %s): it is set aside as %s", log, FILE_NAME, aside.name)
+    _log.warning(
+        "%s did not belong to a broker (it has no %s): it is set aside as %s", log, FILE_NAME, aside.name
+    )

@@ -275,7 +275,7 @@ class BrokerRole:
         try:
             leave_clean_shutdown(PosixDisk(), self._closed, epoch)
         except DiskError as error:
-            _log.warning("the next start cannot prove that this stop was clean: %s", error)
+            _log.warning("the next start cannot prove a clean shutdown: %s", error)
 
     async def _open_to_clients(self) -> None:
         """Kafka clients may connect once there is an image: from an empty one they would learn that the
@@ -291,7 +291,7 @@ class BrokerRole:
             return
         target, request = last
         if await self._calls.farewell(target, request, FAREWELL_TIMEOUT_S):
-            _log.info("the controller knows that this broker is stopping and moves its leaderships")
+            _log.info("the controller was notified that this broker is stopping, and moves its leaderships")
         else:
             _log.warning(
                 "no controller could be notified that this broker is stopping: its session must expire first"
@@ -339,7 +339,7 @@ class BrokerRole:
                     extra={**self.log_context(), "source": "live"},
                 )
             case _:
-                raise TypeError(f"a broker has no use for the effect {type(effect).__name__}")
+                raise TypeError(f"a broker does not handle the effect {type(effect).__name__}")
 
     def after_step(self, now_ms: int) -> None:
         """Reports changes, unless they were of partition data alone."""

@@ -25,7 +25,7 @@ FIRST_WAIT_S, LAST_WAIT_S = 1.0, 16.0
 _TLS = frozenset({PROTOCOL_IDS["SSL"], PROTOCOL_IDS["SASL_SSL"]})
 _SASL = frozenset({PROTOCOL_IDS["SASL_PLAINTEXT"], PROTOCOL_IDS["SASL_SSL"]})
 _NO_LOGIN = (
-    "its listener has SASL, and that of this broker has not: give both the same "
+    "its listener has SASL, but this broker's does not: give both the same "
     "inter.broker.listener.name and listener.security.protocol.map"
 )
 

@@ -231,7 +231,7 @@ class ActiveController:
         if first is not None:
             topic = state.image.topics.topic(first.topic_id)
             name = first.topic_id.hex() if topic is None else topic.name
-            text = f"{name}-{first.partition} (and possibly others) remains without a leader: {first.message}"
+            text = f"{name}-{first.partition} (and possibly others) still has no leader: {first.message}"
             warnings = (text,)
         return replace(outcome, begun_anew=tuple(changed.items()), warnings=warnings)
 

@@ -26,7 +26,7 @@ class BrokerEvent(Enum):
     WANTS_SHUTDOWN_LEADING = "heartbeat: wants to shut down, leads partitions"
     WANTS_SHUTDOWN_LEADERLESS = "heartbeat: wants to shut down, leads nothing"
     WANTS_IMMEDIATE_SHUTDOWN = "heartbeat: wants to be fenced and to shut down"
-    LEADERS_REMAIN = "heartbeat: leads partitions that are still to be moved"
+    LEADERS_REMAIN = "heartbeat: still leads partitions"
     MOVES_UNSEEN = "heartbeat: leads nothing, but an active broker has not applied the moves yet"
     MOVES_SEEN = "heartbeat: leads nothing, and every active broker has applied the moves"
 
@@ -75,7 +75,7 @@ def transition(state: BrokerControlState, event: BrokerEvent) -> BrokerControlSt
     """The state after `event`. Raises InvariantViolation if the table has no such edge."""
     after = TRANSITIONS.get((state, event))
     if after is None:
-        raise InvariantViolation(f"a broker in state '{state.value}' cannot meet: {event.value}")
+        raise InvariantViolation(f"a broker in state '{state.value}' cannot take the event: {event.value}")
     return after
 
 

@@ -148,7 +148,9 @@ def _members_refusal(wanted: PartitionAlteration, partition: PartitionInfo) -> R
         text = f"broker {outside[0]} of the new ISR holds no replica of this partition: leave it out"
         return ErrorCode.INVALID_REQUEST, text
     if partition.leader not in isr:
-        text = f"the new ISR {isr} does not contain the leader {partition.leader}: a leader is always in sync"
+        text = (
+            f"the new ISR {isr} does not contain the leader {partition.leader}: the leader is always in sync"
+        )
         return ErrorCode.INVALID_REQUEST, text
     return None
 
@@ -159,7 +161,7 @@ def _recovery_refusal(wanted: PartitionAlteration, partition: PartitionInfo) -> 
         return ErrorCode.INVALID_REQUEST, f"{state} is not a leader recovery state: send 0 or 1"
     if state == RECOVERING and len(wanted.isr) > 1:
         text = (
-            "the leader is recovering from an unclean election: no replica joins its ISR before it has "
+            "the leader is recovering from an unclean election: no replica can join its ISR before it has "
             "recovered"
         )
         return ErrorCode.INVALID_REQUEST, text

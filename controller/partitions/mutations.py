@@ -37,7 +37,7 @@ class Allowance:
         Kafka: otherwise no client could create a topic with more partitions than its bucket holds."""
         if self.strict and self.tokens < 0:
             self.refused = True
-            text = f"the quota {MUTATIONS} is used up: ask again in {self.wait_ms} ms"
+            text = f"the quota {MUTATIONS} is used up: retry in {self.wait_ms} ms"
             return ErrorCode.THROTTLING_QUOTA_EXCEEDED, text
         self.tokens -= partitions
         self.taken += partitions

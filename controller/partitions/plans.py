@@ -35,7 +35,7 @@ class PlanSize(msgspec.Struct, frozen=True, kw_only=True):
 
 def drain(current: Assignment, racks: Mapping[int, str | None], broker_id: int) -> Assignment:
     """The partitions of `broker_id` with another broker in its place. `racks` are the brokers that may get
-    replicas. Raises PlanError if no broker is left for a partition."""
+    replicas. Raises PlanError if no broker remains for a partition."""
     targets = {other: rack for other, rack in racks.items() if other != broker_id}
     load = _load(current, targets)
     planned: Assignment = {}
@@ -47,7 +47,7 @@ def drain(current: Assignment, racks: Mapping[int, str | None], broker_id: int) 
         free = [other for other in targets if other not in others]
         if not free:
             raise PlanError(
-                f"no broker is left for {name[0]}-{name[1]}: it has {len(replicas)} replicas, and "
+                f"no broker remains for {name[0]}-{name[1]}: it has {len(replicas)} replicas, and "
                 f"{len(targets)} other brokers are running; start more, or lower its replication factor"
             )
         chosen = _least_loaded(free, others, targets, load)

@@ -105,7 +105,7 @@ class ControllerProcess(NodeProcess):
 
     def _on_effect(self, effect: Any) -> None:
         if type(effect) is not Answer:
-            raise TypeError(f"a controller has no use for the effect {type(effect).__name__}")
+            raise TypeError(f"a controller does not handle the effect {type(effect).__name__}")
         self._role.answer(effect)
 
 

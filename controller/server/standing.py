@@ -55,7 +55,7 @@ class Standing:
                     self._told = None
                     _log.warning(
                         "epoch %d: no leader, and no majority of voters answers; check that controllers "
-                        "%s run and are reachable; this one keeps trying",
+                        "%s run and are reachable; this controller keeps trying",
                         epoch,
                         ", ".join(str(node_id) for node_id in self._others()),
                     )

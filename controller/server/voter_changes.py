@@ -93,9 +93,7 @@ class VoterChanges:
         """The request with the versions that the new voter reports; or why it is refused."""
         voter = request.voter
         if not voter.endpoints:
-            return ApiError(
-                ErrorCode.INVALID_REQUEST, f"voter {voter.voter_id} needs an endpoint to be reached at"
-            )
+            return ApiError(ErrorCode.INVALID_REQUEST, f"voter {voter.voter_id} needs an endpoint")
         addresses = [(each.host, each.port) for each in voter.endpoints]
         timeout_ms = max(1, min(PROBE_TIMEOUT_MS, request.timeout_ms))
         versions: KRaftVersionFeature | None = None

@@ -88,7 +88,7 @@ def _problem(image: MetadataImage, update: FeatureUpdate, node_id: int, voters: 
     if update.level < 0:
         return "a level is at least 0"
     if update.name == KRAFT_VERSION:
-        return "it is written by the quorum itself: change it in a request of its own"
+        return "the quorum itself writes it: change it in a separate request"
     unsupported = unsupported_by(image, update.name, update.level, node_id, voters)
     if unsupported is not None:
         return unsupported
@@ -124,7 +124,7 @@ def _dependency_problem(image: MetadataImage, update: FeatureUpdate, wanted: Map
 
 def _metadata_version_problem(image: MetadataImage, update: FeatureUpdate, before: int) -> str | None:
     if update.level not in METADATA_VERSION_NAMES:
-        return "this release does not know this level: use a newer release"
+        return "this release does not support this level: use a newer release"
     if image.features.zk_migration_state in _MIGRATING:
         return "a migration from ZooKeeper is in progress: wait until it completes"
     if update.level < MIN_FINALIZED_METADATA_VERSION:
@@ -133,7 +133,7 @@ def _metadata_version_problem(image: MetadataImage, update: FeatureUpdate, befor
     if update.level < before and loses_metadata(before, update.level):
         if update.change is LevelChange.UNSAFE_DOWNGRADE:
             return "an unsafe downgrade, which would lose metadata, is not supported: stay at this level"
-        return "it could lose metadata that only the higher level supports: stay at this level"
+        return "the downgrade could lose metadata that only the higher level supports: stay at this level"
     return None
 
 
@@ -169,6 +169,6 @@ def _range_problem(who: str, ranges: Iterable[FeatureRange], name: str, level: i
     if low <= level <= high:
         return None
     if high == 0:
-        return f"{who} does not know {name}: run a release that does"
+        return f"{who} does not support {name}: run a release that does"
     low_title, high_title = level_title(name, low), level_title(name, high)
     return f"{who} supports {low_title} to {high_title}: run a release that supports this level"

@@ -168,13 +168,13 @@ def _usable(
         None,
     )
     if token is None:
-        text = "no token has this HMAC: it was removed, or the HMAC is wrong; list the tokens to see"
+        text = "no token has this HMAC: it was removed, or the HMAC is wrong; list the tokens"
         return ApiError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, text)
     if _is_over(token, wall_ms):
         return ApiError(
             ErrorCode.DELEGATION_TOKEN_EXPIRED, f"token {token.token_id} has expired: create a new one"
         )
     if request.requester != token.owner and request.requester not in token.renewers:
-        text = f"{request.requester} neither owns token {token.token_id} nor may renew it: ask {token.owner}"
+        text = f"{request.requester} neither owns nor may renew token {token.token_id}: ask {token.owner}"
         return ApiError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, text)
     return token

@@ -196,7 +196,7 @@ class GroupState:
             problem = self._upgrade_problem(classic)
             found = upgrade_records(classic, self.consumers.image)
             if problem is None and found is None:
-                problem = "does not consist of consumers, or their metadata cannot be read"
+                problem = "has members other than consumers, or their metadata cannot be read"
             if problem is not None or found is None:
                 text = f"group {body.group_id} has members of the classic protocol, and {problem}"
                 work.reply(ask.key, heartbeat_refused(ErrorCode.GROUP_ID_NOT_FOUND, text))
@@ -211,9 +211,9 @@ class GroupState:
 
     def _upgrade_problem(self, group: Group) -> str | None:
         if not self._config.group_consumer_migration_policy.upgrades:
-            return "group.consumer.migration.policy does not let it change its protocol: stop them first"
+            return "group.consumer.migration.policy does not allow it to change its protocol: stop them first"
         if len(group.members) > self._config.group_consumer_max_size:
-            return "they are more than group.consumer.max.size"
+            return "they exceed group.consumer.max.size"
         return None
 
     def _replaced(self, work: Work, classic: Group, ask: Ask) -> None:
@@ -225,7 +225,7 @@ class GroupState:
             work.reply(member.sync_key, not_synced(ErrorCode.REBALANCE_IN_PROGRESS))
 
         def refused(again: Work, error: ErrorCode) -> None:
-            text = "the group coordinator could not store this: try again"
+            text = "the group coordinator could not store the change: try again"
             again.reply(ask.key, ApiError(coordinator_error(error), text))
 
         work.if_refused(refused)
@@ -354,7 +354,7 @@ class GroupState:
         for timer in due:
             if timer[0] in CONSUMER_TIMERS or timer in (_CLEANING, _DELETED_TOPICS):
                 self._timers.arm(timer, work.now.ms + RETRY_MS)
-        text = "the group coordinator could not store this: try again"
+        text = "the group coordinator could not store the change: try again"
         for reply in replies:
             work.reply(reply.key, ApiError(coordinator_error(error), text))
 

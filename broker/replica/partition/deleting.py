@@ -61,7 +61,7 @@ class Deleting:
         `deletes`: what the topic's policy says."""
         log = self._log
         if not deletes:
-            text = f"{log}: its cleanup.policy is compact alone: records are deleted by tombstones"
+            text = f"{log}: its cleanup.policy is only compact: delete records with tombstones"
             return DeletedRecords(key=log.key, error=ErrorCode.POLICY_VIOLATION, message=text)
         end = visible_end(log)
         target = end if offset == TO_HIGH_WATERMARK else offset
@@ -97,7 +97,7 @@ class Deleting:
             ticket.complete(DeletedRecords(key=self._log.key, low_watermark=low))
 
     def tick(self, now_ms: int) -> None:
-        text = "not every replica in sync has deleted them in time: they are gone here; ask again to be sure"
+        text = "only the leader and some in-sync replicas have deleted them in time: send the request again"
         overdue = [each for each in self._for_others() if each[1].deadline_ms <= now_ms]
         self._fail(overdue, ErrorCode.REQUEST_TIMED_OUT, f"{self._log}: {text}")
 

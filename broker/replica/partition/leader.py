@@ -345,7 +345,7 @@ class Leading:
             return BatchRefusal(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {replica_id} fetched with epoch {replica_epoch}, but now has {newest}: it was "
-                "restarted, and only its newer process may fetch",
+                "restarted, and only the newer process may fetch",
             )
         return None
 

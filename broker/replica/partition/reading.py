@@ -106,7 +106,7 @@ class Reading:
         whose = "" if epoch < 0 else f" after epoch {epoch}"
         text = (
             f"{log}: offset {request.fetch_offset}{whose} is not in this log, which holds {log.start} up "
-            f"to {log.end}: start at its start or its end"
+            f"to {log.end}: read from its start or its end"
         )
         return FetchedPartition(
             key=log.key,

@@ -154,7 +154,7 @@ def _client_refusal(header: BatchHeader) -> BatchRefusal | None:
         return _invalid("only brokers write control batches: send records")
     if header.producer_id < 0:
         if header.is_transactional:
-            return _invalid("the batch is in a transaction, but names no producer: request a producer id")
+            return _invalid("the batch is in a transaction, but has no producer id: request one")
         return None
     if header.producer_epoch < 0 or header.base_sequence < 0:
         return _invalid(
@@ -168,7 +168,7 @@ def _time_refusal(header: BatchHeader, settings: TopicSettings) -> BatchRefusal 
     first, last = header.base_timestamp_ms, header.max_timestamp_ms
     text = None
     if header.is_log_append_time:
-        text = "the batch claims to carry append times: producers send create times; clear attribute bit 3"
+        text = "the batch has append times, but producers send create times: clear attribute bit 3"
     elif not settings.log_append_time and (first < NO_TIMESTAMP or last < NO_TIMESTAMP):
         text = f"the batch's timestamps run from {first} to {last}: send timestamps of 0 or more (-1: none)"
     return None if text is None else BatchRefusal(ErrorCode.INVALID_TIMESTAMP, text)
@@ -188,7 +188,7 @@ def out_of_order(header: BatchHeader, expected: int) -> BatchRefusal:
     return BatchRefusal(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         f"producer {header.producer_id} sent sequence {header.base_sequence}, but {expected} is next: "
-        "first send the batches before it again",
+        "first send the previous batches again",
     )
 
 
@@ -203,7 +203,7 @@ def fenced(header: BatchHeader, epoch: int) -> BatchRefusal:
 def coordinator_fenced(header: BatchHeader, epoch: int) -> BatchRefusal:
     return BatchRefusal(
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-        f"the marker for producer {header.producer_id} is of an earlier coordinator than that of epoch "
+        f"the marker for producer {header.producer_id} is from an earlier coordinator than that of epoch "
         f"{epoch}: load the coordinator again",
     )
 

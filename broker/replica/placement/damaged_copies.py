@@ -70,7 +70,7 @@ class DamagedCopies:
         if decision.tell is not None:
             return f"{path} cannot be served: {copy.problem}"
         return (
-            f"{path} stays offline, because no other broker leads: {copy.problem}; restore what was there and"
+            f"{path} stays offline, because no other broker leads: {copy.problem}; restore the directory and"
             " restart this broker, or accept the loss: metaquorum partitions elect --election unclean --topic"
             f" {topic} --partition {key[1]} elects another live replica, or an empty one if you first move"
             f" {path} away and restart this broker"

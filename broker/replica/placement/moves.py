@@ -131,7 +131,7 @@ class Moves:
             return ErrorCode.KAFKA_STORAGE_ERROR  # another copy may be in there
         if self._copies.at(place, key) is not None:
             return ErrorCode.REPLICA_NOT_AVAILABLE  # an earlier one is being removed
-        self.cancel(key, "it moves to another directory")
+        self.cancel(key, "it is being moved to another directory")
         self.create(key, partition.topic, place, settings, future=True)
         return ErrorCode.NONE
 
@@ -206,7 +206,7 @@ class Moves:
         best = max(futures, key=lambda each: (each.directory_id == place, each.rank))
         for copy in futures:
             if copy is not best:
-                self.remove(copy, "the replica moves to another directory")
+                self.remove(copy, "the replica is being moved to another directory")
         return best.directory_id
 
     def runs(self, source: Copy, *, leaves: bool) -> None:
@@ -239,8 +239,8 @@ class Moves:
         known = self._directories.get(directory_id)
         path = "" if known is None else known.path
         return (
-            f"{copy.topic}-{key[1]} was being moved to {path} when the directory that holds it failed: "
-            "repair that one and restart this broker"
+            f"{copy.topic}-{key[1]} was being moved to {path} when its directory failed: "
+            "repair that directory and restart this broker"
         )
 
     # ---- step by step ------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class Moves:
         """Whether the report is on one of these reads."""
         left = self._leaving.pop(event.token, None)
         if left is not None:
-            self._send_removal(left, "the replica is in another directory now")
+            self._send_removal(left, "the replica is now in another directory")
             return True
         move = self._reads.pop(event.token, None)
         if move is None:

@@ -240,7 +240,7 @@ class Placement:
         self, image: MetadataImage, key: PartitionKey, decision: Create, copies: dict[bytes, Copy]
     ) -> None:
         topic = image.topics.topic(key[0])
-        self.moves.cancel(key, "the replica that it is a copy of is gone")
+        self.moves.cancel(key, "the original replica is gone")
         if copies or topic is None:
             return  # one is being removed: looked at again when it is gone
         size, place = 0, decision.directory_id or self.moves.take_preferred(topic.name, key[1])

@@ -194,13 +194,13 @@ def _unplaced(
     if owes_lost:
         return Wait(
             "its directory failed before the replica was assigned to it: waiting for the "
-            "controller to acknowledge that"
+            "controller to acknowledge this"
         )
     here = next(iter(copies), None)
     if here is not None:
         return Assign(here) if can_assign else Run(here)
     if place == MIGRATING and not is_new and directories.any_bad:
-        return Offline(f"it was not found, and may be in a bad directory: {_problems(directories)}")
+        return Offline(f"it was not found, and may be in an offline directory: {_problems(directories)}")
     return Create(None)
 
 
@@ -211,7 +211,9 @@ def _missing(place: bytes, copies: Collection[bytes], directories: Directories, 
         return Assign(elsewhere)
     if is_new or not directories.any_bad:
         return Create(place)
-    return Offline(f"it was not found in its directory while another one is bad: {_problems(directories)}")
+    return Offline(
+        f"it was not found in its directory, and another directory is offline: {_problems(directories)}"
+    )
 
 
 def _not_found(
@@ -225,7 +227,7 @@ def _not_found(
     """The image names no directory of this broker."""
     here = next(iter(copies), None)
     if directories.any_bad and not is_new and (here is None or replaces):
-        return Offline(f"it is {what}, or in a bad one: {_problems(directories)}")
+        return Offline(f"it is {what}, or in an offline one: {_problems(directories)}")
     return Create(None, replaces=replaces) if here is None else Assign(here)
 
 

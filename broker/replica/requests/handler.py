@@ -134,7 +134,7 @@ class RequestHandler:
         if self.user is not None:
             self.user.handle(key, request, now_ms=now_ms, wall_ms=wall_ms)
             return
-        text = f"broker {self._broker_id} has no coordinators: look for another broker"
+        text = f"broker {self._broker_id} has no coordinators: use another broker"
         self._answer(key, ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text))
 
     def read(self, event: PartitionRead, *, now_ms: int, wall_ms: int) -> None:

@@ -66,7 +66,7 @@ def absence(placement: Placement, broker_id: int, key: PartitionKey) -> NotHoste
         text = f"broker {broker_id} has no metadata yet: try again"
         return NotHosted(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
     if image.topics.topic(key[0]) is None:
-        text = f"broker {broker_id} knows no topic with the id {key[0].hex()}: refresh the metadata"
+        text = f"broker {broker_id} has no topic with the id {key[0].hex()}: refresh the metadata"
         return NotHosted(ErrorCode.UNKNOWN_TOPIC_ID, text)
     info = image.topics.partition(*key)
     if info is None:

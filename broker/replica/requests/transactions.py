@@ -44,7 +44,7 @@ def _described(find: Find, key: PartitionKey) -> DescribedProducers:
     if not isinstance(found, Partition):
         return DescribedProducers(key=key, error=found.error, message=found.message)
     if found.role is ReplicaRole.IDLE:
-        text = f"{found.topic}-{key[1]}: this broker neither leads nor follows the partition: ask its leader"
+        text = f"{found.topic}-{key[1]}: this broker has no replica of the partition: ask its leader"
         return DescribedProducers(key=key, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message=text)
     producers = [
         ActiveProducer(

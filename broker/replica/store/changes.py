@@ -108,7 +108,7 @@ def _set_aside(opened: Opened, directory: str, name: str, why: str) -> None:
     aside = removed_name(name, opened.rng, STRAY_SUFFIX)
     opened.disk.rename(directory, join(opened.path, aside))
     opened.disk.sync_directory(opened.path)
-    opened.on_warning(f"{directory} {why} and was in the way of a new replica: it is kept as {aside}")
+    opened.on_warning(f"{directory} {why} and occupied the place of a new replica: it is kept as {aside}")
 
 
 def rename_away(opened: Opened, replica: StoredReplica) -> None:

@@ -150,7 +150,7 @@ class DirectoryCleaner:
 
     def _give_up(self, replica: StoredReplica, error: CorruptLogError) -> None:
         self._uncleanable.add((replica.key, replica.incarnation))
-        self._opened.on_warning(f"{error}; until the broker restarts this log is not compacted")
+        self._opened.on_warning(f"{error}; this log is not compacted until the broker restarts")
 
     def lower(self, replica: StoredReplica, end_offset: int) -> None:
         """The log is about to be cut, or started over, at `end_offset`. Durable on return."""

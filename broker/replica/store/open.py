@@ -126,7 +126,9 @@ def _identity(disk: Disk, path: str, expected: ExpectedIdentity) -> bytes:
     if found.directory_id is None:
         raise _Unreadable(f"{file} has no directory.id; {advice}")
     if expected.directory_id is not None and found.directory_id != expected.directory_id:
-        raise CorruptFileError(file, "has another directory.id than it had when the broker looked", advice)
+        raise CorruptFileError(
+            file, "has a different directory.id than when the broker first read it", advice
+        )
     return found.directory_id
 
 
@@ -158,7 +160,7 @@ class _Opening:
                 self._opened.removed.append(RemovedReplica(name=name, delay_ms=delay_ms))
             elif name.endswith(STRAY_SUFFIX):
                 self._warn(
-                    f"{join(self._path, name)} was set aside earlier and is left alone; remove it by hand"
+                    f"{join(self._path, name)} was set aside earlier and is ignored; remove it by hand"
                 )
             elif name not in NOT_REPLICAS:
                 names.append(name)
@@ -197,7 +199,7 @@ class _Opening:
         if parsed is None or not self._disk.is_directory(place):
             if parsed is None and self._disk.is_directory(place):
                 self._warn(
-                    f"{place} does not have the name of a replica directory and is left alone; move it away"
+                    f"{place} does not have the name of a replica directory and is ignored; move it away"
                 )
             return None
         names = self._disk.list_directory(place)
@@ -208,7 +210,7 @@ class _Opening:
         key = (topic_id, partition)
         if key in self._opened.replicas:
             other = self._opened.replicas[key].log.directory
-            self._warn(f"{place} holds the same replica as {other}, and is left alone; move one of them away")
+            self._warn(f"{place} holds the same replica as {other} and is ignored; move one of them away")
             return None
         try:
             log = PartitionLog.load(
@@ -274,7 +276,7 @@ class _Opening:
             problem = str(error)
         bases = segment_bases(names)
         if any(self._disk.file_size(join(place, segment_name(base))) for base in bases) or len(bases) > 1:
-            self._warn(f"{place}: {problem}; the directory holds records and is left alone")
+            self._warn(f"{place}: {problem}; the directory has records and is not removed")
             return None
         for name in names:
             self._disk.remove(join(place, name))

@@ -182,7 +182,7 @@ class DirectoryThreads:
                 done.set_result(good)
 
         def tell(good: bool) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits any longer
                 self._loop.call_soon_threadsafe(told, good)
 
         self._reads.put(None)
@@ -192,7 +192,7 @@ class DirectoryThreads:
             async with asyncio.timeout(CLOSE_MAX_S if not self.is_bad else 1.0):
                 return await done and not self.is_bad
         except TimeoutError:
-            _log.warning("log directory %s does not respond: it is left as it is", self.path)
+            _log.warning("log directory %s does not respond: it is not closed", self.path)
             return False
 
     def _take(self, item: DataEvent | _Failure) -> None:
@@ -332,7 +332,7 @@ class DirectoryThreads:
             self._store.close(clean=close.clean and not self._broken)
             good = close.clean and not self._broken
         except Exception as error:
-            _log.warning("log directory %s could not be closed in order: %s", self.path, error)
+            _log.warning("log directory %s could not be closed cleanly: %s", self.path, error)
         self._syncs.put(None)
         close.done(good)
 

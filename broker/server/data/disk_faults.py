@@ -88,7 +88,7 @@ def read_faults(path: str) -> list[DirectoryFault]:
 def _fault(each: Mapping[str, object]) -> DirectoryFault:
     fault, operations = str(each["fault"]), each.get("operations") or ()
     if fault != HANG and fault not in _CODES:
-        raise ValueError(f"fault {fault!r} is none of {', '.join([*_CODES, HANG])}")
+        raise ValueError(f"fault {fault!r} is not one of {', '.join([*_CODES, HANG])}")
     if not isinstance(operations, list | tuple):
         raise ValueError("operations is not a list")
     return DirectoryFault(str(each["directory"]).rstrip("/"), fault, frozenset(map(str, operations)))

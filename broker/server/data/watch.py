@@ -43,7 +43,7 @@ class DirectoryProbe:
                 probe(self._disk, self._directory)
             except FileMissingError:
                 # The general advice, to format a directory, is wrong for one that was here a moment ago.
-                self._tell(f"{self._directory} has disappeared: mount its disk, or put it back")
+                self._tell(f"{self._directory} has disappeared: mount its disk, or restore it")
                 return
             except StorageError as error:
                 self._tell(" ".join(str(error).split("\n")))

@@ -69,6 +69,6 @@ class AutoTopics:
             answer: CreateTopicsResponse = await self._forwarder.handle(Request(header, body, 0), client)
             for each in answer.topics:
                 if each.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
-                    _log.warning("topic %s was not created by itself: %s", each.name, each.error_message)
+                    _log.warning("topic %s was not created automatically: %s", each.name, each.error_message)
         finally:
             self._creating.difference_update(names)

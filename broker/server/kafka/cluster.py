@@ -193,7 +193,7 @@ def answer_describe_cluster(request: DescribeClusterRequest, view: Viewpoint) ->
         if request.endpoint_type == _CONTROLLERS:
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
         return DescribeClusterResponse(
-            error_code=code, error_message="brokers answer for brokers alone: ask with endpoint type 1"
+            error_code=code, error_message="brokers describe only brokers: set endpoint type 1"
         )
     found = []
     for broker in view.image.brokers.values():

@@ -107,7 +107,7 @@ def _refusal(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> 
             text = f"there is no topic {name}: list the topics to see which exist"
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
         case 4 if name and name != str(own.node_id):
-            text = f"this is broker {own.node_id}, not {name}: ask that broker, or with an empty name"
+            text = f"this is broker {own.node_id}, not {name}: use that broker, or an empty name"
             return ApiError(ErrorCode.INVALID_REQUEST, text)
         case 8:
             return logger_refusal(name, own.node_id)

@@ -70,7 +70,7 @@ class Forwarder:
         if isinstance(error, ApiError) and error.code is ErrorCode.UNKNOWN_SERVER_ERROR:
             refusal = error
         else:
-            text = f"the active controller did not answer in time ({error}): ask again"
+            text = f"the active controller did not answer in time ({error}): try again"
             refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
 
         async def refuse(_: ControllerRequest) -> ApiError:

@@ -37,9 +37,9 @@ _Answer = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 def logger_refusal(name: str, node_id: int) -> ApiError | None:
     """Why a resource is not the loggers of this process."""
     if not (name.isascii() and name.isdigit()):
-        return invalid(f"loggers are of a broker, which {name!r} is not: give its id")
+        return invalid(f"{name!r} is not a broker id, and only brokers have loggers: give an id")
     if int(name) != node_id:
-        return invalid(f"this is broker {node_id}, not {name}: ask that broker")
+        return invalid(f"this is broker {node_id}, not {name}: use that broker")
     return None
 
 
@@ -76,7 +76,7 @@ def alter_loggers(resource: _Resource, node_id: int, *, validate_only: bool) -> 
     for each in resource.configs:
         is_set = each.config_operation == OpKind.SET.value
         _logger(each.name).setLevel(LEVELS[each.value or ""] if is_set else logging.NOTSET)
-        what = f"is {each.value} now" if is_set else "has no level of its own any more"
+        what = f"is {each.value} now" if is_set else "no longer has its own level"
         _log.warning("the level of logger %s %s", each.name, what)
     return None
 
@@ -93,7 +93,7 @@ def _op_refusal(change: IncrementalAlterConfigsRequest.AlterableConfig) -> ApiEr
     if operation == OpKind.DELETE.value:
         return invalid("the root logger always has a level: set it") if name == ROOT else None
     if change.value not in LEVELS:
-        text = f"{change.value} is no level of logger {name}: use one of {', '.join(LEVELS)}"
+        text = f"{change.value} is not a level of logger {name}: use one of {', '.join(LEVELS)}"
         return ApiError(ErrorCode.INVALID_CONFIG, text)
     return None
 

@@ -121,7 +121,7 @@ def _refusal(change: ConfigChange, call: Call) -> ApiError | None:
         return None
     name = change.resource.name
     if name and name != str(call.node_id):
-        return invalid(f"this is broker {call.node_id}, not {name}: ask that broker")
+        return invalid(f"this is broker {call.node_id}, not {name}: use that broker")
     for op in change.ops:
         if (op.name in KAFKA_KEYS or op.name in KEYS) and broker_key(op.name) is None:
             return invalid(f"{op.name} cannot be changed while a broker runs: set it in each broker's file")

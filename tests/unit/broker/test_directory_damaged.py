@@ -124,7 +124,7 @@ def test_a_new_replica_in_its_place_leaves_the_damaged_one_under_another_name() 
     (aside,) = [name for name in bench.disk.list_directory(PATH) if name.endswith("-stray")]
     assert contents(bench, aside) == before
     assert any(
-        "is damaged and was in the way of a new replica: it is kept as " + aside in text
+        "is damaged and occupied the place of a new replica: it is kept as " + aside in text
         for text in bench.warnings
     )
     store.close(clean=True)

@@ -386,7 +386,7 @@ def test_a_broker_that_is_said_to_stop_registers_again_and_serves_on() -> None:
     assert controller.registrations == 2 and controller.epoch == epoch
     assert served(world)[0].brokers[BROKER].is_active
     warnings = [str(warn) for warn in world.of(raft.Warn)]
-    assert [line for line in warnings if "says that it is stopping, and it is not" in line]
+    assert [line for line in warnings if "says that it is stopping, which it is not" in line]
     world.run(60_000)
     assert controller.registrations == 2 and BrokerState.FENCED not in world.path
 

@@ -158,7 +158,7 @@ RESERVED = [bytes(16), bytes(15) + b"\1", bytes(15) + b"\2", bytes(15) + b"\x63"
             ErrorCode.UNSUPPORTED_VERSION,
             "supports 20 to 25",
         ),
-        (registration(1, features=()), ErrorCode.UNSUPPORTED_VERSION, "does not know metadata.version"),
+        (registration(1, features=()), ErrorCode.UNSUPPORTED_VERSION, "does not support metadata.version"),
     ],
 )
 def test_refusals(request_: object, code: ErrorCode, text: str) -> None:

@@ -290,7 +290,7 @@ def test_a_replica_that_waits_for_an_unclean_election_is_remembered_until_it_is_
         outcome = assigned(*results, known=known, named=named)
         assert dict(outcome.begun_anew) == {(TOPIC, at, 1): directory for at, directory in changed.items()}
         name = "orders" if named else TOPIC.hex()
-        words = () if told is None else (f"{name}-{told} ", f"without a leader: why {told}")
+        words = () if told is None else (f"{name}-{told} ", f"has no leader: why {told}")
         assert len(outcome.warnings) == bool(words)
         assert all(word in outcome.warnings[0] for word in words)
         (answer,) = outcome.answers

@@ -118,7 +118,7 @@ def test_metadata_version_does_not_fall_below_what_it_needs() -> None:
 
 def test_every_broker_has_to_know_it() -> None:
     records, messages = decide(image_of(broker(1), level=23), update(1))
-    assert records == [] and messages[0] is not None and "broker 1 does not know" in messages[0]
+    assert records == [] and messages[0] is not None and "broker 1 does not support" in messages[0]
 
 
 def test_switching_on_settles_min_insync_replicas_for_the_whole_cluster() -> None:

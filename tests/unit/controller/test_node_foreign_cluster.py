@@ -66,5 +66,5 @@ def test_bootstrap_servers_of_another_cluster_are_named_as_such() -> None:
             assert reasons == [None]
             continue
         line = reasons[-1] or ""
-        assert "and its bootstrap servers to another one" in line and "-2" not in line
+        assert "but its bootstrap servers to another one" in line and "-2" not in line
         assert line.endswith("or correct controller.quorum.bootstrap.servers")

@@ -302,7 +302,7 @@ def test_draining_replaces_the_broker_in_its_place_by_the_least_loaded_one_of_a_
 
 
 def test_draining_without_a_broker_to_go_to_says_so() -> None:
-    with pytest.raises(PlanError, match="no broker is left for t-0"):
+    with pytest.raises(PlanError, match="no broker remains for t-0"):
         drain({("t", 0): (1, 2)}, {1: None, 2: None}, 1)
 
 

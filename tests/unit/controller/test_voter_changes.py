@@ -192,7 +192,7 @@ def test_only_the_leader_upgrades() -> None:
             1,
             image_of(*ALL[:2], registered(3, features=())),
             leading(),
-            "controller 3 does not know kraft.version",
+            "controller 3 does not support kraft.version",
         ),
         (1, image_of(*ALL), leading(2), "controller 2 has not fetched from this leader yet"),
         (1, image_of(*ALL), leading(2, 3), "controller 2 has not fetched from this leader yet"),

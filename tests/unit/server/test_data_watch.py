@@ -179,7 +179,7 @@ def test_the_probe_finds_a_directory_that_was_taken_away(tmp_path: Path) -> None
     directory.rmdir()
     prober.start()
     assert failed.wait(20)
-    assert told == [f"{directory} has disappeared: mount its disk, or put it back"]
+    assert told == [f"{directory} has disappeared: mount its disk, or restore it"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes where permissions forbid it")

@@ -173,7 +173,7 @@ def _words(error: ErrorCode, body: ConsumerGroupHeartbeatRequest) -> str:
 
 def too_many_groups() -> ConsumerGroupHeartbeatResponse:
     """The answer if no other group may begin."""
-    text = "there are too many groups here (group.coordinator.max.groups): delete some"
+    text = "too many groups in this partition (group.coordinator.max.groups): delete some"
     return heartbeat_refused(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
 
 

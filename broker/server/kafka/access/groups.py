@@ -55,7 +55,7 @@ class AssignedTopics(AccessStep):
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if all(self.checks[0].failure(asked, None, name) is None for name in sorted(names)):
             return group
-        text = "a topic of the group's members may not be described by this client"
+        text = "this client may not describe a topic of the group's members"
         return type(group)(group_id=group.group_id, error_code=code, error_message=text)
 
 

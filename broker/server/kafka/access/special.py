@@ -224,7 +224,7 @@ class CoordinatorsFound(AccessStep):
 class IdempotentProducers(AccessStep):
     """InitProducerId without a transactional id: IdempotentWrite on the cluster, or Write on any topic."""
 
-    also = "without a transactional id IdempotentWrite on the cluster, or Write on any topic"
+    also = "without a transactional id: IdempotentWrite on the cluster, or Write on any topic"
 
     def before(self, asked: AccessAsked, body: Any) -> StepResult:
         if body.transactional_id is not None or asked.authorizer.allows_any(
@@ -240,7 +240,7 @@ class IdempotentProducers(AccessStep):
 class TransactionsAdded(AccessStep):
     """AddPartitionsToTxn from version 4 on: sent by brokers, for many transactions at once."""
 
-    also = "from version 4 on ClusterAction on the cluster alone"
+    also = "from version 4 on: only ClusterAction on the cluster"
 
     def before(self, asked: AccessAsked, body: Any) -> StepResult:
         if asked.version < 4 or asked.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
@@ -252,7 +252,7 @@ class TransactionsAdded(AccessStep):
 class OwnedTokens(AccessStep):
     """CreateDelegationToken for another user needs CreateTokens on that user (KIP-373)."""
 
-    also = "for another user CreateTokens on that user"
+    also = "for another user: CreateTokens on that user"
 
     def before(self, asked: AccessAsked, body: Any) -> StepResult:
         owner = f"{body.owner_principal_type}:{body.owner_principal_name}"

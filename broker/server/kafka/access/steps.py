@@ -198,7 +198,7 @@ class Each(AccessStep):
         if note is None:
             return answer
         if answer is None:
-            raise EndConnection(f"{asked.api} is not authorized, and has no answer that could say so")
+            raise EndConnection(f"{asked.api} is not authorized, and has no answer for the error")
         count, refused = note
         others = [*getattr(answer, self.results)]
         if len(others) + len(refused) == count:
@@ -279,7 +279,7 @@ def _refused(schema: StructSchema, item: Any, code: ErrorCode, defaults: Mapping
         return schema.cls(**{**_without_message(fields), **values, error: code})
     parts = next(each for each in schema.fields if each.struct is not None)
     if parts.struct is None:
-        raise AssertionError(f"{schema.name} has no place for an error")
+        raise AssertionError(f"{schema.name} has no field for an error")
     given = _first(item, (parts.name, "partitions", "partition_data", "partition_indexes")) or ()
     values[parts.name] = tuple(_refused(parts.struct, each, code, defaults) for each in given)
     return schema.cls(**values)

@@ -196,7 +196,7 @@ def _transactional(part: core.ProducePartition) -> BatchHeader | None:
 
 def _later(code: ErrorCode) -> ApiError:
     if code in _LATER:
-        text = f"the transaction's coordinator could not be asked ({code.name}): send the batch again"
+        text = f"the transaction's coordinator did not answer ({code.name}): send the batch again"
         return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
     if code is ErrorCode.PRODUCER_FENCED:
         code = ErrorCode.INVALID_PRODUCER_EPOCH

@@ -88,7 +88,7 @@ class Amendment:
         return True
 
     def end(self) -> None:
-        """The log is right, or there is no registration any more."""
+        """The log is right, or there is no longer a registration."""
         self._beats, self.is_due = None, False
 
     def beat(self) -> None:

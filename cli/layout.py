@@ -204,7 +204,7 @@ def open_layout(directory: Path) -> Layout:
     path = directory / MANIFEST
     if not path.is_file():
         raise Failure(
-            f"{directory} contains no local cluster; start one with: metaquorum local up --directory "
+            f"{directory} has no local cluster; start one with: metaquorum local up --directory "
             f"{shlex.quote(str(directory))}"
         )
     try:
@@ -249,9 +249,7 @@ def create(
     controllers are the first voter set, in the log, which can change; otherwise the voters are configured.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise Failure(
-            f"{directory} is not empty and contains no local cluster; give a new or empty --directory"
-        )
+        raise Failure(f"{directory} is not empty and has no local cluster; give a new or empty --directory")
     rng = random.SystemRandom()
     chosen = cluster_id or uuid_to_text(random_uuid(rng))
     try:

@@ -27,8 +27,8 @@ _OF_BROKER = frozenset({*get_args(DataEvent), ControllerResponseArrived, Control
 
 
 class BrokerStopped(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker has shut down cleanly and the controller has not: no client may wait for the broker any
-    more."""
+    """The broker has shut down cleanly and the controller has not: no client may still wait for the
+    broker."""
 
     reason: str
 

@@ -258,8 +258,8 @@ class ControllerNode:
         self._maybe_read()
 
     def _maybe_activate(self) -> None:
-        """The first record of this leadership is committed and applied (S4.14), and so is any change of
-        voters that Raft has appended since."""
+        """The first record of this leadership is committed and applied (S4.14), and so is any voter
+        change that Raft has appended since."""
         if self.active is not None or self._epoch_start is None:
             return
         if self.ledger.committed_offset != self.raft.log_end_offset:

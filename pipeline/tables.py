@@ -257,7 +257,7 @@ AVAILABILITY = _table(
     Column("id", STRING, "cluster id, broker id or rack name"),
     Column("observed_seconds", DOUBLE, "seconds of that day in which the state is known"),
     Column("unobserved_seconds", DOUBLE, "seconds without a write: the quorum was down"),
-    Column("off_seconds", DOUBLE, "seconds after the last broker stopped in order, until one returned"),
+    Column("off_seconds", DOUBLE, "seconds after the last broker shut down cleanly, until one returned"),
     Column(
         "partition_seconds", DOUBLE, "cluster: partitions times seconds; broker and rack: seconds of leading"
     ),
@@ -282,7 +282,7 @@ AVAILABILITY = _table(
     Column(
         "fence_storms",
         LONG,
-        "cluster: times that 3 brokers or more that had not stopped in order were fenced "
+        "cluster: times that 3 brokers or more that had not shut down cleanly were fenced "
         "within 60 seconds; else 0",
     ),
     Column("failovers", LONG, "rows of `failovers` that began on that day (old leader's broker and rack)"),

@@ -32,7 +32,7 @@ def generate(output: Path) -> list[Path]:
         *sources,
     ]
     if protoc.main(arguments) != 0:
-        raise RuntimeError("protoc refused the .proto files; its own messages above say where")
+        raise RuntimeError("protoc refused the .proto files; see its messages above")
     return sorted((output / PACKAGE).glob("*_pb2*.py*"))
 
 

@@ -187,14 +187,14 @@ class BlockingDriver:
         return position
 
     def resign(self) -> None:
-        """Resign in an orderly way; no effect in any role but leader."""
+        """Resign cleanly; no effect in any role but leader."""
         self._input(self.core.resign)
 
     # ---- carrying out effects
 
     def _input(self, handle: Callable[[int], list[RaftEffect]]) -> None:
         if self._state == _ENDED:
-            raise RaftUsageError("this replica ended with an error: stop the process and start it again")
+            raise RaftUsageError("this replica ended with an error: restart the process")
         self.core.wall_ms = self._wall_ms()
         nested = self._state == _RUNNING
         self._state = _ENDED

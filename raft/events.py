@@ -97,7 +97,7 @@ class SnapshotRejected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShutdownRequested(msgspec.Struct, frozen=True, kw_only=True):
-    """SIGTERM: leave in an orderly way (a controller resigns, a broker requests a controlled shutdown),
+    """SIGTERM: leave cleanly (a controller resigns, a broker requests a controlled shutdown),
     then stop."""
 
 

@@ -56,11 +56,11 @@ def check_core(core: RaftCore) -> None:
             if state.known_leader_id != leader_id:
                 raise _broken("a follower's leader is the one on record", core)
         case Candidate():
-            _require(state.may_stand, "an observer never stands", core)
+            _require(state.may_stand, "an observer never stands for election", core)
             _require(_voted_for_itself(core), "a candidate voted for itself", core)
             _require(state.known_leader_id is None, "a candidate's epoch has no leader that it knows", core)
         case Prospective():
-            _require(state.may_stand, "an observer never stands", core)
+            _require(state.may_stand, "an observer never stands for election", core)
         case Resigned():
             _require(
                 state.known_leader_id == state.node_id, "only the leader of an epoch resigns from it", core
@@ -116,7 +116,7 @@ def _check_leader(core: RaftCore, leader: Leader) -> None:
     if high_watermark > begin:
         uncommitted = [offset for offset, _ in state.voter_history.entries if offset >= high_watermark]
         if len(uncommitted) > 1:
-            raise _broken("one change of voters at a time is not committed", core)
+            raise _broken("one voter change at a time is not committed", core)
     counted = leader.view.voters
     if list(counted) != state.other_voters:
         raise _broken("a leader counts the voters in force", core)

@@ -209,7 +209,7 @@ class UpgradeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VoterChangeResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a change of voters. `message` says why it failed, and what to do."""
+    """The outcome of a voter change. `message` says why it failed, and what to do."""
 
     error: RaftError
     epoch: int

@@ -95,5 +95,5 @@ class _PrivateFile(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         if not self._is_failing:
             self._is_failing = True
-            text = "lines of the authorizer log %s are lost, it cannot be written: %s"
+            text = "lines of the authorizer log %s are lost, because it cannot be written: %s"
             _own.warning(text, self.baseFilename, sys.exc_info()[1])

@@ -61,4 +61,4 @@ async def health_problem(address: Address, *, timeout_ms: int, tls: TlsMaterial 
         await channel.close(None)
     if answer is None:
         return UNREADABLE
-    return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "it does not serve yet"
+    return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "it is not ready yet"

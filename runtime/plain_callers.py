@@ -88,7 +88,7 @@ def ended_connections() -> socket.socket | None:
         ended.bind((0, _TCP_ENDED))
     except OSError as error:
         ended.close()
-        _log.debug("the kernel does not say which connections end: %s", error)
+        _log.debug("the kernel does not report which connections end: %s", error)
         return None
     return ended
 

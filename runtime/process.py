@@ -98,7 +98,7 @@ def _one_line(error: object) -> str:
 
 
 def handle_signals(driver: Driver) -> None:
-    """SIGTERM and SIGINT start an orderly shutdown of the node; a second signal stops the process at once."""
+    """SIGTERM and SIGINT start a clean shutdown of the node; a second signal stops the process at once."""
     loop = asyncio.get_running_loop()
     asked = False
 

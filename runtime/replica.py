@@ -209,7 +209,7 @@ def _check_voters(disk: PosixDisk, replica_directory: str, config: NodeConfig, *
     if is_dynamic:
         if config.voters:
             _log.warning(
-                "%s: controller.quorum.voters is not used any more: the metadata log names the voters "
+                "%s: controller.quorum.voters is no longer used: the metadata log has the voters "
                 "(kraft.version 1); remove it, and name some controllers in "
                 "controller.quorum.bootstrap.servers",
                 config.path,
@@ -241,7 +241,7 @@ def _warn_of_unpinned(config: NodeConfig) -> None:
 
 def _verify(disk: PosixDisk, replica_directory: str, from_offset: int) -> list[VoterChange]:
     """Checks every checksum and record type in the log to be replayed, before this node contacts its peers:
-    an error found later would stop it too, but with an election in between. Returns the changes of voters in
+    an error found later would stop it too, but with an election in between. Returns the voter changes in
     it. Raises CorruptLogError, or StartError for a record that this release does not know."""
     if not disk.is_directory(replica_directory):
         return []
@@ -261,7 +261,7 @@ def _verify(disk: PosixDisk, replica_directory: str, from_offset: int) -> list[V
 
 
 def _voter_changes(batch: RecordBatch) -> list[VoterChange]:
-    """The changes of voters in a batch. Raises StartError for a voters record, or a kraft.version, that this
+    """The voter changes in a batch. Raises StartError for a voters record, or a kraft.version, that this
     release does not know."""
     try:
         return list(changes_of(batch))

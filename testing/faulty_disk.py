@@ -75,7 +75,7 @@ class FaultyDisk:
         """Counts one operation of this disk or its files. Raises DiskError or PowerLossError if it must
         fail."""
         if self._dead:
-            raise PowerLossError("this disk lost its power; use the one that crash() returned")
+            raise PowerLossError("this disk lost power; use the one that crash() returned")
         slow = self.profile.slow and self.rng.random() < self.profile.slow
         base = self.profile.sync_ms if operation in ("sync", "sync_directory") else 0
         self.last_cost_ms = base + (self.profile.slow_ms if slow else 0)

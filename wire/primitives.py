@@ -163,10 +163,10 @@ def _with_unknown(
         if tag in defined or not 0 <= tag < MAX_VARINT:
             raise Malformed(f"unknown_tags: {tag} is a tag with a field of its own, or out of range")
         if not isinstance(data, bytes):
-            raise Malformed(f"unknown_tags: the data of tag {tag} is no bytes")
+            raise Malformed(f"unknown_tags: the data of tag {tag} is not bytes")
     fields = sorted([*known, *unknown])
     if len({tag for tag, _ in fields}) != len(fields):
-        raise Malformed("unknown_tags: a tag comes twice")
+        raise Malformed("unknown_tags: a tag is repeated")
     return fields
 
 

@@ -72,7 +72,7 @@ class Coordinators:
 
     def settle(self, *, now_ms: int, wall_ms: int) -> None:
         """Starts, continues and ends shards as this broker leads their partitions, and carries out what is
-        due. Returns when nothing moves any more."""
+        due. Returns when nothing moves."""
         due_ms = self._deadlines.next_ms()
         if not self._moved and self._previous is None and (due_ms is None or now_ms < due_ms):
             return

@@ -256,7 +256,7 @@ def _ask(cluster: OpenCluster, broker_id: int, target: str, moving: Sequence[Mov
 def _watch(
     cluster: OpenCluster, broker_id: int, target: str, moving: list[Moving], until_s: float, *, quiet: bool
 ) -> list[Moving]:
-    """Waits until no replica moves any more, or until the time is up. A broker that
+    """Waits until no replica moves, or until the time is up. A broker that
     restarts continues the moves."""
     said_s = time.monotonic()
     while True:

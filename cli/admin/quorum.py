@@ -1,4 +1,4 @@
-"""`metaquorum quorum`: the leader, the log ends of the nodes, leadership transfer and changes of voters.
+"""`metaquorum quorum`: the leader, the log ends of the nodes, leadership transfer and voter changes.
 
 Owns description and transfer. Knows no voter changes: `cli.voters` plans and performs them.
 """

@@ -128,7 +128,7 @@ class EndSignal:
 
 
 def watch(cluster: LocalCluster, *, live: bool) -> None:
-    """Shows the cluster until Ctrl-C or SIGTERM, then stops in order what `cluster` started, and nothing
+    """Shows the cluster until Ctrl-C or SIGTERM, then stops what `cluster` started, and nothing
     else. Raises Failure if it had to kill a process."""
     ended = EndSignal()
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -34,7 +34,7 @@ def max_follower_lag(quorum: DescribeQuorumResponse, now_ms: int) -> tuple[int, 
 
 def status_text(quorum: DescribeQuorumResponse, now_ms: int) -> str:
     """Lines of `name: value`, with aligned values: eight lines as Kafka prints them (for dynamic voters as
-    Kafka 3.9, with directories and endpoints), and ours about changes of voters."""
+    Kafka 3.9, with directories and endpoints), and ours about voter changes."""
     lag, lag_ms = max_follower_lag(quorum, now_ms)
     rows = [
         ("ClusterId", quorum.cluster_id),

@@ -86,7 +86,7 @@ class Sessions:
         return self._sessions.get(broker_id)
 
     def clear(self) -> None:
-        """Leadership is lost or new: nothing that was known is valid any more."""
+        """Leadership is lost or new: nothing that was known is still valid."""
         self._sessions.clear()
         self._heap.clear()
         self._queued.clear()

@@ -1,4 +1,4 @@
-"""Changes of voters that operators and joining controllers request, before Raft decides (KIP-853).
+"""Voter changes that operators and joining controllers request, before Raft decides (KIP-853).
 
 Owns the check of a new voter: that it answers at its stated endpoint, as the stated node, directory and
 cluster. Kafka checks only its versions. Does not know whether a change may begin: Raft decides.

@@ -1,4 +1,4 @@
-"""Translates changes of voters between clients' requests and Raft's (KIP-853), and builds the first voters'
+"""Translates voter changes between clients' requests and Raft's (KIP-853), and builds the first voters'
 record when a quorum is upgraded.
 
 Owns the translation both ways. Does not decide on a change: Raft does. A client's request goes into Raft

@@ -104,7 +104,7 @@ class ClusterFacts:
     silences: list[TimeSpan] = field(default_factory=list)
     """Times in which the quorum wrote nothing, with the offset that ended them."""
     offs: list[TimeSpan] = field(default_factory=list)
-    """Times after the last broker had stopped in order."""
+    """Times after the last broker had shut down cleanly."""
 
     def judged(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
         """The parts of a span in which brokers had to serve and it is known whether they did."""
@@ -118,7 +118,7 @@ class ClusterFacts:
 
     @property
     def ends_off(self) -> bool:
-        """Whether the log ends after its last broker stopped in order."""
+        """Whether the log ends after its last broker shut down cleanly."""
         return any(at.is_open for at in self.offs)
 
     @property
@@ -137,8 +137,8 @@ class ClusterFacts:
         return np.concatenate(self.failover_ms) if self.failover_ms else np.empty(0, dtype=np.int64)
 
     def fences(self) -> list[BrokerPeriod]:
-        """Sessions that began because a running broker was fenced, by time. Excludes brokers that stopped in
-        order, as when the cluster is switched off."""
+        """Sessions that began because a running broker was fenced, by time. Excludes brokers that shut down
+        cleanly, as when the cluster is switched off."""
         found = []
         for listed in self.sessions.values():
             for before, now in pairwise(listed):

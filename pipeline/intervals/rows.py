@@ -67,7 +67,7 @@ class Intervals(Generic[K]):
         return (*at.value, *ending, *interval, *((at.actor,) if self._has_actors else ()))
 
     def refine(self, key: K, value: Row) -> None:
-        """Replaces the present value by a more detailed one, with the same start."""
+        """Replaces the present value with a more detailed one, with the same start."""
         self.open[key] = self.open[key]._replace(value=value)
 
     def adopt(self, left: Intervals[K], below: int) -> None:

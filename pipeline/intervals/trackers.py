@@ -143,7 +143,7 @@ class Trackers:
             self.incidents.elected(record, epoch, moment, last, metadata_version)
 
     def _brokers_changed(self, ran: frozenset[int], moment: Moment) -> None:
-        """Updates whether any broker runs, and whether the last one stopped in order."""
+        """Updates whether any broker runs, and whether the last one shut down cleanly."""
         registered = self.brokers.registrations
         if any(at.is_active for at in registered.values()):
             self.availability.switched_on()

@@ -107,7 +107,7 @@ def _say_whom_it_cannot_follow(state: RaftState, response: FetchResponse) -> Non
         state, leader_id, response.leader_endpoints
     ):
         state.warn_once(
-            f"node {leader_id} leads the quorum, but this node does not know where it listens: name every "
+            f"node {leader_id} leads the quorum, but this node does not know its address: name every "
             "controller in controller.quorum.voters"
         )
 

@@ -76,5 +76,5 @@ def _warn_of_namesake(state: RaftState, epoch: int) -> None:
         return
     state.warn_once(
         f"node {state.node_id} leads epoch {epoch}, and it is not this one: a voter with the same id runs, "
-        "or did until now; if it runs, give this one another node.id and format it again, or stop the other"
+        "or ran until now; if it runs, give this one another node.id and format it again, or stop the other"
     )

@@ -57,19 +57,19 @@ TIMEOUTS = (
     Timer(
         "high watermark",
         (Leader,),
-        "a leader reports a high watermark that no record carried",
+        "a leader reports a high watermark that no fetch answer carried",
         replication.announce_due_ms,
         replication.announce,
     ),
     Timer(
         "parked fetch",
         (Leader,),
-        "a fetch that waited as long as it allowed is answered",
+        "a fetch that reached its maximum wait is answered",
         replication.parked_due_ms,
         replication.answer_parked,
     ),
     Timer(
-        "change of voters",
+        "voter change",
         (Leader,),
         "a change that is not committed in time is answered",
         voter_changes.answer_due_ms,
@@ -85,14 +85,14 @@ TIMEOUTS = (
     Timer(
         "observer session",
         (Leader,),
-        "observers that fell silent are forgotten",
+        "observers that stopped fetching are removed",
         replication.prune_due_ms,
         replication.prune_observers,
     ),
     Timer(
         "election",
         (Unattached, Candidate),
-        "a voter stands; a candidate that lost, or heard too little, stands again",
+        "a voter stands for election; a candidate without a majority stands again",
         election.election_due_ms,
         election.stand,
     ),
@@ -106,7 +106,7 @@ TIMEOUTS = (
     Timer(
         "fetch timeout",
         (Follower,),
-        "a follower stands; an observer asks for the leader",
+        "a follower stands for election; an observer asks for the leader",
         election.leader_lost_due_ms,
         election.lose_leader,
     ),
@@ -132,7 +132,7 @@ SENDS = (
     Timer(
         "update of a voter",
         (Leader, Follower),
-        "a voter whose record is out of date asks for an update",
+        "a voter whose record is out of date requests an update",
         voter_changes.update_due_ms,
         voter_changes.update,
     ),
@@ -146,14 +146,14 @@ SENDS = (
     Timer(
         "EndQuorumEpoch",
         (Resigned,),
-        "it tells the voters that do not know",
+        "it notifies the voters that do not know the leader",
         announcements.ends_due_ms,
         announcements.send_ends,
     ),
     Timer(
         "BeginQuorumEpoch",
         (Leader,),
-        "it tells the voters that do not fetch",
+        "it notifies the voters that do not fetch",
         announcements.begins_due_ms,
         announcements.send_begins,
     ),
@@ -174,7 +174,7 @@ SENDS = (
     Timer(
         "note",
         _ANY,
-        "what is committed is written down",
+        "the known high watermark is written to disk",
         known.note_due_ms,
         known.note,
     ),

@@ -161,7 +161,7 @@ def _refuse_entry(state: RaftState, voter: VoterNode) -> Refusal | None:
     if voter.node_id < 0 or len(voter.directory_id or b"") != UUID_BYTES or voter.directory_id == ZERO_UUID:
         return Refusal(RaftError.INVALID_REQUEST, f"voter {voter.node_id} needs an id and a directory id")
     if not voter.endpoints:
-        return Refusal(RaftError.INVALID_REQUEST, f"voter {voter.node_id} needs an endpoint to be reached at")
+        return Refusal(RaftError.INVALID_REQUEST, f"voter {voter.node_id} needs an endpoint")
     if state.kraft_version not in voter.versions:
         return Refusal(
             RaftError.INVALID_REQUEST,
@@ -255,9 +255,9 @@ def _refuse_first_set(state: RaftState, level: int, voters: VoterSet) -> str:
             highest = voter.versions.highest
             return f"node {voter.node_id} supports kraft.version up to {highest}: upgrade it first"
         if not voter.endpoints:
-            return f"node {voter.node_id} needs an endpoint to be reached at"
+            return f"node {voter.node_id} needs an endpoint"
         if voter.directory_id != _directory_in_use(state, voter.node_id):
-            return f"node {voter.node_id} is not known to vote from the directory of {voter}: ask it"
+            return f"node {voter.node_id} is not known to use the directory of {voter}: check its id"
     return ""
 
 
@@ -305,7 +305,7 @@ def give_answer_up(state: RaftState, now_ms: int) -> None:
     """The caller no longer waits. The change stays in the log, and is committed later or undone."""
     view = state.leader_view()
     if view.change is not None:
-        text = f"the change of voters at offset {view.change.offset} is not committed yet: look again later"
+        text = f"the voter change at offset {view.change.offset} is not committed yet: check again later"
         _answer(state, view.change.key, Refusal(RaftError.REQUEST_TIMED_OUT, text))
         view.change = None
 

@@ -126,7 +126,7 @@ def _refuse(state: RaftState, what: str, end_offset: int) -> None:
         f"committed records were lost: leader {state.leader_id} (epoch {state.epoch}) {what}, and node"
         f" {state.node_id} knows that everything below offset {log.high_watermark} was committed"
         f" ({log.directory}/{FILE_NAME}): a controller's directory was replaced by an older copy or emptied,"
-        f" so offsets {end_offset} to {log.high_watermark - 1} are missing there. Nothing was cut here:"
+        f" so offsets {end_offset} to {log.high_watermark - 1} are missing there. Nothing was truncated here:"
         f" {back}; {WHERE}"
     )
 

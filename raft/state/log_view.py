@@ -98,7 +98,7 @@ class LogView:
         `known.check_cut` has refused such a request before."""
         if end_offset < self.high_watermark:
             raise RaftInvariantError(
-                f"a cut to {end_offset} is below the high watermark {self.high_watermark}"
+                f"a truncation to {end_offset} is below the high watermark {self.high_watermark}"
             )
         self.epochs = self.epochs.truncate_to(end_offset)
         self.end_offset = end_offset
@@ -109,7 +109,7 @@ class LogView:
         if position.offset < self.high_watermark:
             raise RaftInvariantError(
                 f"snapshot {position} ends below the high watermark {self.high_watermark}; "
-                "installing it would take committed records back"
+                "installing it would remove committed records"
             )
         self.epochs = EpochTable.reset(position)
         self.start_offset = self.end_offset = self.synced_offset = self.high_watermark = position.offset

@@ -102,14 +102,14 @@ def _warn(state: RaftState, what: str, node_id: int, known: Acknowledged, offset
 
 def check_refusal(state: RaftState, leader_id: int, fetch_offset: int, acknowledged_offset: int) -> None:
     """The leader has refused a fetch of this node. Raises CommittedLostError if it states that this
-    directory has acknowledged more than it holds: this directory must not vote any more."""
+    directory has acknowledged more than it holds: this directory must no longer vote."""
     if acknowledged_offset <= fetch_offset:
         return
     raise CommittedLostError(
         f"{state.log.directory} is an older copy of itself, or lost what it had synced: to a leader its"
         f" directory {uuid_to_text(state.identity.directory_id)} has acknowledged everything below offset"
         f" {acknowledged_offset}, says node {leader_id}, and its log ends at {fetch_offset}; a voter that"
-        " forgot could help to elect a leader that lacks committed records. No byte was changed:"
+        " lost them could help to elect a leader that lacks committed records. No byte was changed:"
         f" {_advice(state, state.node_id)}"
     )
 

@@ -138,7 +138,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of voters that was requested under `key` and appended at `offset` in `epoch`. The response
+    """A voter change that was requested under `key` and appended at `offset` in `epoch`. The response
     is sent once it is committed, and by `deadline_ms` at the latest."""
 
     key: int
@@ -152,8 +152,8 @@ class PendingChange(msgspec.Struct, frozen=True, kw_only=True):
             error=RaftError.NOT_LEADER_OR_FOLLOWER,
             epoch=self.epoch,
             leader_id=None,
-            message="the leader changed before the change of voters was committed: see whether it is in"
-            " force, and ask the new leader again if not",
+            message="the leader changed before the voter change was committed: check whether it is in"
+            " force, and if not, ask the new leader again",
         )
 
 
@@ -175,7 +175,7 @@ class LeaderView:
     elected_ms: int = 0
     """Check-quorum treats a voter that has not fetched as heard from at this time."""
     change: PendingChange | None = None
-    """Set while the caller that requested a change of voters waits."""
+    """Set while the caller that requested a voter change waits."""
     transfer: Transfer | None = None
     """Set while leadership is being transferred: the owner holds appends back."""
     next_prune_ms: int = 0

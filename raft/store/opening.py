@@ -49,7 +49,7 @@ def refuse_forgotten_vote(
             raise CorruptFileError(
                 join(replica_directory, QUORUM_STATE_FILE),
                 f"is absent beside the log {name}",
-                "a vote that it gave may be forgotten: move the directory away and reformat it without "
+                "a vote that it gave may be lost: move the directory away and reformat it without "
                 "--new-cluster; the controller then only observes (see 'Damaged or lost' in "
                 "docs/operations.md)",
             )

@@ -218,7 +218,7 @@ class _Reader:
         """The length of a compact array or string; never null here."""
         length = self.uvarint() - 1
         if length < 0:
-            raise BatchError("has null where a list or a text belongs")
+            raise BatchError("has null instead of a list or a text")
         return length
 
     def string(self) -> str:

@@ -43,7 +43,9 @@ def _source(response: pb.AllocateBrokerIdResponse) -> IdSource | None:
     try:
         return IdSource(response.source) if response.source else None
     except ValueError:
-        text = f"the id comes from {response.source!r}, which this release does not know: upgrade the broker"
+        text = (
+            f"the id comes from {response.source!r}, which this release does not support: upgrade the broker"
+        )
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text) from None
 
 

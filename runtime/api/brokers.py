@@ -42,7 +42,7 @@ def _binding_key(request: pb.RegisterBrokerRequest) -> str | None:
 
 def _one_name(request: pb.MarkLogDirOfflineRequest) -> str | None:
     if bool(request.path) == bool(request.directory_id):
-        text = "name the log directory by its path or by its id, one of them"
+        text = "give either the path or the id of the log directory"
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
     return request.path or None
 

@@ -293,7 +293,7 @@ class _Copy:
         answer = await self._leader.fetch(known.end_offset, known.last_epoch)
         if answer.snapshot is not None:
             raise ClientError(
-                f"the records after offset {known.end_offset - 1} were deleted meanwhile; read the log again"
+                f"the records after offset {known.end_offset - 1} were deleted; read the log again"
             )
         directory = join(home, METADATA_DIRECTORY)
         end, size, epoch = await self._copy_records(
@@ -357,7 +357,7 @@ class _Copy:
             while offset < target:
                 answer = await self._leader.fetch(offset, last_epoch)
                 if answer.snapshot is not None or answer.diverging is not None:
-                    raise _Moved("the records being read were deleted meanwhile")
+                    raise _Moved("the records were deleted while they were read")
                 if not hop_headers(answer.records):
                     raise _Moved(f"got nothing from offset {offset}, although {target} is committed")
                 for batch in iter_batches(answer.records, file="fetched log", expected_offset=offset):

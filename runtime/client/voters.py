@@ -1,6 +1,6 @@
 """Calls of `AdminClient` about the quorum's voters and controllers.
 
-Owns that a change of voters goes to the leader once. Does not retry what the leader refused: whether to retry
+Owns that a voter change goes to the leader once. Does not retry what the leader refused: whether to retry
 depends on the quorum's state, which the caller examines.
 """
 

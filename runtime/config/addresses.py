@@ -215,8 +215,8 @@ def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener
     for listener in advertised or listeners:
         if listener.leads_nowhere:
             raise ConfigError(
-                f"{listener.name}://{listener.host}:{listener.port} cannot be advertised: it leads nowhere;"
-                " name this node's own host in advertised.listeners"
+                f"{listener.name}://{listener.host}:{listener.port} cannot be advertised: clients cannot"
+                " connect to it; name this node's host in advertised.listeners"
             )
         if listener.name not in known:
             raise ConfigError(

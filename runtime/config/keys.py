@@ -187,7 +187,7 @@ _CONTROLLER = (
         "leader.imbalance.check.interval.seconds",
         "int",
         300,
-        "How often leaders are rebalanced and leaderless partitions checked. 0: never.",
+        "Interval between rebalances of leaders and checks of leaderless partitions. 0: never.",
         maximum=86_400,
         unit="s",
         roles=(CONTROLLER,),

@@ -133,7 +133,7 @@ TOPICS = (
     _time(
         "log.cleaner.max.compaction.lag.ms",
         "max.compaction.lag.ms",
-        "A log with dirty records older than this is compacted, whatever its share.",
+        "A log with dirty records older than this is compacted, regardless of their share.",
     ),
     _time(
         "log.cleaner.delete.retention.ms",

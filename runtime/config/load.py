@@ -327,7 +327,9 @@ def _check_speaks_kafka(config: NodeConfig) -> None:
             ("inter.broker.listener.name", name) if name else ("security.inter.broker.protocol", protocol)
         )
         names = ", ".join(each.name for each in config.kafka_listeners)
-        raise ConfigError(f"{key}={value} fits no listener that speaks Kafka's protocol; there are: {names}")
+        raise ConfigError(
+            f"{key}={value} matches no listener that speaks Kafka's protocol; there are: {names}"
+        )
 
 
 def _quorum(values: Mapping[str, Value]) -> tuple[tuple[Voter, ...], tuple[tuple[str, int], ...]]:

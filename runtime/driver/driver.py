@@ -178,7 +178,7 @@ class Driver:
         return await asyncio.shield(self._ended)
 
     def end(self, reason: str, *, failed: bool) -> None:
-        """Stops at once, without an orderly shutdown of the node."""
+        """Stops at once, without a clean shutdown of the node."""
         if not self._ended.done():
             self._scheduler.stopped = True
             self._ended.set_result(Ending(reason=reason, failed=failed))
@@ -319,7 +319,7 @@ class Driver:
             if self._watch is not None:
                 self._watch.apply_errors += 1
             _log.exception("an invariant was violated")
-            self.end(f"stopped by a bug, before it spreads: {error}", failed=True)
+            self.end(f"stopped by a bug, to limit the damage: {error}", failed=True)
         except Exception as error:
             _log.exception("unexpected error")
             self.end(f"stopped by a bug: {type(error).__name__}: {error}", failed=True)

@@ -40,7 +40,7 @@ REQUESTS_MAX = 64
 LINGER_S = 5.0
 """How long responses may take to leave after the connection has ended."""
 TOO_SLOW = "its request arrived too slowly while others waited for memory"
-TAKES_NOTHING = "it took nothing of its answers while others waited for memory"
+TAKES_NOTHING = "it did not read its answers while others waited for memory"
 
 _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">hhi")
 _log = logging.getLogger(__name__)

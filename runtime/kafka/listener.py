@@ -117,7 +117,7 @@ class KafkaListeners:
             others = [each for each in self._connections if self._limits.may_end(each.listener)]
             if others:
                 least = min(others, key=lambda each: each.used_s)
-                least.cut_off("it made room for one of a broker (max.connections)")
+                least.cut_off("it was replaced by a broker's connection (max.connections)")
 
     def _connection_config(
         self, listener: Listener, image: Callable[[], MetadataImage], quotas: Quotas, step_end: StepEnd

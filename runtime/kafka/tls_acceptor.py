@@ -71,7 +71,7 @@ class TlsAcceptor:
                 client, address = await self._loop.sock_accept(self._bound)
             except OSError as error:
                 if error.errno in _NO_MORE_FILES:
-                    _log.warning("listener %s accepts no client now: %s", self._listener, error.strerror)
+                    _log.warning("listener %s accepts no clients now: %s", self._listener, error.strerror)
                     await asyncio.sleep(PAUSE_S)
                 continue
             self._run(self._let_in(client, f"{address[0]}:{address[1]}"))

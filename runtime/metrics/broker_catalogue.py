@@ -105,7 +105,7 @@ OFFLINE_DIRECTORIES_KIP = kafka_metric(
     "LogManager",
     "OfflineLogDirectoryCount",
     "directories",
-    "The same, under the name in KIP-112.",
+    "The same, under its name in KIP-112.",
     roles=(BROKER,),
 )
 OFFLINE_DIRECTORIES_ALIAS = kafka_metric(

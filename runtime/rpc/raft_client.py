@@ -96,7 +96,7 @@ class RaftClient:
         """Closes the streams to all other nodes: removed voters, and bootstrap servers once the leader is
         known."""
         for node_id in [each for each in self._peers if each not in node_ids]:
-            self._retire(node_id, f"node {node_id} is asked no more")
+            self._retire(node_id, f"node {node_id} is no longer a target")
 
     def has_lane(self, node_id: int) -> bool:
         """True if requests to this peer use a lane."""
@@ -199,7 +199,7 @@ class _Peer:
             self._report_failure(correlation_id, f"no answer within {timeout_ms} ms")
             self._lane_timeouts += self._lane is not None
             if self._lane_timeouts == LANE_TIMEOUTS_MAX:
-                _log.info("closed the lane to node %d: nothing comes over it", self._node_id)
+                _log.info("closed the lane to node %d: no messages arrive on it", self._node_id)
                 self._lost_lane()
 
     async def _run(self) -> None:
@@ -248,7 +248,9 @@ class _Peer:
             return  # the reader reports the reason
         except (OSError, ValueError, TimeoutError) as error:
             reason = str(error) or "no answer"
-            _log.info("Raft takes gRPC to node %d, its lane cannot be reached: %s", self._node_id, reason)
+            _log.info(
+                "Raft uses gRPC to node %d, because its lane cannot be reached: %s", self._node_id, reason
+            )
 
     def _lost_lane(self) -> None:
         if self._task is not None:

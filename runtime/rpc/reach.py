@@ -25,7 +25,8 @@ Address = tuple[str, int]
 
 UNREADABLE = "its answer is unreadable: it is not a metaquorum node, or runs another release"
 SPEAKS_TLS = (
-    "it speaks TLS, and we do not: give the CA (--truststore, or listener.security.protocol.map of a node)"
+    "it speaks TLS, but this client does not: give the CA (--truststore, or listener.security.protocol.map of"
+    " a node)"
 )
 SPEAKS_NO_TLS = (
     "it does not speak TLS: leave out --truststore and --keystore (or use PLAINTEXT in a node's listeners)"
@@ -62,9 +63,7 @@ def _why_unreachable(details: str) -> str:
     if "Connection refused" in details:
         return "connection refused: no process listens there"
     if "attempt timed out" in details:
-        return (
-            "it does not accept the connection: the process hangs, or something in between drops the packets"
-        )
+        return "it does not accept the connection: the process hangs, or a firewall drops the packets"
     return details
 
 
@@ -160,7 +159,7 @@ def _not_taken(tls: TlsMaterial) -> str:
     there is none: gRPC's servers report no more (RFC 8446 requires an alert)."""
     if tls.keystore is None:
         return WANTS_CERTIFICATE
-    return f"it does not accept our certificate: {_own_problem(tls) or 'its log says why'}"
+    return f"it does not accept this client's certificate: {_own_problem(tls) or 'its log says why'}"
 
 
 def _own_problem(tls: TlsMaterial) -> str:
@@ -187,11 +186,11 @@ def alert_text(reason: str) -> str:
     if "CERTIFICATE_REQUIRED" in words or "HANDSHAKE_FAILURE" in words:
         return WANTS_CERTIFICATE
     if "UNKNOWN_CA" in words:
-        return "it does not accept our certificate: no CA that it trusts has signed it"
+        return "it does not accept this client's certificate: no CA that it trusts has signed it"
     if "CERTIFICATE_EXPIRED" in words:
-        return "it does not accept our certificate: it has expired"
+        return "it does not accept this client's certificate: it has expired"
     if "CERTIFICATE" in words and "ALERT" in words:
-        return f"it does not accept our certificate ({_plain(words)})"
+        return f"it does not accept this client's certificate ({_plain(words)})"
     if "ALERT" not in words:
         return SPEAKS_NO_TLS
     return f"the TLS handshake failed: {_plain(words)}"

@@ -45,7 +45,7 @@ class GrpcRights:
             return None
         principal = self._callers.principal(context)
         if principal is None:
-            return "no rule of ssl.principal.mapping.rules fits the certificate of the caller: add one"
+            return "no rule of ssl.principal.mapping.rules matches the caller's certificate: add one"
         caller = Caller(principal, address_of(context))
         cluster = (ResourceType.CLUSTER, CLUSTER_NAME)
         allowed = self._authorizer.allows(self._image(), caller, Operation.CLUSTER_ACTION, *cluster)

@@ -166,7 +166,7 @@ async def take_up(
             await loop.create_connection(lambda: lane, host, offer.port, ssl=tls)
             lane.write(offer.hello)
             if await welcomed != offer.welcome:
-                raise ConnectionError("something else listens there")
+                raise ConnectionError("another program listens there")
     except BaseException:
         lane.close()
         raise
@@ -227,6 +227,6 @@ class LaneListener:
     def _greet(self, lane: Lane, hello: bytes) -> None:
         offer, taken_up = self._offers.pop(hello, (None, None))
         if offer is None or taken_up is None:
-            raise ValueError("its first message is none that this node waits for")
+            raise ValueError("its first message is not one that this node expects")
         lane.write(offer.welcome)
         taken_up(lane)

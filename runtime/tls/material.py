@@ -63,7 +63,7 @@ class TlsMaterial:
         try:
             pems = Pems.load(self._files)
         except ConfigError as error:
-            _log.error("TLS goes on with the former key and certificates: %s", error)
+            _log.error("TLS continues with the previous key and certificates: %s", error)
             return
         if self._stamp_now() == stamp:  # otherwise it is being written: the next call reads it
             self._pems = pems

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 
-ABORTED = "it aborted the handshake: it may not accept our certificate"
+ABORTED = "it aborted the handshake: it may not accept this node's certificate"
 
 
 def handshake_problem(reason: str, detail: str = "") -> str:
@@ -20,7 +20,7 @@ def handshake_problem(reason: str, detail: str = "") -> str:
         return f"its certificate is not accepted: {detail}"
     if "ALERT" in reason:
         alert = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
-        return f"it does not accept our certificate ({alert})"
+        return f"it does not accept this node's certificate ({alert})"
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNEXPECTED_MESSAGE"):
         return "it does not speak TLS"
     if reason == "BAD_PACKET_LENGTH":

@@ -168,7 +168,7 @@ def _problem(index: ArchiveIndex, end: int) -> str | None:
     for file in index.files:
         parts = file.name.split("/")
         if any(part in ("", ".", "..") for part in parts) or "\0" in file.name:
-            return f"{file.name!r} leads elsewhere"
+            return f"{file.name!r} is outside the archive"
         inside = all(0 <= at.start <= at.start + at.length <= content_bytes for at in file.extents)
         if not inside or sum(at.length for at in file.extents) != file.size:
             return f"{file.name} has other places than bytes"

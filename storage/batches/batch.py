@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 _ADVICE = (
-    "do not put an older copy in its place, see 'Damaged or lost' in docs/operations.md; no byte was changed"
+    "do not replace it with an older copy; see 'Damaged or lost' in docs/operations.md; no byte was changed"
 )
 
 

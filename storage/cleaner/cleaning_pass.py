@@ -32,7 +32,7 @@ from metaquorum.storage.partition.swap import begin_cleaned, finish_cleaned, for
 PIECE_BYTES = 128 * 1024
 """Bytes per read; a larger batch is one piece."""
 
-_ADVICE = "the log is not cleaned any further: restore this replica from the others"
+_ADVICE = "the log is no longer cleaned: restore this replica from the others"
 
 
 class CleaningPass:

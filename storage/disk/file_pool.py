@@ -21,7 +21,7 @@ class FilePool:
 
     def __init__(self, disk: Disk, limit: int) -> None:
         if limit < 1:
-            raise ValueError(f"a pool of {limit} files holds none; give at least 1")
+            raise ValueError(f"a pool needs at least 1 file, not {limit}")
         self.limit = limit
         self._disk = disk
         self._open: OrderedDict[PooledFile, None] = OrderedDict()

@@ -54,4 +54,4 @@ def _add(disk: Disk, path: str, found: MetaProperties, new_id: bytes) -> str:
             lock.release()
     except StorageError as error:
         return f"{path} has no directory.id, and it cannot be written: {error}"
-    return f"{path} was formatted without a directory.id; it is {uuid_to_text(new_id)} from now on"
+    return f"{path} was formatted without a directory.id; it is now {uuid_to_text(new_id)}"

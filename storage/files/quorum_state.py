@@ -19,7 +19,7 @@ FILE_NAME = "quorum-state"
 HIGHEST_VERSION = 1
 _NONE = -1
 _ADVICE = (
-    "a forgotten vote can elect two leaders in one epoch, so neither remove this file on a voter nor "
+    "a lost vote can elect two leaders in one epoch, so neither remove this file on a voter nor "
     "replace it with an older one: see 'Damaged or lost' in docs/operations.md"
 )
 

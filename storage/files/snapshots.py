@@ -107,7 +107,7 @@ def read_chunk(
         file = disk.open_read(path)
     except FileMissingError:
         raise SnapshotNotFoundError(
-            f"{path} does not exist or was removed; fetch again to learn the newest snapshot"
+            f"{path} does not exist or was removed; fetch again to get the newest snapshot"
         ) from None
     try:
         size = file.size()

@@ -39,8 +39,8 @@ class EpochTable(msgspec.Struct, frozen=True):
             return self
         if epoch < last_epoch or start_offset < last_start:
             raise StorageError(
-                f"leader epoch {epoch} at offset {start_offset} would follow "
-                f"epoch {last_epoch} at {last_start}; epochs and offsets never fall: truncate the log first"
+                f"leader epoch {epoch} at offset {start_offset} would follow epoch "
+                f"{last_epoch} at {last_start}; epochs and offsets never decrease: truncate the log first"
             )
         kept = self.entries[:-1] if start_offset == last_start else self.entries
         return EpochTable((*kept, (epoch, start_offset)))

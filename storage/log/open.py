@@ -22,10 +22,10 @@ from metaquorum.storage.log.segment import Segment, segment_name
 from metaquorum.storage.types import LogPosition
 
 _ADVICE = (
-    "do not put an older copy in its place, see 'Damaged or lost' in docs/operations.md; no byte was changed"
+    "do not replace it with an older copy; see 'Damaged or lost' in docs/operations.md; no byte was changed"
 )
 _MOVED_ADVICE = (
-    "do not put an older copy in its place, see 'Damaged or lost' in docs/operations.md; if another program"
+    "do not replace it with an older copy; see 'Damaged or lost' in docs/operations.md; if another program"
     f" changed the log on purpose, remove {POINT_FILE} to have the whole log verified; no byte was changed"
 )
 

@@ -26,7 +26,7 @@ LOG_SUFFIX = ".log"
 _NAME = re.compile(r"(\d{20})\.log")
 HOP_WINDOW_BYTES = 64 * 1024
 _ADVICE = (
-    "do not put an older copy in its place, see 'Damaged or lost' in docs/operations.md; no byte was changed"
+    "do not replace it with an older copy; see 'Damaged or lost' in docs/operations.md; no byte was changed"
 )
 
 

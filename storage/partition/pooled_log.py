@@ -149,7 +149,7 @@ class PooledLog(SegmentedLog):
             return _Span(segment, position, stop, base, self.generation)
 
     def _first_batch(self, offset: int) -> tuple[TimedSegment, int, int]:
-        """The first batch that reaches `offset`, which may be after segments that hold nothing (any more):
+        """The first batch that reaches `offset`, which may be after segments that hold nothing:
         its segment, position and base offset; the log's end if there is none."""
         for one in self._segments[max(0, self._slot(offset)) :]:
             segment = cast(TimedSegment, one)

@@ -121,7 +121,7 @@ def store_log_starts(disk: Disk, directory: str, offsets: Mapping[tuple[str, int
 
 def load_log_starts(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
     """The inverse; empty if the file does not exist. Raises CorruptFileError, DiskError."""
-    advice = "records that were deleted but still in their segments are visible again: delete them again"
+    advice = "records that were deleted but are still in their segments are visible again: delete them again"
     return _load_offsets(disk, join(directory, LOG_START_FILE), advice)
 
 
@@ -133,7 +133,7 @@ def store_cleaned_offsets(disk: Disk, directory: str, offsets: Mapping[tuple[str
 
 def load_cleaned_offsets(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
     """The inverse; empty if the file does not exist. Raises CorruptFileError, DiskError."""
-    advice = "no action is needed: compacted logs are compacted from their start on"
+    advice = "no action is needed: logs are compacted again from their start"
     return _load_offsets(disk, join(directory, CLEANER_OFFSET_FILE), advice)
 
 

@@ -174,7 +174,7 @@ def identity_from_the_future(site: Site) -> tuple[str, ...]:
 def quorum_state_truncated(site: Site) -> tuple[str, ...]:
     path = site.log / "quorum-state"
     path.write_bytes(path.read_bytes()[:40])
-    return (str(path), "a forgotten vote can elect two leaders")
+    return (str(path), "a lost vote can elect two leaders")
 
 
 def quorum_state_empty(site: Site) -> tuple[str, ...]:

@@ -30,25 +30,29 @@ CASES = {
     ),
     "certificate of a stranger": (
         ("authority", "stranger"),
-        "it does not accept our certificate: unable to get local issuer certificate",
+        "it does not accept this client's certificate: unable to get local issuer certificate",
         "its certificate is not accepted: unable to get local issuer certificate",
     ),
     "expired certificate": (
         ("authority", "expired"),
-        "it does not accept our certificate: certificate has expired",
+        "it does not accept this client's certificate: certificate has expired",
         "its certificate is not accepted: certificate has expired",
     ),
     "wrong CA": (
         ("other-authority", "client"),
         "its certificate is not accepted: unable to get local issuer certificate",
-        "it aborted the handshake: it may not accept our certificate",
+        "it aborted the handshake: it may not accept this node's certificate",
     ),
     "wrong host name": (
         ("authority", "client"),
         "its certificate is not accepted: Hostname mismatch, certificate is not valid for 'localhost'",
-        "it aborted the handshake: it may not accept our certificate",
+        "it aborted the handshake: it may not accept this node's certificate",
     ),
-    "plain text": ((None, None), "it speaks TLS, and we do not: give the CA", "it does not speak TLS"),
+    "plain text": (
+        (None, None),
+        "it speaks TLS, but this client does not: give the CA",
+        "it does not speak TLS",
+    ),
 }
 
 

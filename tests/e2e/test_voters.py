@@ -127,7 +127,7 @@ def test_static_voters_become_dynamic_ones_while_the_quorum_serves(tmp_path: Pat
         topics = cluster.topics()
         cluster.kill_all(cluster.nodes)
         for at, node in enumerate(cluster.nodes):
-            if at > 0:  # one keeps the old line, which is not used any more
+            if at > 0:  # one keeps the old line, which is no longer used
                 node.set_properties(
                     {
                         "controller.quorum.voters": None,
@@ -139,5 +139,5 @@ def test_static_voters_become_dynamic_ones_while_the_quorum_serves(tmp_path: Pat
         cluster.wait_brokers({0: "running"})
         assert cluster.topics() == topics
         cluster.create_topic("after")
-        assert "controller.quorum.voters is not used any more" in cluster.controllers[0].output()
+        assert "controller.quorum.voters is no longer used" in cluster.controllers[0].output()
         cluster.assert_no_bugs()

@@ -30,7 +30,7 @@ BANNED = {
     r"(?<![-\w])(?:nobody|somebody|anybody)(?![-\w])": "no broker, no client, no one; someone",
     r"(?<![-\w])whoever(?![-\w])": "the node that, a client that",
     r"\bis to be done\b|\bis to change\b": "there is nothing to do, to change",
-    r"\bgo(?:es)? on behind\b": "continue past",
+    r"\bgo(?:es)? on (?:behind|with|without|as)\b": "continue past, with, without, as",
     r"\btold by the\b|\btells? (?:the|its|a) (?:node|broker|leader|log)\b": "say, report; tell is for people",
     r"\bare told to come back\b|\bis told to come back\b": "are refused as retriable",
     r"\bfor so long\b|\bso much for\b": "for this long",
@@ -54,6 +54,12 @@ BANNED = {
     r"\b(?:is|are|be) told (?:to|again|twice|once|of|by)\b(?! (?:to do|what))": "hears, gets, is reported",
     r"(?:^|[.:;] )So (?:many|much|long|often)\b(?! as)": "The number of, how long, this many",
     r"\boutside of\b": "outside",
+    r"\bany more\b": "no longer, still",
+    r"\borderly\b|\b(?:stop(?:s|ped)?|closed) in order\b": "clean; shut down cleanly",
+    r"\bst(?:ood|ands?) still\b|\bf(?:alls?|ell) silent\b|\bhurts?\b": "paused; stopped; affected",
+    r"\breplac(?:e|es|ing) (?:[\w.'{}-]+ ){1,4}by\b": "replace with",
+    r"\bchanges? of voters\b": "voter change",
+    r"\b(?:has|had|finds?|made) it so\b": "has this value; what happened",
     r"\b(?:stands?|lies|lie) (?:in|below|behind|before|beside|there|elsewhere|at|above|outside|after)\b"
     r"(?! (?:the|its|their) way)": "is",
 }

@@ -155,7 +155,7 @@ class Partition(AnsweringReplica):
         self._log.changes |= Changes.ROLE | Changes.POSITION
 
     def idle(self, error: ErrorCode, message: str) -> None:
-        """Neither leads nor follows any more: waiting requests are answered with `error`, and so are later
+        """No longer leads or follows: waiting requests are answered with `error`, and so are later
         ones until it leads again."""
         self._lead_after_cut = None
         self.role = ReplicaRole.IDLE

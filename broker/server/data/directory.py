@@ -182,7 +182,7 @@ class DirectoryThreads:
                 done.set_result(good)
 
         def tell(good: bool) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits any longer
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits
                 self._loop.call_soon_threadsafe(told, good)
 
         self._reads.put(None)

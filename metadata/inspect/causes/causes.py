@@ -93,7 +93,7 @@ def _unclean(
         if is_last_known(before, after.leader):
             text = (
                 f"broker {after.leader} was elected as the last known leader, because no one was in the ISR"
-                " or eligible any more (KIP-966): it may have lost records when it stopped uncleanly"
+                " or eligible (KIP-966): it may have lost records when it stopped uncleanly"
             )
             yield Cause(rule="unclean-election", text=text, broker_id=after.leader)
             return

@@ -59,7 +59,7 @@ class Availability:
         self._short: dict[PartitionKey, _Short] = {}
         self._now_ms = -1
         self.is_off = False
-        """Whether the last broker stopped in order."""
+        """Whether the last broker shut down cleanly."""
         self._fenced: list[tuple[int, int]] = []
         self._in_storm = False
         self._found: dict[tuple[int, tuple[int, ...]], tuple[DailySums, ...]] = {}
@@ -135,7 +135,7 @@ class Availability:
         self._count_anew()
 
     def switched_off(self) -> None:
-        """The last broker stopped in order: no leaders are expected until one is back."""
+        """The last broker shut down cleanly: no leaders are expected until one is back."""
         if not self.is_off:
             self._count_all()
             self.is_off = True

@@ -100,7 +100,7 @@ class CoverageRows:
         self._closed.append((UNOBSERVED, at, self._last_ms, at, moment.time_ms, 0, 0, reason))
 
     def goes_off(self, moment: Moment) -> None:
-        """The last broker has stopped in order."""
+        """The last broker has shut down cleanly."""
         self._off = self._off or (moment.offset, moment.time_ms)
 
     def comes_back(self, moment: Moment) -> None:

@@ -149,7 +149,9 @@ class PrincipalRules:
         name = distinguished_name(certificate)
         user = self.user(name)
         if user is None:
-            raise CertificateError(f"no rule of ssl.principal.mapping.rules fits its certificate, of {name}")
+            raise CertificateError(
+                f"no rule of ssl.principal.mapping.rules matches its certificate, of {name}"
+            )
         return user
 
 
@@ -160,7 +162,7 @@ def _rule(match: re.Match[str]) -> _Rule:
         pattern = re.compile(match[2].replace("\\/", "/"))
     except re.error as error:
         raise ConfigError(
-            f"ssl.principal.mapping.rules has the pattern {match[2]!r}, which is wrong: {error}; correct it"
+            f"ssl.principal.mapping.rules has the invalid pattern {match[2]!r}: {error}; correct it"
         ) from error
     groups = [int(each[2]) for each in _GROUP.finditer(match[3]) if each[2]]
     if any(group > pattern.groups for group in groups):

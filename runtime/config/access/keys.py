@@ -22,7 +22,7 @@ TLS = (
         "ssl.truststore.location",
         "text",
         None,
-        "PEM file with the CA certificates that must have signed the other side's.",
+        "PEM file with the CA certificates that must have signed the peers' certificates.",
     ),
     Key("ssl.truststore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
     Key(
@@ -64,7 +64,7 @@ ACCESS = (
         "authorizer.log.allowed",
         "choice",
         "false",
-        "Whether allowed requests are logged, too.",
+        "Whether allowed requests are logged too.",
         choices=("false", "true"),
         own=True,
     ),
@@ -79,7 +79,7 @@ ACCESS = (
         "super.users",
         "text",
         "",
-        "Principals that may do everything: `User:alice;User:bob`.",
+        "Principals with all rights: `User:alice;User:bob`.",
     ),
     Key(
         "allow.everyone.if.no.acl.found",
@@ -165,7 +165,7 @@ ACCESS = (
     ms_key(
         "connections.max.reauth.ms",
         0,
-        "A client that logged in by SASL must do so again within this time. 0: never.",
+        "Time after which a client that logged in with SASL must log in again. 0: never.",
         minimum=0,
         roles=(BROKER,),
     ),
@@ -180,7 +180,7 @@ ACCESS = (
     ms_key(
         "connection.authentication.timeout.ms",
         30_000,
-        "A connection whose TLS handshake or login takes longer is closed.",
+        "Maximum time for a connection's TLS handshake and login.",
         roles=(BROKER,),
         own=True,
     ),

@@ -209,13 +209,13 @@ def brokers_login(
     if mechanism not in access.mechanisms:
         raise ConfigError(
             f"{_BROKERS_MECHANISM}={mechanism} is not among sasl.enabled.mechanisms of listener "
-            f"{listener.name}: add it there, because other brokers log in so"
+            f"{listener.name}: add it there, because other brokers use it to log in"
         )
     prefix = f"{_PREFIX}{listener.name.lower()}.{mechanism.lower()}."
     line = _jaas_line(prefix, mechanism, own)
     if line is None:
         raise ConfigError(
-            f"{prefix}{_JAAS} is missing: brokers log in at each other with {mechanism}, which needs "
+            f"{prefix}{_JAAS} is missing: brokers log in to each other with {mechanism}, which needs "
             f'{MODULES[mechanism]} required username="NAME" password="PASSWORD";'
         )
     return login_in(line, prefix + _JAAS, mechanism, _BROKERS_MECHANISM)
@@ -235,7 +235,7 @@ def _passwords(key: str, line: JaasLine | None) -> dict[str, str]:
     if "" in found or "" in found.values():
         raise ConfigError(f"{key} has a user without a name or a password: give both")
     if not found:
-        raise ConfigError(f'{key} has no user, so no one could log in: add user_NAME="PASSWORD"')
+        raise ConfigError(f'{key} has no user, so no client could log in: add user_NAME="PASSWORD"')
     return found
 
 

@@ -75,7 +75,7 @@ async def describe_configs(
         for each in answer.results:
             resource = ConfigResource(each.resource_type, each.resource_name)
             found[resource] = _described(resource, each, all_keys)
-    absent = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the cluster did not answer for it")
+    absent = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the cluster did not describe it")
     return tuple(found.get(each, DescribedConfig(resource=each, error=absent)) for each in resources)
 
 
@@ -126,7 +126,10 @@ async def configured_names(client: KafkaClient, kind: int) -> list[str]:
     lowest = 0 if kind == CLIENT_METRICS_RESOURCE else 1
     answer = await client.ask(ListConfigResourcesRequest(resource_types=(kind,)), lowest=lowest)
     if answer.error_code:
-        raise ApiError(ErrorCode.of(answer.error_code), "the cluster does not list what has configurations")
+        raise ApiError(
+            ErrorCode.of(answer.error_code),
+            "the cluster does not list the resources that have configurations",
+        )
     return [each.resource_name for each in answer.config_resources]
 
 
@@ -183,7 +186,7 @@ async def _by_node(
     alive = await client.brokers() if set(named) - {None} else {}
     for at in sorted(each for each in named if each is not None):
         if at not in alive:
-            text = f"broker {at} does not run, and only it knows its configuration; start it first"
+            text = f"broker {at} is not running, and only it has its configuration; start it first"
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
     return (
         (at, found[first : first + RESOURCES_PER_REQUEST])

@@ -20,11 +20,11 @@ from metaquorum.wire.messages import (
 
 _DEFAULT_MS = -1
 _WHY = {
-    61: "this cluster has no delegation tokens; set delegation.token.secret.key",
-    62: "there is no such token; list the tokens",
-    63: "neither its owner nor a renewer asks",
-    64: "log in by SASL, and not with a token, to ask for tokens",
-    65: "this principal may not do that with tokens",
+    61: "delegation tokens are disabled; set delegation.token.secret.key",
+    62: "the token does not exist; list the tokens",
+    63: "this principal is neither its owner nor a renewer",
+    64: "log in with SASL, and not with a token, to use tokens",
+    65: "this principal may not do this with tokens",
     66: "the token has expired",
     67: "a renewer must be a principal such as User:alice",
 }

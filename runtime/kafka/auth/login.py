@@ -110,7 +110,7 @@ class Login:
         if api_key not in allowed:
             return self._fail(
                 f"it sent API {api_key} version {version} before it logged in: set security.protocol and "
-                "sasl.mechanism at the client"
+                "sasl.mechanism in the client"
             )
         if api_key == API_VERSIONS:
             chunks, asks_again = self._answer_api_versions(frame)

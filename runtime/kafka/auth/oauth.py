@@ -93,11 +93,11 @@ class OAuthExchange:
             raise InvalidCredentials(self._refusal)
         match = _FIRST.fullmatch(token.decode("utf-8", errors="replace"))
         if match is None:
-            raise InvalidCredentials("the message of OAUTHBEARER is malformed")
+            raise InvalidCredentials("the OAUTHBEARER message is malformed")
         pairs = dict(pair.split("=", 1) for pair in match["pairs"].split("\x01") if pair)
         bearer = _BEARER.fullmatch(pairs.get("auth", ""))
         if bearer is None:
-            raise InvalidCredentials("the message of OAUTHBEARER has no bearer token")
+            raise InvalidCredentials("the OAUTHBEARER message has no bearer token")
         try:
             claims = self._claims(bearer["token"], wall_ms)
         except InvalidCredentials as error:
@@ -106,7 +106,7 @@ class OAuthExchange:
         user = claims[self._rules.subject_claim]
         if match["authorization"] not in (None, "", user):
             raise InvalidCredentials(
-                "OAUTHBEARER asks for an authorization id other than the token's subject"
+                "the OAUTHBEARER message has an authorization id other than the token's subject"
             )
         self.granted = Granted(user=user, expires_ms=int(claims["exp"] * 1000))
         return b""
@@ -126,14 +126,14 @@ class OAuthExchange:
         expires, begins = claims.get("exp"), claims.get("nbf", 0)
         issued = claims.get("iat", 0)
         if not all(isinstance(each, int | float) and abs(each) < 2**53 for each in (expires, begins, issued)):
-            raise InvalidCredentials("the token's times are missing or no numbers: it needs exp")
+            raise InvalidCredentials("the token's times are missing or not numbers: it needs exp")
         assert expires is not None
         if wall_ms > expires * 1000 + skew_ms:
             raise InvalidCredentials("the token has expired")
         if wall_ms < max(begins, issued) * 1000 - skew_ms:
             raise InvalidCredentials("the token is not valid yet")
         if rules.issuer is not None and claims.get("iss") != rules.issuer:
-            raise InvalidCredentials("the token is of another issuer")
+            raise InvalidCredentials("the token is from another issuer")
         audience = claims.get("aud")
         given = audience if isinstance(audience, list) else [audience]
         if rules.audience and not any(each in given for each in rules.audience):
@@ -163,4 +163,4 @@ class OAuthExchange:
             except jwt.PyJWTError:
                 continue
             return claims
-        raise InvalidCredentials("no key of the file has signed the token")
+        raise InvalidCredentials("the token is not signed by a key in the file")

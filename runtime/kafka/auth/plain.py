@@ -24,9 +24,9 @@ class PlainExchange:
         try:
             parts = token.decode("utf-8").split("\0")
         except UnicodeDecodeError as error:
-            raise InvalidCredentials("the token of PLAIN is not UTF-8") from error
+            raise InvalidCredentials("the PLAIN token is not UTF-8") from error
         if len(parts) != 3:
-            raise InvalidCredentials(f"the token of PLAIN has {len(parts)} parts instead of 3")
+            raise InvalidCredentials(f"the PLAIN token has {len(parts)} parts instead of 3")
         authorization_id, user, password = parts
         if not user:
             raise Refused("Authentication failed: username not specified")

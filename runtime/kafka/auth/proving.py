@@ -84,13 +84,13 @@ class ScramProof:
             return self._prove(text)
         expected = "v=" + base64.b64encode(self._server_signature).decode()
         if not hmac.compare_digest(text.split(",")[0].encode(), expected.encode()):
-            raise LoginFailed("the node does not know the user's credential either: its proof is wrong")
+            raise LoginFailed("the node does not have the user's credential: its proof is wrong")
         return None
 
     def _prove(self, challenge: str) -> bytes:
         match = _CHALLENGE.fullmatch(challenge)
         if match is None or not match["nonce"].startswith(self._nonce) or match["nonce"] == self._nonce:
-            raise LoginFailed(f"the node's first message of {self._mechanism.title} is malformed")
+            raise LoginFailed(f"the node's first {self._mechanism.title} message is malformed")
         iterations = int(match["count"])
         if not MIN_ITERATIONS <= iterations <= _ITERATIONS_MAX:
             raise LoginFailed(f"the node asks for {iterations} iterations of {self._mechanism.title}")

@@ -89,7 +89,7 @@ class _TokenRules:
             if self._look() != self._seen:
                 self._rules = self._read()
         except (ConfigError, OSError) as error:
-            _log.warning("the keys for OAUTHBEARER stay as they were: %s", error)
+            _log.warning("the keys for OAUTHBEARER are unchanged: %s", error)
         return self._rules
 
     def _look(self) -> object:

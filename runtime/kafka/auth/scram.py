@@ -57,7 +57,7 @@ class ScramExchange:
         try:
             text = token.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InvalidCredentials("a message of SCRAM is not UTF-8") from error
+            raise InvalidCredentials("a SCRAM message is not UTF-8") from error
         return (
             self._begin(text, wall_ms) if self._begun is None else self._finish(text, self._begun)
         ).encode()
@@ -65,11 +65,11 @@ class ScramExchange:
     def _begin(self, text: str, wall_ms: int) -> str:
         match = _CLIENT_FIRST.fullmatch(text)
         if match is None:
-            raise InvalidCredentials("the first message of SCRAM is malformed")
+            raise InvalidCredentials("the first SCRAM message is malformed")
         user = _user(match["user"])
         by_token = _TOKEN_EXTENSION in match["extensions"].split(",")
         if match["authorization"] is not None and _user(match["authorization"]) != user:
-            raise InvalidCredentials("SCRAM asks for an authorization id other than the user")
+            raise InvalidCredentials("the SCRAM message has an authorization id other than the user")
         found = self._lookup(self._mechanism, user, by_token, wall_ms)
         if found is None:
             raise InvalidCredentials(f"there is no {'token' if by_token else 'user'} of that name")
@@ -86,21 +86,21 @@ class ScramExchange:
     def _finish(self, text: str, begun: _Begun) -> str:
         match = _CLIENT_FINAL.fullmatch(text)
         if match is None:
-            raise InvalidCredentials("the final message of SCRAM is malformed")
+            raise InvalidCredentials("the final SCRAM message is malformed")
         if not hmac.compare_digest(match["nonce"], begun.nonce):
-            raise InvalidCredentials("the final message of SCRAM has another nonce")
+            raise InvalidCredentials("the final SCRAM message has another nonce")
         if _decoded(match["binding"]).split(b",")[0] != b"n":
-            raise InvalidCredentials("SCRAM asks for channel binding, which there is not")
+            raise InvalidCredentials("the client requests channel binding, which is not supported")
         digest = self._mechanism.digest
         credential = begun.found.credential
         signed = f"{begun.text},{match['bare']}".encode()
         signature = hmac.digest(credential.stored_key, signed, digest)
         proof = _decoded(match["proof"])
         if len(proof) != len(signature):
-            raise InvalidCredentials("the proof of SCRAM has another length")
+            raise InvalidCredentials("the SCRAM proof has another length")
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         if not hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key):
-            raise InvalidCredentials("the proof of SCRAM is wrong")
+            raise InvalidCredentials("the SCRAM proof is wrong")
         found = begun.found
         self.granted = Granted(user=found.user, expires_ms=found.expires_ms, by_token=begun.by_token)
         return "v=" + base64.b64encode(hmac.digest(credential.server_key, signed, digest)).decode()
@@ -117,7 +117,7 @@ class _Begun(msgspec.Struct, frozen=True):
 def _user(text: str) -> str:
     """Decodes a saslname: =2C is a comma, =3D an equals sign; any other = is invalid."""
     if "=" in text.replace("=2C", "").replace("=3D", ""):
-        raise InvalidCredentials("the user's name of SCRAM is malformed")
+        raise InvalidCredentials("the user name in the SCRAM message is malformed")
     return text.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -125,4 +125,4 @@ def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise InvalidCredentials("a message of SCRAM is not base64") from error
+        raise InvalidCredentials("a SCRAM message is not base64") from error

@@ -34,7 +34,8 @@ LOOK_S = 2.0
 """The time limit of the check whether a node that closed the connection at once expects TLS."""
 
 SPEAKS_TLS = (
-    "it speaks TLS, and we do not: set security.protocol (--command-config, or a node's listener map)"
+    "it speaks TLS, but this client does not: set security.protocol (--command-config, or a node's listener"
+    " map)"
 )
 SPEAKS_NO_TLS = "it does not speak TLS: change security.protocol (--command-config, or a node's listener map)"
 WANTS_CERTIFICATE = "it requires a client certificate: set ssl.keystore.location"
@@ -138,7 +139,7 @@ class NodeConnection:
             and self._no_login.is_set()
         )
 
-    def close(self, reason: str = "the connection was closed here") -> None:
+    def close(self, reason: str = "this side closed the connection") -> None:
         """Closes the connection; requests without a response end with ConnectionFailed."""
         self._protocol.end(ConnectionFailed(reason))
 
@@ -216,7 +217,9 @@ def _tls_problem(error: Exception) -> TlsFailed:
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return TlsFailed(WANTS_CERTIFICATE)
     if "ALERT" in reason:
-        return TlsFailed(f"it refuses our certificate or TLS version ({reason.lower().replace('_', ' ')})")
+        return TlsFailed(
+            f"it refuses this client's certificate or TLS version ({reason.lower().replace('_', ' ')})"
+        )
     return TlsFailed(SPEAKS_NO_TLS)
 
 

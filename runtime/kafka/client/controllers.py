@@ -50,7 +50,7 @@ class ControllersClient(KafkaClient):
         try:
             version = known.version(name, lowest, highest)
         except UnsupportedVersion as error:
-            text = f"controllers do not answer this ({error}): ask brokers, with --bootstrap"
+            text = f"controllers do not support this request ({error}): use brokers, with --bootstrap"
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text) from error
         return await self._send(name, body, version)
 

@@ -93,7 +93,7 @@ class PendingRequests:
         """The response in a frame, which belongs to the oldest request. Raises ConnectionFailed if it
         does not: the stream is then unusable."""
         if not self._sent:
-            raise ConnectionFailed("it sent something that no request asked for")
+            raise ConnectionFailed("it sent an answer without a request")
         expected = self._sent.popleft()
         name = APIS[expected.api_key].name
         if (

@@ -58,4 +58,4 @@ async def _exchange(connection: NodeConnection, credentials: Credentials) -> int
                 return int(answer.session_lifetime_ms)
     except LoginFailed as error:
         raise LoginRefused(f"the login failed: {error}") from error
-    raise LoginRefused(f"the login with {mechanism} does not end")
+    raise LoginRefused(f"the login with {mechanism} takes too many steps")

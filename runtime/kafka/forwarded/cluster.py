@@ -51,7 +51,7 @@ def _partition(
         return DescribeQuorumResponse.PartitionData(
             partition_index=index,
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            error_message=f"the quorum holds partition 0 of {METADATA_TOPIC} and nothing else: ask for that",
+            error_message=f"the quorum holds partition 0 of {METADATA_TOPIC} and nothing else: request that",
         )
 
     def states(replicas: Iterable[core.ReplicaStatus]) -> tuple[DescribeQuorumResponse.ReplicaState, ...]:

@@ -160,7 +160,7 @@ def _config_refusal(resource: ConfigResource, image: MetadataImage) -> ApiError 
         case 2 | 4 | 16 | 32:
             return None
         case other:
-            text = f"controllers do not describe resource type {other}: ask brokers"
+            text = f"controllers do not describe resource type {other}: use a broker"
             return ApiError(ErrorCode.INVALID_REQUEST, text)
 
 
@@ -207,7 +207,7 @@ def _filter(body: DescribeClientQuotasRequest) -> tuple[tuple[str, str | Ellipsi
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
         parts[kind] = _match(each)
     if IP in parts and len(parts) > 1:
-        text = "an ip is never combined with a user or a client-id: ask for them separately"
+        text = "an ip cannot be combined with a user or a client-id: request them separately"
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
     return tuple(parts.items())
 

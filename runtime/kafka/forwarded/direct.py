@@ -68,7 +68,7 @@ async def _describe_cluster(body: DescribeClusterRequest, call: Call) -> Describ
     if body.endpoint_type != _CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            error_message="controllers answer for controllers alone: ask with endpoint type 2",
+            error_message="controllers describe only controllers: set endpoint type 2",
         )
     quorum = await _quorum(call)
     return DescribeClusterResponse(

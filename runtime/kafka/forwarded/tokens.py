@@ -25,7 +25,7 @@ from metaquorum.wire.messages import (
 
 _NOT_ALLOWED = ApiError(
     ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
-    "tokens are for clients that authenticated: log in with a password",
+    "tokens are for authenticated clients: log in with a password",
 )
 _DISABLED = ApiError(
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED,

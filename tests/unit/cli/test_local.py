@@ -234,7 +234,7 @@ def test_a_manifest_from_the_future(layout: Layout) -> None:
 def test_where_no_cluster_is(tmp_path: Path, command: str) -> None:
     result = run("local", command, "-d", tmp_path / "none")
     assert result.exit_code == 1
-    assert "contains no local cluster" in result.stderr
+    assert "has no local cluster" in result.stderr
     assert result.stderr.count("\n") == 1
 
 
@@ -259,7 +259,7 @@ def test_up_refuses_a_directory_with_foreign_files(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     result = run("local", "up", "-d", tmp_path)
     assert result.exit_code == 1
-    assert "is not empty and contains no local cluster" in result.stderr
+    assert "is not empty and has no local cluster" in result.stderr
     assert snapshot(tmp_path) == {str(tmp_path / "thesis.tex"): b"mine"}
 
 

@@ -246,8 +246,8 @@ def test_a_new_voter_catches_up_first(leader: Leader) -> None:
 
 
 LOST = [
-    ApiError(ErrorCode.REQUEST_TIMED_OUT, "the change of voters at offset 9 is not committed yet"),
-    ApiError(ErrorCode.NOT_CONTROLLER, "the leader changed before the change of voters was committed"),
+    ApiError(ErrorCode.REQUEST_TIMED_OUT, "the voter change at offset 9 is not committed yet"),
+    ApiError(ErrorCode.NOT_CONTROLLER, "the leader changed before the voter change was committed"),
     ApiError(ErrorCode.VOTER_NOT_FOUND, "node 3 is not a voter"),
 ]
 

@@ -195,7 +195,7 @@ async def test_only_a_brokers_own_configuration_is_asked_of_it(asks_brokers: boo
 
 async def test_a_broker_that_does_not_run_is_named_and_a_topic_of_its_number_is_none() -> None:
     client: Any = Brokers(0)
-    with pytest.raises(ApiError, match="broker 7 does not run"):
+    with pytest.raises(ApiError, match="broker 7 is not running"):
         await configs._by_node(client, [(ConfigResource(BROKER_RESOURCE, "7"), 1)])
     for kind in (TOPIC_RESOURCE, GROUP_RESOURCE):
         assert [*await configs._by_node(client, [(ConfigResource(kind, "7"), 1)])] == [(None, [1])]

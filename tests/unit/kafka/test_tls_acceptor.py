@@ -159,7 +159,7 @@ async def test_who_leaves_in_the_middle_is_told_of_and_who_says_nothing_is_not(
 
 def test_an_alert_says_what_the_client_did_not_accept() -> None:
     said = handshake_problem("TLSV1_ALERT_UNKNOWN_CA")
-    assert said == "it does not accept our certificate (unknown ca)"
+    assert said == "it does not accept this node's certificate (unknown ca)"
 
 
 async def test_a_door_that_closes_ends_handshakes(folder: Path) -> None:

@@ -174,7 +174,7 @@ def test_versions_that_do_not_exist_are_not_written(version: int) -> None:
         (PartitionRecord(0, U, replicas=(2**31,)), "replicas is 2147483648"),
         (PartitionRecord(0, U, directories=(U, b"")), "uuid has 16 bytes"),
         (PartitionRecord(0, U, replicas=None), "replicas may not be None"),  # type: ignore[arg-type]
-        (NoOpRecord(((5, b""), (5, b""))), "a tag comes twice"),
+        (NoOpRecord(((5, b""), (5, b""))), "a tag is repeated"),
         (BrokerRecord(1, U, 7, unknown_tags=((0, b""),)), "0 is a tag with a field of its own"),
         (NoOpRecord(((2**31 - 1, b""),)), "out of range"),
     ],

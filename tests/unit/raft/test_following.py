@@ -297,7 +297,7 @@ def test_a_leader_that_no_one_can_place_is_named_once_with_what_to_do() -> None:
         now += 1_000
         effects = core.tick(now)
     (line,) = [effect.message for effect in lines if isinstance(effect, Warn)]
-    assert line.startswith("node 2 leads the quorum, but this node does not know where it listens")
+    assert line.startswith("node 2 leads the quorum, but this node does not know its address")
     assert "controller.quorum.voters" in line
     placed = answer(epoch=4, leader=2, leader_endpoints=(Endpoint("", "10.0.0.2", 9093),))
     effects = core.on_response(now, -1, sent(effects).correlation_id, placed)

@@ -128,11 +128,11 @@ BROKEN = [
     (leading, _role(epoch_start_offset=2), "a leader's epoch begins with a record"),
     (leading, _state(epoch=2), "a leader's last record is of its epoch"),
     (leading, _role(epoch_start_offset=1), "a leader's first record is where its epoch begins"),
-    (candidate, no_voter, "an observer never stands"),
+    (candidate, no_voter, "an observer never stands for election"),
     (candidate, _state(vote=None), "a candidate voted for itself"),
     (candidate, _state(vote=Vote(3, directory(3))), "a candidate voted for itself"),
     (candidate, _state(known_leader_id=1), "a candidate's epoch has no leader that it knows"),
-    (prospective, no_voter, "an observer never stands"),
+    (prospective, no_voter, "an observer never stands for election"),
     (following, _role(leader_id=1), "no node follows itself"),
     (following, _state(known_leader_id=3), "a follower's leader is the one on record"),
     (following, _state(known_leader_id=None), "a follower's leader is the one on record"),
@@ -379,9 +379,9 @@ def test_nothing_below_the_high_watermark_is_taken_back() -> None:
     log.high_watermark = 20
     log.truncate(20)
     assert (log.end_offset, log.synced_offset) == (20, 20)
-    with pytest.raises(RaftInvariantError, match="cut to 19"):
+    with pytest.raises(RaftInvariantError, match="truncation to 19"):
         log.truncate(19)
-    with pytest.raises(RaftInvariantError, match="would take committed records back"):
+    with pytest.raises(RaftInvariantError, match="would remove committed records"):
         log.reset(LogPosition(1, 19))
     log.reset(LogPosition(1, 20))
     assert (log.start_offset, log.end_offset, log.synced_offset, log.high_watermark) == (20, 20, 20, 20)

@@ -68,7 +68,7 @@ def test_sets_are_compared_when_there_are_others(monkeypatch: pytest.MonkeyPatch
 
 
 def test_one_change_is_open_at_a_time() -> None:
-    with pytest.raises(RaftInvariantError, match="one change of voters at a time is not committed"):
+    with pytest.raises(RaftInvariantError, match="one voter change at a time is not committed"):
         check_core(leading([1], [1, 2]))
 
 

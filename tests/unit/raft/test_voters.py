@@ -102,7 +102,7 @@ def test_tags_of_a_newer_release_are_skipped() -> None:
         (ControlValue(5, b"\x00\x01\x00\x01\x00"), "has version 1, and this release reads version 0"),
         (ControlValue(5, b""), "ends after 0 bytes, in the middle of a field"),
         (ControlValue(5, b"\x00\x00\x00\x01\x00!"), "continues past its end, at byte 5 of 6"),
-        (ControlValue(6, b"\x00\x00\x00\x00"), "has null where a list or a text belongs"),
+        (ControlValue(6, b"\x00\x00\x00\x00"), "has null instead of a list or a text"),
         (ControlValue(6, b"\x00\x00\xff\xff\xff\xff\xff\x00"), "has a length that does not end"),
         (ControlValue(6, b"\x00\x00" + b"\x03" + 2 * voters_record(voters(1)).value[3:-1] + b"\0"), "one id"),
     ],

@@ -125,6 +125,6 @@ def test_a_full_disk_stops_no_one_and_is_said_once(
     decide(False)
     decide(False)
     assert [text for text in caplog.messages if "No space left" in text] == [
-        f"lines of the authorizer log {tmp_path}/authorizer.log are lost, it cannot be written: "
+        f"lines of the authorizer log {tmp_path}/authorizer.log are lost, because it cannot be written: "
         "[Errno 28] No space left on device"
     ]

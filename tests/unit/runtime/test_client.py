@@ -173,7 +173,7 @@ def test_an_error_code_from_the_future_keeps_its_name() -> None:
         ),
         (
             "last error: UNKNOWN: ipv4:127.0.0.1:1: connection attempt timed out before receiving SETTINGS",
-            "not reachable (it does not accept the connection: the process hangs, or something in between"
+            "not reachable (it does not accept the connection: the process hangs, or a firewall"
             " drops the packets)",
         ),
         ("DNS resolution failed for nowhere", "not reachable (DNS resolution failed for nowhere)"),

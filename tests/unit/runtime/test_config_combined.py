@@ -62,7 +62,7 @@ def test_the_controllers_address_may_be_left_out_of_what_is_advertised(
     tmp_path: Path, advertised: str, controller: str, broker: str | None
 ) -> None:
     if broker is None:
-        with pytest.raises(ConfigError, match="fits no listener"):
+        with pytest.raises(ConfigError, match="matches no listener"):
             loaded(tmp_path, advertised__listeners=advertised, inter__broker__listener__name="PLAINTEXT")
         return
     config = loaded(tmp_path, advertised__listeners=advertised)
@@ -112,7 +112,7 @@ def test_every_listener_of_both_roles_is_closed_unless_opened(tmp_path: Path) ->
             },
             "needs one listener named CONTROLLER",
         ),
-        ({"inter__broker__listener__name": "CONTROLLER"}, "fits no listener that speaks Kafka's protocol"),
+        ({"inter__broker__listener__name": "CONTROLLER"}, "matches no listener that speaks Kafka's protocol"),
         ({"listeners": "CONTROLLER://a:9093,PLAINTEXT://0.0.0.0:9092"}, "PLAINTEXT://0.0.0.0:9092 cannot be"),
         ({"listener__security__protocol__map": "CONTROLLER:SASL_SSL"}, "only Kafka listeners have SASL"),
         ({"controller__quorum__fetch__max__wait__ms": "900"}, "must be at most half of"),

@@ -114,7 +114,7 @@ def test_every_key_of_kafka_is_used_passed_over_or_refused_by_name(
         ("delete.topic.enable", "False", "topics can always be deleted"),
         ("remote.log.storage.system.enable", "true", "there is no tiered storage"),
         ("zookeeper.metadata.migration.enable", "true", "finish the migration with Kafka"),
-        ("inter.broker.listener.name", "IN", "fits no listener that speaks Kafka's protocol"),
+        ("inter.broker.listener.name", "IN", "matches no listener that speaks Kafka's protocol"),
         ("security.inter.broker.protocol", "SASL_SSL", "there are: PLAINTEXT"),
         ("security.inter.broker.protocol", "SSL", "there are: PLAINTEXT"),
     ],

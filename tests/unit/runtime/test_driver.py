@@ -307,7 +307,7 @@ async def test_stop_is_the_end_and_its_reason_the_last_line(rig: Rig) -> None:
     ("error", "line"),
     [
         (DiskError("/data", "append", "No space left on device"), "repair the disk, then start again"),
-        (InvariantViolation("two leaders in one epoch"), "stopped by a bug, before it spreads"),
+        (InvariantViolation("two leaders in one epoch"), "stopped by a bug, to limit the damage"),
         (KeyError("x"), "stopped by a bug: KeyError"),
     ],
     ids=lambda value: type(value).__name__,

@@ -79,7 +79,7 @@ def take(*taken: str) -> None:
         ),
         ("WRONG_VERSION_NUMBER", NOTHING, "it does not speak TLS"),
         ("HTTP_REQUEST", NOTHING, "it does not speak TLS"),
-        ("TLSV1_ALERT_UNKNOWN_CA", NOTHING, "it does not accept our certificate (unknown ca)"),
+        ("TLSV1_ALERT_UNKNOWN_CA", NOTHING, "it does not accept this node's certificate (unknown ca)"),
         ("NO_SHARED_CIPHER", NOTHING, "no shared cipher"),
     ],
 )

@@ -171,7 +171,7 @@ async def test_offsets_outside_of_the_log_and_names_that_nobody_has(tmp_path: Pa
         with pytest.raises(ApiError, match=f"it has {at.site.root / 'broker'}") as caught:
             await mark_log_dir_offline(broker, MarkLogDirOfflineRequest(path="/nowhere"), timeout_ms=20_000)
         assert caught.value.code is ErrorCode.LOG_DIR_NOT_FOUND
-        with pytest.raises(ApiError, match="by its path or by its id, one of them"):
+        with pytest.raises(ApiError, match="give either the path or the id of the log directory"):
             await mark_log_dir_offline(broker, MarkLogDirOfflineRequest(), timeout_ms=20_000)
         assert at.stored() == before
 

@@ -225,7 +225,7 @@ async def test_nobody_there_is_one_line(site: Site) -> None:
     config = config_of(site, {"initial.broker.registration.timeout.ms": "200"})
     with pytest.raises(StartError) as caught:
         await settle_identity(config, None)
-    assert str(caught.value).startswith("the controllers were asked for this broker's id: no node at")
+    assert str(caught.value).startswith("the request for this broker's id failed: no node at")
     assert not list(site.root.glob("d*/meta.properties"))
 
 

@@ -240,7 +240,7 @@ async def test_a_leader_without_topic_ids_is_named(caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize(
     ("authority", "problem"),
     [
-        (None, "it speaks TLS, and we do not"),
+        (None, "it speaks TLS, but this client does not"),
         ("stranger", "its certificate is not accepted: self-signed certificate"),
     ],
 )

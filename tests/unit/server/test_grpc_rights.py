@@ -118,7 +118,7 @@ class Context:
     [
         (True, True, "RULE:^CN=(.*?)$/$1/", None),
         (True, True, "DEFAULT", "User:CN=client may not act"),
-        (True, True, "RULE:^CN=x$/y/", "no rule of ssl.principal.mapping.rules fits"),
+        (True, True, "RULE:^CN=x$/y/", "no rule of ssl.principal.mapping.rules matches"),
         (True, False, "RULE:^CN=(.*?)$/$1/", "User:ANONYMOUS may not act"),
         (False, True, "DEFAULT", "User:ANONYMOUS may not act"),
     ],

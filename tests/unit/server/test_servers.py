@@ -142,7 +142,7 @@ async def test_a_broker_that_cannot_go_on_is_fenced_by_its_last_word_and_not_by_
                     else:
                         process.driver.post(DirectoryFailed(directory_id=only, reason="the disk is gone"))
                     await process.driver.wait()
-            assert "the controller knows that this broker is stopping" in caplog.text
+            assert "the controller was notified that this broker is stopping" in caplog.text
             assert "no controller could be notified" not in caplog.text
             assert (await client.list_brokers()).brokers[0].fenced
             assert (await client.describe_topics(["orders"])).topics[0].partitions[0].leader == -1

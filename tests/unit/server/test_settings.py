@@ -339,7 +339,7 @@ async def test_entries_users_quotas_and_tokens_on_the_command_line(site: Site) -
     assert json.loads((await run(site, "quotas", "describe", "--json")).stdout) == []
 
     anonymous = await run(site, "tokens", "create", code=1)
-    assert "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: log in by SASL" in anonymous.stderr
+    assert "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: log in with SASL" in anonymous.stderr
     given = json.loads((await run(site, "producer-ids", "allocate", "101", "--json")).stdout)
     assert given == {"brokerId": 101, "firstProducerId": 0, "count": 1000}
 
@@ -389,7 +389,7 @@ async def test_who_logged_in_has_tokens_and_a_token_logs_in(tmp_path: Path) -> N
         assert (await ask("tokens", "expire", *hmac)).stdout == "the token has expired\n"
         assert json.loads((await ask("tokens", "list", "--json")).stdout) == []
         missing = await ask("tokens", "expire", *hmac, code=1)
-        assert "DELEGATION_TOKEN_NOT_FOUND: there is no such token" in missing.stderr
+        assert "DELEGATION_TOKEN_NOT_FOUND: the token does not exist" in missing.stderr
         log_in("PLAIN", f'{module} username="alice" password="wrong";')
         wrong = await ask("topics", "list", code=1)
         assert wrong.stderr.count("\n") == 1 and "Invalid username or password; correct" in wrong.stderr

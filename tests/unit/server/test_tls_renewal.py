@@ -143,7 +143,7 @@ async def test_files_that_cannot_be_used_change_nothing(
                 assert await shows() == "CN=old-authority"
                 assert tls.channel_credentials() and tls.client_context()
             (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
-            assert line.startswith("TLS goes on with the former key and certificates: ssl.")
+            assert line.startswith("TLS continues with the previous key and certificates: ssl.")
             assert "\n" not in line and "PRIVATE" not in line
         # A key that does not belong to the certificate.
         mixed = (folder / "old-node.pem").read_bytes().split(b"-----BEGIN CERT")[0]

@@ -262,7 +262,7 @@ def test_directories_of_this_node_get_the_ids_that_they_lack(disk: FaultyDisk) -
         assert left[path] == replace(properties, directory_id=given.get(path, properties.directory_id))
     expected = [
         *(
-            f"{path} was formatted without a directory.id; it is {uuid_to_text(one or b'')} from now on"
+            f"{path} was formatted without a directory.id; it is now {uuid_to_text(one or b'')}"
             for path, one in given.items()
         ),
         "/data/full has no directory.id, and it cannot be written: disk error in /data/full",

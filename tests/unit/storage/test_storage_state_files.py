@@ -89,7 +89,7 @@ def test_epochs_append() -> None:
     assert TABLE.append(6, 60).entries == (*TABLE.entries, (6, 60))
     assert TABLE.append(6, 30).entries == ((1, 0), (3, 10), (6, 30))  # epoch 5 wrote nothing
     for epoch, offset in ((4, 60), (6, 29)):
-        with pytest.raises(StorageError, match="never fall"):
+        with pytest.raises(StorageError, match="never decrease"):
             TABLE.append(epoch, offset)
     assert (TABLE.first_epoch, TABLE.last_epoch, EpochTable().last_epoch) == (1, 5, 0)
 

@@ -71,9 +71,9 @@ def test_tagged_fields_are_written_in_order_of_their_tags() -> None:
         (((2, b""),), "has|own"),  # a tag that the structure knows
         (((-1, b""),), "out of range"),
         (((wire.MAX_VARINT, b""),), "out of range"),
-        (((3, "text"),), "no bytes"),
-        (((3, None),), "no bytes"),
-        (((3, b"a"), (3, b"b")), "twice"),
+        (((3, "text"),), "not bytes"),
+        (((3, None),), "not bytes"),
+        (((3, b"a"), (3, b"b")), "is repeated"),
     ],
 )
 def test_unknown_tags_that_cannot_be_written(unknown: tuple[tuple[int, bytes], ...], says: str) -> None:

@@ -353,7 +353,7 @@ def targets_record(group_id: str, epoch: int) -> StoredRecord:
 
 
 def pattern_record(group_id: str, pattern: str, found: ResolvedPattern | None) -> StoredRecord:
-    """None: no member subscribes to it any more."""
+    """None: no member still subscribes to it."""
     key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
     value = None
     if found is not None:

@@ -97,12 +97,12 @@ def signed_with_the_public_key() -> str:
 @pytest.mark.parametrize(
     ("token", "why"),
     [
-        (unsigned(), "no key of the file"),
-        (signed_with_the_public_key(), "no key of the file"),
-        (signed(OTHER), "no key of the file"),
-        (signed(kid="unknown"), "no key of the file"),
-        (signed(CURVE, "ES256", "r"), "no key of the file"),
-        (signed()[:-6] + "AAAAAA", "no key of the file"),
+        (unsigned(), "not signed by a key in the file"),
+        (signed_with_the_public_key(), "not signed by a key in the file"),
+        (signed(OTHER), "not signed by a key in the file"),
+        (signed(kid="unknown"), "not signed by a key in the file"),
+        (signed(CURVE, "ES256", "r"), "not signed by a key in the file"),
+        (signed()[:-6] + "AAAAAA", "not signed by a key in the file"),
         (signed(exp=NOW_S - 31), "expired"),
         (signed(exp=None), "needs exp"),
         (signed(nbf=NOW_S + 31), "not valid yet"),

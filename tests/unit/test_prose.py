@@ -56,7 +56,7 @@ BANNED = {
     r"\boutside of\b": "outside",
     r"\bany more\b": "no longer, still",
     r"\borderly\b|\b(?:stop(?:s|ped)?|closed) in order\b": "clean; shut down cleanly",
-    r"\bst(?:ood|ands?) still\b|\bf(?:alls?|ell) silent\b|\bhurts?\b": "paused; stopped; affected",
+    r"\bst(?:ood|ands?) still\b|\b(?:falls?|fell) silent\b|\bhurts?\b": "paused; stopped; affected",
     r"\breplac(?:e|es|ing) (?:[\w.'{}-]+ ){1,4}by\b": "replace with",
     r"\bchanges? of voters\b": "voter change",
     r"\b(?:has|had|finds?|made) it so\b": "has this value; what happened",

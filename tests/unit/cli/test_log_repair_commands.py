@@ -119,7 +119,7 @@ def test_a_repair_as_json(tmp_path: Path) -> None:
         (("--drop", "99", "--to", "{new}"), 1, "there is no record at offset 99"),
         (("--drop", "7", "--to", "{new}"), 1, "--drop-failing"),
         (("--drop-failing", "--to", "{new}"), 1, "nothing would change"),
-        (("--end-at", "0", "--to", "{new}"), 1, "would be left"),
+        (("--end-at", "0", "--to", "{new}"), 1, "nothing would remain"),
         (("--drop", "x", "--to", "{new}"), 2, "not a valid integer"),
     ],
 )

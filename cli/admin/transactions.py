@@ -216,7 +216,7 @@ def find_hanging_(
     max_timeout_min: int,
     as_json: bool,
 ) -> None:
-    """Find transactions that no coordinator will end. Default: in all partitions."""
+    """Find transactions that no coordinator will end. Default: all partitions."""
     with options.open() as cluster:
         places = _places(cluster, topic, broker)
         since_ms = _now_ms() - max_timeout_min * 60_000

@@ -92,7 +92,7 @@ def test_a_controller_of_another_cluster_does_not_start(cluster: DynamicCluster)
     joins(cluster, stranger, random_id())
     assert stranger.wait_exit() == 1
     last = stranger.last_line()
-    assert "and its bootstrap servers to another one" in last
+    assert "but its bootstrap servers to another one" in last
     assert "correct controller.quorum.bootstrap.servers" in last
     cluster.retire(stranger)
 

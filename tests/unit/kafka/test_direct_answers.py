@@ -91,7 +91,7 @@ async def test_controllers_are_where_they_registered_or_where_the_quorum_names_t
     ]
     wrong, asked = await ask("DescribeCluster", 2, DescribeClusterRequest(endpoint_type=1))
     assert (wrong.error_code, wrong.brokers, asked) == (114, (), [])
-    assert wrong.error_message == "controllers answer for controllers alone: ask with endpoint type 2"
+    assert wrong.error_message == "controllers describe only controllers: set endpoint type 2"
 
 
 async def test_versions_are_those_of_the_table_with_the_quorums_level() -> None:

@@ -40,7 +40,7 @@ def failed(code: grpc.StatusCode, details: str | None) -> grpc.aio.AioRpcError:
         (
             Code.UNAVAILABLE,
             "connection attempt timed out before receiving SETTINGS frame",
-            "not reachable (it does not accept the connection: the process hangs, or something in between"
+            "not reachable (it does not accept the connection: the process hangs, or a firewall"
             " drops the packets)",
         ),
         (Code.UNAVAILABLE, "Socket closed", "not reachable (Socket closed)"),
@@ -121,9 +121,12 @@ async def test_a_problem_is_told_once_until_it_changes(
     [
         ("TLSV13_ALERT_CERTIFICATE_REQUIRED", reach.WANTS_CERTIFICATE),
         ("sslv3 alert handshake failure", reach.WANTS_CERTIFICATE),
-        ("TLSV1_ALERT_UNKNOWN_CA", "it does not accept our certificate: no CA that it trusts has signed it"),
-        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "it does not accept our certificate: it has expired"),
-        ("sslv3 alert bad certificate", "it does not accept our certificate (bad certificate)"),
+        (
+            "TLSV1_ALERT_UNKNOWN_CA",
+            "it does not accept this client's certificate: no CA that it trusts has signed it",
+        ),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "it does not accept this client's certificate: it has expired"),
+        ("sslv3 alert bad certificate", "it does not accept this client's certificate (bad certificate)"),
         ("WRONG_VERSION_NUMBER", reach.SPEAKS_NO_TLS),
         ("CERTIFICATE_VERIFY_FAILED", reach.SPEAKS_NO_TLS),
         ("TLSV1_ALERT_PROTOCOL_VERSION", "the TLS handshake failed: protocol version"),

@@ -278,7 +278,7 @@ def test_a_control_file_is_read_when_it_changes(tmp_path: Path, monkeypatch: pyt
     ("text", "reason"),
     [
         ('{"directory": "/d", "fault": "eio"}', "it is not a list"),
-        ('[{"directory": "/d", "fault": "fire"}]', "is none of eio, enospc, erofs, eacces, hang"),
+        ('[{"directory": "/d", "fault": "fire"}]', "is not one of eio, enospc, erofs, eacces, hang"),
         ('[{"directory": "/d", "fault": "eio", "operations": "read"}]', "operations is not a list"),
         ('[{"fault": "eio"}]', "KeyError('directory')"),
     ],

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from metaquorum.cli.main import main
 
-NOWHERE = ("--bootstrap", "127.0.0.1:1", "--timeout", "0.2")
+NOWHERE = ("-b", "127.0.0.1:1", "--timeout", "0.2")
 
 
 class Ran(NamedTuple):

@@ -10,10 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from metaquorum.cli.log.shell import cursor, terminal
 from metaquorum.cli.log.shell.command import COMMANDS
 from metaquorum.cli.log.shell.cursor import KEPT_STEPS
 from metaquorum.cli.log.shell.session import ShellError, ShellSession
@@ -137,6 +140,121 @@ def test_going_back_farther_than_what_is_kept() -> None:
     for expected in (12, 11, 10):
         assert made.cursor.previous() is not None
         assert made.cursor.offset == expected
+
+
+@pytest.mark.parametrize(
+    ("steps_kept", "bytes_kept", "kept"),
+    [(3, 1 << 30, 3), (1000, 1, 1), (3, 1, 1), (1000, 1 << 30, 15)],
+)
+def test_how_many_steps_are_kept(
+    monkeypatch: pytest.MonkeyPatch, steps_kept: int, bytes_kept: int, kept: int
+) -> None:
+    """Not more than either bound allows; the last one is always kept."""
+    monkeypatch.setattr(cursor, "KEPT_STEPS", steps_kept)
+    monkeypatch.setattr(cursor, "KEPT_BYTES", bytes_kept)
+    made = session(at=Point(offset=0)).cursor
+    taken = 0
+    while (step := made.next()) is not None:
+        taken += 1
+        size = sum(len(each.batch.data) for each in made._behind)
+        assert made._behind_bytes == size and len(made._behind) <= kept
+        assert made._behind[-1] is step
+    assert len(made._behind) == min(kept, taken)
+
+
+@pytest.mark.parametrize("bytes_kept", [200, 300, 400])
+def test_how_many_bytes_of_steps_are_kept(monkeypatch: pytest.MonkeyPatch, bytes_kept: int) -> None:
+    monkeypatch.setattr(cursor, "KEPT_BYTES", bytes_kept)
+    made = session(at=Point(offset=0)).cursor
+    sizes: list[int] = []
+    while (step := made.next()) is not None:
+        sizes.append(len(step.batch.data))
+        while sum(sizes) > bytes_kept and len(sizes) > 1:
+            sizes.pop(0)
+        assert [len(each.batch.data) for each in made._behind] == sizes
+
+
+# --- typing
+
+
+class Typed:
+    """What a person types; a class of error is raised."""
+
+    def __init__(self, *typed: str | type[BaseException]) -> None:
+        self.typed = list(typed)
+        self.prompts: list[str] = []
+
+    def __call__(self, prompt: str) -> str:
+        self.prompts.append(prompt)
+        line = self.typed.pop(0)
+        if isinstance(line, str):
+            return line
+        raise line
+
+
+def test_a_prompt_until_ctrl_d(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    made = session(at=Point(offset=12))
+    keyboard = Typed("pwd", KeyboardInterrupt, "nonsense", "at +2", EOFError, "pwd")
+    monkeypatch.setattr("builtins.input", keyboard)
+    assert terminal.run_interactive(made) == 0
+    out, err = capsys.readouterr()
+    pwd, interrupted, moved, end = out.split("\n", 3)
+    assert (pwd, interrupted, end) == ("/", "^C", "\n") and moved.startswith("offset 14 ")
+    assert err.startswith("metaquorum: ") and err.count("\n") == 1
+    assert keyboard.prompts == ["12 /> "] * 4 + ["14 /> "]
+    assert keyboard.typed == ["pwd"]
+
+
+def test_the_prompt_ends_with_exit_and_ctrl_c_ends_only_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = session(at=Point(offset=12))
+    monkeypatch.setattr("builtins.input", Typed("pwd", "exit"))
+    asked: list[str] = []
+
+    def execute(line: str) -> list[str]:
+        asked.append(line)
+        if line == "pwd":
+            raise KeyboardInterrupt
+        made.ended = True
+        return []
+
+    monkeypatch.setattr(ShellSession, "execute", lambda self, line: execute(line))
+    assert terminal.run_interactive(made) == 0
+    assert asked == ["pwd", "exit"]
+    assert capsys.readouterr().out == "\ninterrupted; this is still offset 12\n"
+
+
+def test_completion_in_the_line_editor(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_up: dict[str, Any] = {"parse_and_bind": []}
+
+    class Editor(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            if name == "parse_and_bind":
+                return set_up[name].append
+            return lambda value: set_up.__setitem__(name, value)
+
+        @staticmethod
+        def get_line_buffer() -> str:
+            return "cd topic/o; not yet"
+
+        @staticmethod
+        def get_endidx() -> int:
+            return len("cd topic/o")
+
+    monkeypatch.setitem(sys.modules, "readline", Editor("readline"))
+    made = session(at=Point(offset=12))
+    terminal._Editor(made).install()
+    complete = set_up["set_completer"]
+    assert [complete("topic/o", state) for state in (0, 1)] == ["topic/orders/", None]
+    assert set_up["parse_and_bind"] == ["tab: complete", "set show-all-if-ambiguous on"]
+    assert (set_up["set_completer_delims"], set_up["set_history_length"]) == (" \t", terminal.HISTORY_MAX)
+
+    def fail(line: str, word: str) -> list[str]:
+        raise ValueError((line, word))
+
+    monkeypatch.setattr(ShellSession, "complete", lambda self, line, word: fail(line, word))
+    assert complete("topic/o", 0) is None
 
 
 # --- looking

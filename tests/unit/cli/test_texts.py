@@ -17,6 +17,7 @@ from metaquorum.metadata.image.types import (
     FeatureRange,
     NodeEndpoint,
 )
+from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
 from metaquorum.runtime.kafka.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.storage.uuids import uuid_from_text
@@ -108,6 +109,39 @@ def test_the_leader_is_always_now(quorum: DescribeQuorumResponse) -> None:
     leader = replace(quorum.voters[0], last_fetch_ms=None, last_caught_up_ms=None)
     row = replication_json(replace(quorum, voters=(leader, *quorum.voters[1:])), 777)[0]
     assert (row["lastFetchTimestamp"], row["lastCaughtUpTimestamp"], row["status"]) == (777, 777, "Leader")
+
+
+def test_only_the_leader_is_always_now(quorum: DescribeQuorumResponse) -> None:
+    """Whatever the ids: others that have not fetched have no times."""
+    silent = tuple(replace(one, last_fetch_ms=None, last_caught_up_ms=None) for one in quorum.voters)
+    for leader in silent:
+        rows = replication_json(replace(quorum, voters=silent, leader_id=leader.node_id), 777)[: len(silent)]
+        times = {row["nodeId"]: (row["lastFetchTimestamp"], row["lastCaughtUpTimestamp"]) for row in rows}
+        assert times == {
+            one.node_id: (777, 777) if one.node_id == leader.node_id else (-1, -1) for one in silent
+        }
+        assert [(row["nodeId"], row["status"]) for row in rows][0] == (leader.node_id, "Leader")
+
+
+@pytest.mark.parametrize(("lag", "ready"), [(20, "can be added"), (21, "not yet close enough to be added")])
+def test_controllers_that_catch_up(quorum: DescribeQuorumResponse, lag: int, ready: str) -> None:
+    leader = replace(quorum.voters[0], is_alive=True)
+    end = leader.log_end_offset
+    coming = replace(
+        replica(3009, end - lag, None, None, "Observer"),
+        is_alive=True,
+        lag=0,
+        endpoints=(VoterEndpoint("CONTROLLER", "h", 9),),
+    )
+    dead, broker = replace(coming, node_id=3010, is_alive=False), replace(coming, node_id=4, endpoints=())
+    found = replace(
+        quorum, kraft_version=1, voters=(leader,), observers=(dead, coming, broker), new_voter_lag_max=20
+    )
+    lines = [line for line in status_text(found, 0).splitlines() if line.startswith("CatchingUp")]
+    assert lines == [f"{'CatchingUp:':<24}node 3009, {lag} records behind, {ready}"]
+    shown = names_and_values(found)["CurrentObservers"]
+    assert shown.index('"id": 4,') < shown.index('"id": 3009,') < shown.index('"id": 3010,')
+    assert shown.count('"endpoints": ["CONTROLLER://h:9"]') == 2
 
 
 def golden_topics() -> list[DescribedTopic]:

@@ -184,8 +184,6 @@ class DirectoryEvents:
         """Directories that a broker gained or lost."""
         had = before.directories if before is not None else ()
         has = now.directories if now is not None else ()
-        if had == has:
-            return
         for event, found, other in (("offline", had, has), ("online", has, had)):
             for directory in found:
                 if directory not in other:

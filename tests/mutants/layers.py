@@ -274,6 +274,11 @@ LAYERS: dict[str, Layer] = {
                 *_tests_in("tests/unit/cli", without=("demo_end", "forks", "left_behind", "local", "start")),
                 "tests/unit/server",
                 "tests/stories",
+                "tests/unit/metadata/test_partition_files.py",
+                "tests/unit/metadata/test_partition_text.py",
+                "tests/unit/pipeline/audit",
+                "tests/unit/pipeline/report/test_report.py",
+                "tests/properties/test_voter_plans.py",
             ),
         ),
         Layer(

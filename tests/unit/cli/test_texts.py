@@ -120,7 +120,7 @@ def test_only_the_leader_is_always_now(quorum: DescribeQuorumResponse) -> None:
         assert times == {
             one.node_id: (777, 777) if one.node_id == leader.node_id else (-1, -1) for one in silent
         }
-        assert [(row["nodeId"], row["status"]) for row in rows][0] == (leader.node_id, "Leader")
+        assert (rows[0]["nodeId"], rows[0]["status"]) == (leader.node_id, "Leader")
 
 
 @pytest.mark.parametrize(("lag", "ready"), [(20, "can be added"), (21, "not yet close enough to be added")])

@@ -256,3 +256,19 @@ def test_repair_names_the_first_records_that_do_not_fit_and_says_that_more_follo
     result = run("repair", tmp_path / "node", "--drop", drop, "--dry-run")
     assert result.stderr.count("cannot be applied") == 11
     assert result.stderr.splitlines()[-1].endswith("--drop-failing removes all of them")
+
+
+def test_events_of_several_entities(tmp_path: Path) -> None:
+    """About any of them, in the order of the log."""
+    story(tmp_path)
+
+    def events(*entities: str) -> list[str]:
+        words = [word for entity in entities for word in ("--entity", entity)]
+        result = run("timeline", tmp_path, "--severity", "info", *words)
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()
+
+    one, other, everything = events("broker/3"), events("topic"), events()
+    assert one and other
+    assert events("broker/3", "topic") == [line for line in everything if line in {*one, *other}]
+    assert events("broker/3", "topic/nope") == one

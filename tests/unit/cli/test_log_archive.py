@@ -108,6 +108,8 @@ def test_extraction_gives_the_directories_byte_for_byte(quorum: Path, packed: Pa
     result = run("archive", packed, "--extract", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert all_files(tmp_path / "out") == before == all_files(quorum)
+    orphan = run("archive", packed, "--extract", tmp_path / "none" / "out")
+    assert "none is not a directory; create it first" in one_line(orphan)
     again = run("archive", packed, "--extract", tmp_path / "out")
     assert again.exit_code == 1
     assert "already exists and is not empty; give a new directory" in again.stderr

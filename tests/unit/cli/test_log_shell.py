@@ -301,6 +301,13 @@ def test_a_config_is_listed_below_its_resource() -> None:
 # --- telling
 
 
+def test_diff_takes_two_places_and_then_a_name() -> None:
+    made = session(at=Point(offset=14))
+    head, *changes = lines(made, "diff 0 14")
+    assert head == f"from offset 0 to 14: {len(changes)} changes" and len(changes) > 1
+    assert lines(made, "diff 0 14 14") == ["from offset 0 to 14: no changes"]
+
+
 def test_diff_names_the_records() -> None:
     made = session()
     assert lines(made, "diff 13 end topic/orders/1") == [
@@ -384,6 +391,7 @@ def test_help_names_every_command_and_exit_ends() -> None:
         ("diff", "after next, diff shows what that batch changed"),
         ("records", "after next, records shows that batch"),
         ("diff 1 2 a b", "is one argument too many"),
+        ("diff 1 2 3 broker/1", "'3 broker/1' is one argument too many"),
         ("help me", "there is no command me"),
         ("cat 'x", "close the quote"),
     ],

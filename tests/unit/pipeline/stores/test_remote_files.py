@@ -200,11 +200,7 @@ def test_a_piece_has_the_batches_that_overlap_its_offsets(
     for size in SIZES:
         values = [b"\x01\x14\x00\x00"] * size
         starts.append(base)
-        batches.append(
-            encode_batch(
-                base_offset=base, leader_epoch=1, timestamp_ms=5, values=[b"\x01\x14\x00\x00"] * size
-            )
-        )
+        batches.append(encode_batch(base_offset=base, leader_epoch=1, timestamp_ms=5, values=values))
         base += size
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(b"".join(batches))

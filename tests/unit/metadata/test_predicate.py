@@ -84,6 +84,8 @@ def test_every_documented_name_can_be_used() -> None:
         ("brokr(3).fenced", "brokr(3)", "there is no name brokr; did you mean broker?"),
         ("1 + xyzzy", "xyzzy", "there is no name xyzzy; known are image, offset"),
         ("leaderless() = 0", "= 0", "= sets a value; write == to compare"),
+        ("== 3", "==", "invalid syntax"),
+        ("offset == == 3", "==", "invalid syntax"),
         ("import os", "import", "this is a statement; write an expression"),
         ("", "", "the expression is empty"),
         ("open('/etc/passwd')", "open", "there is no name open"),

@@ -8,6 +8,7 @@ from pathlib import Path
 SEEDS = "tests/mutants/seeds.py"
 """Short runs of the simulator, as tests."""
 FIGURES = "tests/unit/test_figures.py"
+DEFAULTS = "tests/unit/test_defaults.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +200,7 @@ LAYERS: dict[str, Layer] = {
             files=("metadata/inspect/**/*.py",),
             tests=(
                 FIGURES,
+                DEFAULTS,
                 "tests/unit/metadata",
                 "tests/stories",
                 "tests/sums",
@@ -271,6 +273,7 @@ LAYERS: dict[str, Layer] = {
             files=("cli/**/*.py",),
             without=("cli/local",),  # starts processes, and ends them
             tests=(
+                DEFAULTS,
                 *_tests_in("tests/unit/cli", without=("demo_end", "forks", "left_behind", "local", "start")),
                 "tests/unit/server",
                 "tests/stories",
@@ -287,6 +290,7 @@ LAYERS: dict[str, Layer] = {
             files=("pipeline/**/*.py",),
             without=_SPARK,
             tests=(
+                DEFAULTS,
                 *_tests_in("tests/unit/pipeline", without=("page_layout", "s3")),
                 "tests/properties/test_windows_of_brokers.py",
             ),

@@ -1,4 +1,4 @@
-"""Parts of the log tools at their edges: clocks that cannot be compared, the first epoch, truncated snapshots."""
+"""Parts of the log tools at their edges: jumping clocks, the first epoch, a truncated snapshot."""
 
 from __future__ import annotations
 

@@ -400,6 +400,36 @@ def test_time_is_up_while_the_new_voter_catches_up(leader: Leader) -> None:
 
 
 @pytest.mark.parametrize(
+    ("quorum", "command", "waits"),
+    [
+        (_observers(), ("remove-voter", 9), False),
+        (_observers(replica(4), replica(4, 44)), ("add-voter", 4), False),
+        (replace(_observers(replica(4)), kraft_version=0), ("add-voter", 4), False),
+        (_observers(), ("add-voter", 4), True),
+        (quorum_of(replica(1), replica(2), replica(3, alive=False)), ("remove-voter", 2), True),
+    ],
+)
+def test_only_what_may_change_by_itself_is_looked_at_again(
+    leader: Leader, quorum: DescribeQuorumResponse, command: tuple[object, ...], waits: bool
+) -> None:
+    leader.quorum = quorum
+    refused(*command, "--wait", 0.3)
+    assert (leader.described > 1) is waits and not leader.asked
+
+
+def test_a_change_that_is_not_committed_is_waited_for(leader: Leader) -> None:
+    """Before each step, too: the plan was made while nothing was open."""
+
+    def open_change() -> None:
+        if leader.described == 3:
+            leader.quorum = replace(leader.quorum, voters_offset=5000)
+
+    leader.on_describe = open_change
+    line = refused("remove-voter", 3, "--wait", 0.4)
+    assert "waited 0.4 s to remove voter 3: the change of voters at offset 5000 is not committed; run" in line
+
+
+@pytest.mark.parametrize(
     ("more", "text"),
     [
         (("--directory-id", "nonsense"), "is not a uuid"),

@@ -104,6 +104,19 @@ def test_damage_of_logs_that_were_not_read(monkeypatch: pytest.MonkeyPatch) -> N
     assert (told.row.kind, told.row.reason) == ("mismatch", "other bytes")
 
 
+@pytest.mark.parametrize("end", [0, 7])
+def test_a_hole_between_logs_is_listed_where_it_begins(end: int) -> None:
+    told: list[tuple[Any, ...]] = []
+    feeder: Any = object.__new__(replay._Feeder)
+    feeder._notes = SimpleNamespace(add=lambda *row: told.append(row))
+    run: Any = SimpleNamespace(
+        start=9, stretches=[SimpleNamespace(log=log("there")), SimpleNamespace(log=log("x"))]
+    )
+    feeder._hole(end, run)
+    reason = "offsets 7 to 8 are in none of the logs: what happened there is unknown"
+    assert told == ([("missing", "there", 0, 7, reason)] if end else [])
+
+
 # ---- a node that lags
 
 

@@ -217,7 +217,7 @@ def test_which_leaders_are_elected(
         look_up_topics=lambda names: [topic("t", (0,), (1,))] if names == ["t"] else [],
         elect_leaders=(),
     )
-    assert (found.out, found.code) == (["nothing to do: no partition needs such an election"], 0)
+    assert (found.out, found.code) == (["nothing to do: no partition needs this election"], 0)
     assert found.asked["elect_leaders"] == ((), {"unclean": unclean, "partitions": chosen})
 
 

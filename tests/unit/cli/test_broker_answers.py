@@ -76,7 +76,7 @@ def test_which_broker_is_unregistered(run: Run, words: str, refused: bool) -> No
     )
     assert found.code == refused and ("unregister_broker" in found.asked) is not refused
     if refused:
-        assert found.err[0].startswith("metaquorum: broker 0 still serves and would register again ")
+        assert found.err[0].startswith("metaquorum: broker 0 is running and would register again; ")
     else:
         assert (found.out, found.err) == ([f"broker {words[0]} is unregistered"], [])
         assert found.asked["unregister_broker"] == ((int(words[0]),), {})

@@ -302,7 +302,7 @@ def test_what_a_reset_is_about(run: Run) -> None:
         ({"describe_group": group("Stable", member("m"))}, "NON_EMPTY_GROUP: group g is Stable, and its"),
         ({"partitions_of": ([], ["there is no topic t"])}, "there is no topic t"),
         ({"partitions_of": ([], ["no t", "no u", "no v"])}, "no t (and 2 more)"),
-        ({"partitions_of": ([], [])}, "group g has committed nothing; name topics with --topic"),
+        ({"partitions_of": ([], [])}, "group g has no committed offsets; name topics with --topic"),
     ],
 )
 def test_a_reset_is_refused(run: Run, more: dict[str, Any], problem: str) -> None:

@@ -19,7 +19,7 @@ NOWHERE = "-b 127.0.0.1:1 --timeout 0.2"
         ("quotas alter --user u --user-default --set a=1", "give --user or --user-default, not both"),
         ("quotas alter --ip i --ip-default --set a=1", "give --ip or --ip-default, not both"),
         ("quotas alter --user u", "there is nothing to change; give --set or --delete"),
-        ("quotas alter --set a=1", "name an entity: give --user, --client-id or --ip, or a default"),
+        ("quotas alter --set a=1", "give an entity: --user, --client-id or --ip, or a default"),
         ("quotas alter --user u --set a=x", "a=x is not a number"),
         ("quotas alter --user u --set a", "'a' is not a quota; write key=value"),
         ("quotas describe --any-ip --ip i", "give --any-ip or one ip, not both"),
@@ -63,7 +63,7 @@ def test_a_segment_of_a_partition_has_no_types(tmp_path: Path) -> None:
     for option in ("--type topic", "--entity topic/x", "--causes", "--follow"):
         result = CliRunner().invoke(main, ["log", "dump", str(segment), *option.split()])
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "--type, --entity, --causes and --follow are for metadata logs" in result.stderr
+        assert "--type, --entity, --causes and --follow are only for metadata logs" in result.stderr
     assert CliRunner().invoke(main, ["log", "dump", str(segment)]).exit_code == 0
 
 
@@ -74,7 +74,7 @@ def test_without_a_cluster_there_is_nothing_to_connect_to(
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, words.split())
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    assert result.stderr.startswith("metaquorum: no cluster to connect to: var/local holds none; give --boot")
+    assert result.stderr.startswith("metaquorum: no cluster to connect to: var/local has none; give --boot")
 
 
 def test_a_local_cluster_without_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

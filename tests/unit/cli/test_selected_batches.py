@@ -97,7 +97,7 @@ def test_the_largest_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spar
     if spare >= 0:
         assert offsets(path) == ([0, 1, 2, 3], [], 0)
     else:
-        problem = f"byte {len(first)}: a batch has {len(second)} bytes; nothing after it is shown"
+        problem = f"byte {len(first)}: a batch has {len(second)} bytes; the rest of the file is not shown"
         assert offsets(path) == ([0], [problem], 1)
 
 
@@ -106,7 +106,7 @@ def test_a_batch_smaller_than_its_header(tmp_path: Path, size: int) -> None:
     path = tmp_path / "orders-0" / SEGMENT
     first, second = segment(path, 1, 1)
     path.write_bytes(first + second[:8] + size.to_bytes(4, "big") + second[12:])
-    problem = f"byte {len(first)}: a batch has {size + 12} bytes; nothing after it is shown"
+    problem = f"byte {len(first)}: a batch has {size + 12} bytes; the rest of the file is not shown"
     assert offsets(path) == ([0], [problem], 1)
 
 

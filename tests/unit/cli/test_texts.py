@@ -123,7 +123,7 @@ def test_only_the_leader_is_always_now(quorum: DescribeQuorumResponse) -> None:
         assert (rows[0]["nodeId"], rows[0]["status"]) == (leader.node_id, "Leader")
 
 
-@pytest.mark.parametrize(("lag", "ready"), [(20, "can be added"), (21, "not yet close enough to be added")])
+@pytest.mark.parametrize(("lag", "ready"), [(20, "can be added"), (21, "too far behind to be added")])
 def test_controllers_that_catch_up(quorum: DescribeQuorumResponse, lag: int, ready: str) -> None:
     leader = replace(quorum.voters[0], is_alive=True)
     end = leader.log_end_offset

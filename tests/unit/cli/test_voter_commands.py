@@ -426,7 +426,7 @@ def test_a_change_that_is_not_committed_is_waited_for(leader: Leader) -> None:
 
     leader.on_describe = open_change
     line = refused("remove-voter", 3, "--wait", 0.4)
-    assert "waited 0.4 s to remove voter 3: the change of voters at offset 5000 is not committed; run" in line
+    assert "waited 0.4 s to remove voter 3: the voter change at offset 5000 is not committed; run" in line
 
 
 @pytest.mark.parametrize(

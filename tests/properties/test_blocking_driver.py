@@ -387,5 +387,5 @@ def test_a_replica_that_failed_takes_no_further_input() -> None:
     cluster.disks[leader.core.node_id].crash_after = 1
     with pytest.raises(PowerLossError):
         leader.append([b"x"])
-    with pytest.raises(RaftUsageError, match="stop the process"):
+    with pytest.raises(RaftUsageError, match="restart the process"):
         leader.tick()

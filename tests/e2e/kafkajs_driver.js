@@ -287,7 +287,11 @@ const commands = {
 }
 
 commands[process.argv[2]](given).then(
-  found => answer(found ?? {}),
+  found => {
+    answer(found ?? {})
+    // Connections that it began to a broker that died may keep it: it has disconnected, and ends here.
+    process.stdout.write("", () => process.exit(0))
+  },
   error => {
     process.stderr.write(`${error.stack}\n`)
     process.exit(1)

@@ -11,6 +11,7 @@ from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.image import BrokerRegistration
 from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.requests.controller_status import BrokerControlState, BrokerControlStatus, NodeStatus
+from metaquorum.metadata.text.addresses import listener_text
 
 
 def node_status(node: ControllerNode) -> NodeStatus:
@@ -62,9 +63,7 @@ def _broker(node: ControllerNode, broker_id: int, known: BrokerRegistration) -> 
         epoch=known.epoch,
         state=state_of(node, broker_id),
         rack=known.rack,
-        listeners=tuple(
-            [f"{endpoint.name}://{endpoint.host}:{endpoint.port}" for endpoint in known.endpoints]
-        ),
+        listeners=tuple([listener_text(each.name, each.host, each.port) for each in known.endpoints]),
         lease_remaining_ms=sessions.remaining_ms(broker_id, node.now_ms) if leads else None,
         applied_offset=session.applied_offset if leads and session is not None else None,
     )

@@ -21,6 +21,7 @@ from metaquorum.cli.formatting.voters import VoterOptions, check_voter_options, 
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION, METADATA_VERSION
 from metaquorum.metadata.records.control import Voter
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.storage.uuids import random_uuid as draw_uuid
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -225,7 +226,7 @@ def _refuse_second_start(node: ConfiguredNode, voters: Sequence[Voter]) -> None:
     with an emptied disk would get its old identity back, and another node would form another
     cluster with the same id."""
     listed = {
-        f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}"
+        address_text(at.host, at.port)
         for voter in voters
         if voter.voter_id != node.node_id
         for at in voter.endpoints

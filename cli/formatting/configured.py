@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.storage.uuids import uuid_to_text
 
 
@@ -65,7 +66,7 @@ def read_node_config(path: str) -> ConfiguredNode:
         is_controller=is_controller,
         controller_listener=config.controller_listener,
         address=address,
-        other_voters=tuple(f"{host}:{port}" for host, port in others),
+        other_voters=tuple(address_text(host, port) for host, port in others),
         keystore=config.tls.keystore if config.controllers_use_tls else None,
         truststore=config.tls.truststore if config.controllers_use_tls else None,
     )

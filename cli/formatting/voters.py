@@ -16,6 +16,7 @@ from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.formatting.configured import ConfiguredNode
 from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.storage.uuids import is_reserved_directory, random_uuid, uuid_from_text, uuid_to_text
 
 SUPPORTED_KRAFT_VERSIONS = KRaftVersionFeature(min_supported_version=0, max_supported_version=1)
@@ -112,7 +113,7 @@ def _listed(text: str, listener: str) -> tuple[Voter, ...]:
         raise Failure("--initial-controllers is empty; write id@host:port:directory-id,...")
     voters = []
     for each in parsed:
-        name = f"--initial-controllers has {each.node_id}@{each.host}:{each.port}"
+        name = f"--initial-controllers has {each.node_id}@{address_text(each.host, each.port)}"
         if each.directory_id is None:
             raise Failure(f"{name} without a directory id; write id@host:port:directory-id ({_IDS_NEEDED})")
         if is_reserved_directory(each.directory_id):

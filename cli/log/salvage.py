@@ -24,6 +24,7 @@ from metaquorum.metadata.inspect.repair.log_copy import node_files
 from metaquorum.metadata.inspect.repair.new_quorum import NewVoter, write_voters
 from metaquorum.metadata.inspect.repair.salvage import Ranking, Survivor, examine, rank, what_is_missing
 from metaquorum.metadata.inspect.timeline.event_groups import count
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.storage.uuids import random_uuid, uuid_to_text
 
 
@@ -98,7 +99,7 @@ _KEYS = {
 
 def _values(voters: list[NewVoter], version: int) -> dict[str, str | None]:
     """The values of these keys. Static voters are in the configuration, dynamic ones in the log."""
-    servers = ",".join(f"{_host(one)}:{one.port}" for one in voters)
+    servers = ",".join(f"{address_text(one.host, one.port)}" for one in voters)
     return {
         "controllerQuorumVoters": voters_line(voters) if voters and not version else None,
         "controllerQuorumBootstrapServers": servers if voters and version else None,
@@ -155,12 +156,8 @@ def _cluster(ranking: Ranking, given: str | None) -> str:
 def voters_line(voters: list[NewVoter]) -> str:
     """The value of controller.quorum.voters, with directory ids."""
     return ",".join(
-        f"{one.node_id}@{_host(one)}:{one.port}:{uuid_to_text(one.directory_id)}" for one in voters
+        f"{one.node_id}@{address_text(one.host, one.port)}:{uuid_to_text(one.directory_id)}" for one in voters
     )
-
-
-def _host(one: NewVoter) -> str:
-    return f"[{one.host}]" if ":" in one.host else one.host
 
 
 def _show_ranking(ranking: Ranking, missing: list[str]) -> None:

@@ -8,20 +8,21 @@ from __future__ import annotations
 from typing import Any
 
 from metaquorum.metadata.requests.broker_status import BrokerStatus
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.runtime.client.broker_status import BrokerAnswer
 from metaquorum.storage.uuids import uuid_to_text
 
 
 def status_text(answer: BrokerAnswer) -> str:
     """A block of lines for a broker, or the line that says why there is no answer."""
-    host, port = answer.address
+    address = address_text(*answer.address)
     status = answer.status
     if status is None:
-        return f"{host}:{port}: {answer.problem}"
+        return f"{address}: {answer.problem}"
     number = f"{status.process_state.name} {status.process_state.value}"
     left_ms = status.lease_left_ms
     lines = [
-        ("Broker", f"{status.node_id} at {host}:{port}, cluster {answer.cluster_id}"),
+        ("Broker", f"{status.node_id} at {address}, cluster {answer.cluster_id}"),
         ("State", f"{status.state.name} (Kafka: {number}): {status.state.meaning}"),
         ("Epoch", "not registered" if status.broker_epoch is None else str(status.broker_epoch)),
         ("Lease", "none" if left_ms is None else f"{left_ms} ms left"),
@@ -45,12 +46,12 @@ def _known(value: int | None) -> str:
 
 def status_json(answer: BrokerAnswer) -> dict[str, Any]:
     """The status as JSON. `metrics` has the figures under Kafka's names."""
-    host, port = answer.address
+    address = address_text(*answer.address)
     status = answer.status
     if status is None:
-        return {"address": f"{host}:{port}", "error": answer.problem}
+        return {"address": f"{address}", "error": answer.problem}
     return {
-        "address": f"{host}:{port}",
+        "address": f"{address}",
         "brokerId": status.node_id,
         "clusterId": answer.cluster_id,
         "incarnationId": uuid_to_text(status.incarnation_id),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.metadata.text.addresses import address_text, listener_text
 from metaquorum.runtime.kafka.admin.cluster import ClusterBroker
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -69,9 +70,9 @@ def broker_json(broker: Broker) -> dict[str, Any]:
 def broker_row(broker: Broker) -> tuple[object, ...]:
     """One row under `COLUMNS`."""
     if isinstance(broker, ClusterBroker):
-        endpoint = f"{broker.host}:{broker.port}"
+        endpoint = address_text(broker.host, broker.port)
         return broker.broker_id, broker_state(broker), None, broker.rack, endpoint, None
-    endpoints = ",".join(f"{one.name}://{one.host}:{one.port}" for one in broker.endpoints)
+    endpoints = ",".join(listener_text(one.name, one.host, one.port) for one in broker.endpoints)
     state = broker_state(broker)
     return broker.broker_id, state, broker.epoch, broker.rack, endpoints or None, len(broker.directories)
 
@@ -80,11 +81,11 @@ def describe_text(broker: Broker) -> str:
     """One `name: value` line per known property of a broker."""
     found = broker_json(broker)
     if isinstance(broker, ClusterBroker):
-        endpoint = f"{broker.host}:{broker.port}"
+        endpoint = address_text(broker.host, broker.port)
         known = {"Broker": broker.broker_id, "State": found["state"], "Rack": broker.rack or "none"}
         return _lines({**known, "Endpoints": endpoint})
     endpoints = ", ".join(
-        f"{one['name']}://{one['host']}:{one['port']} ({one['securityProtocol']})"
+        f"{listener_text(one['name'], one['host'], one['port'])} ({one['securityProtocol']})"
         for one in found["endpoints"]
     )
     features = ", ".join(f"{name} {low}..{high}" for name, (low, high) in found["features"].items())

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from metaquorum.cli.text.quorum import losses_json
 from metaquorum.metadata.requests.controller_status import BrokerControlState, BrokerControlStatus, NodeStatus
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.runtime.api.node import NodeReport
 from metaquorum.runtime.client.nodes import NodeAnswer
 
@@ -70,7 +71,7 @@ def brokers_by_state(status: NodeStatus) -> dict[str, int]:
 def node_json(answer: NodeAnswer) -> dict[str, Any]:
     """A controller as JSON: `error` if the address did not answer, otherwise all
     that the controller reports."""
-    found: dict[str, Any] = {"address": _address(answer)}
+    found: dict[str, Any] = {"address": address_text(*answer.address)}
     if answer.report is None:
         return found | {"error": answer.problem}
     status = answer.report.status
@@ -117,8 +118,8 @@ def _broker_json(broker: BrokerControlStatus) -> dict[str, Any]:
 def node_text(answer: NodeAnswer) -> str:
     """A block of `name: value` lines, or one line for an address that did not answer."""
     if answer.report is None:
-        return f"{_address(answer)}: {answer.problem}"
-    rows = _rows(_address(answer), answer.report)
+        return f"{address_text(*answer.address)}: {answer.problem}"
+    rows = _rows(address_text(*answer.address), answer.report)
     rows += [("LOST", loss) for loss in answer.report.status.losses]
     return "\n".join(f"{name + ':':<18}{value}" for name, value in rows)
 
@@ -148,8 +149,3 @@ def _rows(address: str, report: NodeReport) -> list[tuple[str, object]]:
             f" (longest {loop.longest_gap_ms} ms), {loop.refused} refused",
         ),
     ]
-
-
-def _address(answer: NodeAnswer) -> str:
-    host, port = answer.address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

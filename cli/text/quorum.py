@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
+from metaquorum.metadata.text.addresses import listener_text
 from metaquorum.storage.files.known_committed import CommittedLoss
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -186,7 +187,7 @@ def _directory(replica: ReplicaStatus) -> str | None:
 
 
 def _endpoints(replica: ReplicaStatus) -> list[str]:
-    return [f"{each.name}://{each.host}:{each.port}" for each in replica.endpoints]
+    return [listener_text(each.name, each.host, each.port) for each in replica.endpoints]
 
 
 def _ids(replicas: Sequence[ReplicaStatus]) -> str:

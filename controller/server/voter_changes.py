@@ -22,6 +22,7 @@ from metaquorum.metadata.requests.voters import (
     UpgradeKRaftVersionRequest,
     runs_with_static_voters,
 )
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
 from metaquorum.runtime.requests import WaitingRequests
@@ -111,10 +112,10 @@ class VoterChanges:
 
 
 def _no_answer(voter: Voter, answer: NodeAnswer) -> ApiError:
-    host, port = answer.address
+    where = address_text(*answer.address)
     return ApiError(
         ErrorCode.REQUEST_TIMED_OUT,
-        f"voter {voter.voter_id} does not answer at {host}:{port} ({answer.problem}): start it, or correct "
+        f"voter {voter.voter_id} does not answer at {where} ({answer.problem}): start it, or correct "
         "its address",
     )
 
@@ -134,7 +135,7 @@ def _too_old(voter: Voter, kraft_version: int) -> ApiError | None:
 
 def _another(voter: Voter, status: NodeStatus, cluster_id: str) -> ApiError | None:
     """Why the node that answered is not the named voter."""
-    where = " or ".join(f"{each.host}:{each.port}" for each in voter.endpoints)
+    where = " or ".join(address_text(each.host, each.port) for each in voter.endpoints)
     if status.cluster_id != cluster_id:
         return ApiError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,

@@ -20,6 +20,7 @@ import msgspec
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration, PartitionInfo, TopicInfo
 from metaquorum.metadata.requests import common as api
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.admin_pb2_grpc import AdminStub
@@ -332,7 +333,7 @@ class AdminClient:
         return self._bootstrap[(index + 1) % len(self._bootstrap)]
 
     def _nobody(self, problem: str, attempts: int, limit_ms: int) -> str:
-        addresses = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
+        addresses = ", ".join(address_text(host, port) for host, port in self._bootstrap)
         if self._attempts_max is not None and attempts >= self._attempts_max:
             return f"no answer ({problem}); the change may or may not have been made"
         return (

@@ -13,6 +13,7 @@ from itertools import combinations
 import msgspec
 
 from metaquorum.metadata.image import GRPC_LISTENER
+from metaquorum.metadata.text.addresses import address_text, listener_text
 from metaquorum.raft.config import Voter
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.uuids import uuid_from_text
@@ -78,7 +79,7 @@ def parse_voters(entries: Iterable[str], key: str = "controller.quorum.voters") 
     addresses = [(voter.host, voter.port) for voter in voters]
     for host, port in addresses:
         if addresses.count((host, port)) > 1:
-            raise ConfigError(f"{key} has {host}:{port} twice: each voter listens on its own")
+            raise ConfigError(f"{key} has {address_text(host, port)} twice: each voter listens on its own")
     return tuple(voters)
 
 
@@ -215,8 +216,8 @@ def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener
     for listener in advertised or listeners:
         if listener.leads_nowhere:
             raise ConfigError(
-                f"{listener.name}://{listener.host}:{listener.port} cannot be advertised: clients cannot"
-                " connect to it; name this node's host in advertised.listeners"
+                f"{listener_text(listener.name, listener.host, listener.port)} cannot be advertised: clients"
+                " cannot connect to it; name this node's host in advertised.listeners"
             )
         if listener.name not in known:
             raise ConfigError(

@@ -15,6 +15,7 @@ from functools import partial
 
 import h11
 
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.runtime.metrics.rights import Scraper
 
 CONNECTIONS_MAX = 16
@@ -55,7 +56,7 @@ class MetricsEndpoint:
         )
         host, port = bound.getsockname()[:2]
         scheme = "http" if tls is None else "https"
-        _log.info("metrics at %s://%s:%d/metrics", scheme, f"[{host}]" if ":" in host else host, port)
+        _log.info("metrics at %s://%s/metrics", scheme, address_text(host, port))
 
     async def close(self) -> None:
         """Stops serving and closes every connection."""

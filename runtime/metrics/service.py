@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.config.addresses import Listener
 from metaquorum.runtime.config.tls import TlsFiles
@@ -65,7 +66,7 @@ def bind_metrics(listener: Listener | None, files: TlsFiles) -> BoundMetrics | N
     except OSError as error:
         bound.close()
         raise StartError(
-            f"cannot listen on {host}:{port} for metrics: {error.strerror}; "
+            f"cannot listen on {address_text(host, port)} for metrics: {error.strerror}; "
             "stop the process that uses it, or choose another port in metrics.listener"
         ) from error
     bound.setblocking(False)

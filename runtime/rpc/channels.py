@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 from grpc.aio import EOF  # type: ignore[attr-defined]
 
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.tls.material import TlsMaterial
@@ -52,7 +53,7 @@ def open_channel(
     host: str, port: int, tls: TlsMaterial | None, *, message_max_bytes: int = MAX_MESSAGE_BYTES
 ) -> grpc.aio.Channel:
     """A channel to one address; it connects at the first call."""
-    target = _target(host, port)
+    target = address_text(host, port)
     options = (*_CHANNEL_OPTIONS, *_message_options(message_max_bytes))
     if tls is None:
         return grpc.aio.insecure_channel(target, options=options)
@@ -76,17 +77,13 @@ def bind(server: grpc.aio.Server, host: str, port: int, tls: TlsMaterial | None)
     """Binds a port (0: any free one) and returns it. An empty `host` means every interface, IPv6 and IPv4
     (gRPC uses IPv4 only if there is no IPv6). Raises StartError, in one line."""
     _check_port_is_free(host, port)
-    target = _target(host or _EVERYWHERE, port)
+    target = address_text(host or _EVERYWHERE, port)
     try:
         if tls is None:
             return server.add_insecure_port(target)
         return server.add_secure_port(target, tls.server_credentials())
     except RuntimeError as error:
         raise StartError(f"cannot listen on {target}: {error}; choose another port in `listeners`") from error
-
-
-def _target(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _check_port_is_free(host: str, port: int) -> None:
@@ -105,6 +102,6 @@ def _check_port_is_free(host: str, port: int) -> None:
             probe.bind(address)
         except OSError as error:
             raise StartError(
-                f"cannot listen on {host}:{port}: {error.strerror}; "
+                f"cannot listen on {address_text(host, port)}: {error.strerror}; "
                 "stop the process that uses it, or choose another port in `listeners`"
             ) from error

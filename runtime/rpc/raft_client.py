@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import grpc.aio
 import msgspec
 
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.proto import raft_pb2 as pb
 from metaquorum.proto.raft_pb2_grpc import RaftStub
 from metaquorum.raft.events import RaftRequestFailed, RaftResponseArrived
@@ -88,7 +89,7 @@ class RaftClient:
             return
         peer = self._peers.get(to)
         if peer is None or peer.address != address:
-            self._retire(to, f"node {to} moved to {address.host}:{address.port}")
+            self._retire(to, f"node {to} moved to {address_text(address.host, address.port)}")
             peer = self._peers[to] = _Peer(to, address, self._sink, self._tls, self._rng, lanes=self._lanes)
         peer.send(correlation_id, request, timeout_ms)
 
@@ -317,7 +318,8 @@ class _Peer:
 
     def _broken(self, reason: str) -> None:
         loop = asyncio.get_running_loop()
-        self._last_failure = f"cannot reach node {self._node_id} at {self.address.host}:{self.address.port}"
+        where = address_text(self.address.host, self.address.port)
+        self._last_failure = f"cannot reach node {self._node_id} at {where}"
         self._last_failure += f" ({reason})"
         self._backoff.failed(int(loop.time() * 1000))
         self._outbound.clear()

@@ -20,6 +20,7 @@ import click
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.interrupts import terminated_in_order
 from metaquorum.cli.log.input.options import offsets_text
+from metaquorum.metadata.text.addresses import address_text
 
 if TYPE_CHECKING:
     from metaquorum.runtime.client.live_log import LiveLog
@@ -121,11 +122,11 @@ def live_directory(
 
 def live_line(found: LiveLog) -> str:
     """What was read, and from which node."""
-    host, port = found.address
+    where = address_text(*found.address)
     snapshot = "" if found.snapshot is None else f", with the snapshot at offset {found.snapshot.offset}"
     return (
         f"read {offsets_text(found.start_offset, found.end_offset)}{snapshot}, of cluster"
-        f" {found.cluster_id} from controller {found.leader_id} at {host}:{port}, leader of epoch"
+        f" {found.cluster_id} from controller {found.leader_id} at {where}, leader of epoch"
         f" {found.epoch}"
     )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metaquorum.metadata.records.control import Voter, VoterEndpoint
+from metaquorum.metadata.records.control import Voter
+from metaquorum.metadata.text.addresses import address_text, listener_text
 from metaquorum.storage.uuids import ZERO_UUID, uuid_to_text
 
 
@@ -24,17 +25,15 @@ def voter_set_texts(voters: Sequence[Voter]) -> list[str]:
 
 
 def _text(voter: Voter) -> str:
-    first, more = voter.endpoints[:1], [f"{at.name}://{address(at)}" for at in voter.endpoints[1:]]
+    first, more = (
+        voter.endpoints[:1],
+        [listener_text(at.name, at.host, at.port) for at in voter.endpoints[1:]],
+    )
     if _range(voter) != "0-1":
         more.append(f"kraft.version {_range(voter)}")
-    where = "".join(f"{address(at)}:" for at in first)
+    where = "".join(f"{address_text(at.host, at.port)}:" for at in first)
     beyond = f" ({', '.join(more)})" if more else ""
     return f"{voter.voter_id}@{where}{uuid_to_text(voter.voter_directory_id)}{beyond}"
-
-
-def address(at: VoterEndpoint) -> str:
-    """`host:port`, an IPv6 host in brackets."""
-    return f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}"
 
 
 def ids_text(voters: Sequence[Voter]) -> str:
@@ -57,7 +56,7 @@ def changes_text(before: Sequence[Voter] | None, after: Sequence[Voter]) -> str:
 
 
 def _whole(voter: Voter) -> str:
-    where = ", ".join(address(at) for at in voter.endpoints)
+    where = ", ".join(address_text(at.host, at.port) for at in voter.endpoints)
     return f"{_named(voter)}{f' at {where}' if where else ''}"
 
 
@@ -75,7 +74,7 @@ def _updates(old: Voter, new: Voter) -> list[str]:
             f" {uuid_to_text(old.voter_directory_id)}"
         )
     if old.endpoints and old.endpoints != new.endpoints:
-        now, was = ([f"{at.name}://{address(at)}" for at in one.endpoints] for one in (new, old))
+        now, was = ([listener_text(at.name, at.host, at.port) for at in one.endpoints] for one in (new, old))
         told.append(f"{new.voter_id} is at {', '.join(now) or 'no address'}, before at {', '.join(was)}")
     if old.endpoints and _range(old) != _range(new):
         told.append(f"{new.voter_id} supports kraft.version {_range(new)}, before {_range(old)}")

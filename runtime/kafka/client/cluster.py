@@ -29,6 +29,7 @@ from typing import Any, Self
 import msgspec
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.runtime.backoff import Backoff
 from metaquorum.runtime.client.admin import RETRY, Address, ClientError, parse_bootstrap
 from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
@@ -181,16 +182,16 @@ class KafkaClient:
                 if code not in ASK_AGAIN and not _names_nobody(answer):
                     return answer
                 refused = answer if code in ASK_AGAIN else None
-                problem = f"{_text(address)}: {code.name if code else 'it is fenced'}"
+                problem = f"{address_text(*address)}: {code.name if code else 'it is fenced'}"
                 await self._follow(code, attempt_s)
             except UnsupportedVersion as error:
-                raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{_text(address)}: {error}") from error
+                raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{address_text(*address)}: {error}") from error
             except (TlsFailed, LoginRefused) as error:
-                raise ClientError(f"{_text(address)}: {error}") from error
+                raise ClientError(f"{address_text(*address)}: {error}") from error
             except (ConnectionFailed, TimeoutError) as error:
                 # The deadline cuts the last attempt short: the earlier problem is the better reason.
                 if not (problem and isinstance(error, TimeoutError) and attempt_s == left_s):
-                    problem, refused = f"{_text(address)}: {str(error) or 'no answer'}", None
+                    problem, refused = f"{address_text(*address)}: {str(error) or 'no answer'}", None
                 self._forget(address)
             wait_s = backoff.failed(0) / 1000
             await asyncio.sleep(max(0.0, min(wait_s, deadline - loop.time())))
@@ -199,7 +200,7 @@ class KafkaClient:
         raise ClientError(self._nobody(problem or "no request was sent"))
 
     def _nobody(self, problem: str) -> str:
-        addresses = ", ".join(map(_text, self._bootstrap))
+        addresses = ", ".join(address_text(*each) for each in self._bootstrap)
         return (
             f"no node at {addresses} answered within {self.timeout_ms} ms (last: {problem}); check that the "
             "cluster runs and that the addresses are right"
@@ -325,8 +326,3 @@ def client_context(security: ClientSecurity) -> ssl.SSLContext | None:
     context = TlsMaterial.load(security.tls).client_context()
     context.check_hostname = security.checks_names
     return context
-
-
-def _text(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -251,7 +251,7 @@ class Lane:
                 self._back_off(keep=True)  # one before it failed: it comes behind that one again
             case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode.INVALID_PRODUCER_EPOCH:
                 key = self.lives[-1].key
-                if not cluster.laws.may_lose(key):
+                if not (cluster.laws.may_lose(key) or self._may_be_forgotten()):
                     raise SafetyError(
                         f"{self.name}: the first batch that waits, sequence {batch.sequence}, is refused:"
                         f" {result}"
@@ -261,6 +261,11 @@ class Lane:
                 self._back_off()
             case _:
                 raise SafetyError(f"{self.name}: a sound batch is refused for good: {result}")
+
+    def _may_be_forgotten(self) -> bool:
+        """Retention may have deleted all that a new leader's copy had of this producer: it then takes a later
+        batch in flight as the first, as Kafka does."""
+        return self._plan.retention_bytes >= 0 and self._proven
 
     def _begin_epoch(self, producer: tuple[int, int]) -> None:
         """Records were lost with what they were acknowledged by: number what waits anew (KIP-360)."""

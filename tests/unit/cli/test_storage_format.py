@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from metaquorum.cli.formatting.configured import read_node_config
 from metaquorum.cli.formatting.format import bootstrap_checkpoint
 from metaquorum.cli.main import main
+from metaquorum.runtime.client.admin import parse_bootstrap
 from metaquorum.storage.batches.batch import HEADER_BYTES, iter_batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
@@ -271,3 +273,15 @@ def test_random_uuids_differ_and_are_uuids() -> None:
     texts = {run("storage", "random-uuid").stdout.strip() for _ in range(20)}
     assert len(texts) == 20
     assert all(len(uuid_from_text(text)) == 16 and not text.startswith("-") for text in texts)
+
+
+def test_voters_at_ipv6_addresses_can_be_asked_whether_their_quorum_runs(tmp_path: Path) -> None:
+    hosts = ("[::1]", "[2001:db8::2]", "10.0.0.3")
+    voters = ",".join(f"{number}@{host}:1900{number}:{DIRECTORY_ID}" for number, host in enumerate(hosts))
+    config = tmp_path / "controller.properties"
+    config.write_text(
+        "process.roles=controller\nnode.id=0\nlisteners=CONTROLLER://[::1]:19000\n"
+        f"controller.listener.names=CONTROLLER\ncontroller.quorum.voters={voters}\nlog.dirs={tmp_path}/data\n"
+    )
+    others = read_node_config(str(config)).other_voters
+    assert parse_bootstrap(",".join(others)) == (("2001:db8::2", 19001), ("10.0.0.3", 19002))

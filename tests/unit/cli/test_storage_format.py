@@ -284,4 +284,5 @@ def test_voters_at_ipv6_addresses_can_be_asked_whether_their_quorum_runs(tmp_pat
         f"controller.listener.names=CONTROLLER\ncontroller.quorum.voters={voters}\nlog.dirs={tmp_path}/data\n"
     )
     others = read_node_config(str(config)).other_voters
+    assert others == ("[2001:db8::2]:19001", "10.0.0.3:19002")
     assert parse_bootstrap(",".join(others)) == (("2001:db8::2", 19001), ("10.0.0.3", 19002))

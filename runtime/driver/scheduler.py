@@ -33,6 +33,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     linger_ms: int = 2
     """The interval at which a waiting step checks for new events; it starts once none has arrived."""
     linger_max_ms: int = 8
+    long_ms: int = 3
+    pause_max_ms: int = 8
+    """A tick that is due after `long_ms` or more of events, or of another tick, waits as long as those took,
+    at most `pause_max_ms`: work in slices would leave no time for sockets, and heartbeats would wait."""
     gap_ms: int = 200
     """A step that is late by more than this, or takes longer, is a gap."""
     gap_settle_ms: int = 250
@@ -60,9 +64,9 @@ class Scheduler:
     """Call `began` when the node has started, `post` or `submit` for each event, and `step` at `due_ms`.
 
     Every event is handled, in order of arrival. The node's tick follows when its deadline has passed and the
-    step's events are handled; while the node recovers from a gap, only a step that has events includes a
-    tick. After an exception of the runner the node has ended: call nothing more. `waiting_clients` returns
-    the number of clients that wait for a response.
+    step's events are handled, or after one pause if they took long; while the node recovers from a gap, only
+    a step that has events includes a tick. After an exception of the runner the node has ended: call nothing
+    more. `waiting_clients` returns the number of clients that wait for a response.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class Scheduler:
         """Number of events in the inbox at the last check of the linger."""
         self._settled_ms = 0
         """Until this time the silence of others does not count, because of a gap."""
+        self._tick_from_ms: int | None = None
+        """A tick that is due waits until then; None: it has not been put off."""
 
     def __len__(self) -> int:
         """Number of events in the inbox."""
@@ -143,17 +149,30 @@ class Scheduler:
         # Before the tick, because data that arrived during the step may still be in the sockets.
         stalled = now_ms > begun_ms and self._note_gap(now_ms - begun_ms, now_ms)
         deadline_ms = runner.next_deadline_ms()
-        if deadline_ms is not None and deadline_ms <= now_ms:
+        if self._ticks(deadline_ms, begun_ms, now_ms):
             drained = not self._inbox and now_ms >= self._settled_ms
+            ticked_ms = now_ms
             runner.tick(now_ms, clock.wall_ms(), drained=drained)
             now_ms = clock.monotonic_ms()
             deadline_ms = runner.next_deadline_ms()
+            self._tick_from_ms = None
+            self._ticks(deadline_ms, ticked_ms, now_ms)
             if not stalled:
                 self._note_gap(now_ms - begun_ms, now_ms)
         self.stepping = False
         self.now_ms = now_ms
         self._plan(now_ms, deadline_ms)
         return True
+
+    def _ticks(self, deadline_ms: int | None, begun_ms: int, now_ms: int) -> bool:
+        """Whether a tick is due. Puts it off, once, if the work since `begun_ms` took long."""
+        if deadline_ms is None or deadline_ms > now_ms:
+            self._tick_from_ms = None
+            return False
+        took_ms = now_ms - begun_ms
+        if self._tick_from_ms is None and took_ms >= self.config.long_ms:
+            self._tick_from_ms = now_ms + min(took_ms, self.config.pause_max_ms)
+        return self._tick_from_ms is None or self._tick_from_ms <= now_ms
 
     def _handle_inbox(self, now_ms: int) -> int:
         """Handles up to `step_max_events` events; returns the time after them."""
@@ -178,8 +197,9 @@ class Scheduler:
         self._linger_until_ms = None
         if not self._inbox:
             # Overdue deadlines wait until the node has recovered from the gap: a tick before would only spin.
-            settling = deadline_ms is not None and self._settled_ms > now_ms
-            self.due_ms = max(deadline_ms or 0, self._settled_ms) if settling else deadline_ms
+            from_ms = max(self._settled_ms, self._tick_from_ms or 0)
+            waits = deadline_ms is not None and from_ms > now_ms
+            self.due_ms = max(deadline_ms or 0, from_ms) if waits else deadline_ms
         elif self._waiting_clients() >= config.linger_from and len(self._inbox) < config.linger_enough:
             self._linger_until_ms = now_ms + config.linger_max_ms
             self._linger(now_ms)

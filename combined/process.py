@@ -13,7 +13,6 @@ from metaquorum.broker.server.data.open import OpenData
 from metaquorum.broker.server.main import BrokerRole, broker_node, open_disks
 from metaquorum.broker.server.main import serve as serve_broker
 from metaquorum.combined.node import BrokerStopped, CombinedNode
-from metaquorum.controller.events import Answer
 from metaquorum.controller.server.main import ControllerRole, controller_node
 from metaquorum.controller.server.main import serve as serve_controller
 from metaquorum.runtime.allocator import keep_freed_buffers
@@ -96,24 +95,8 @@ class CombinedProcess(NodeProcess):
         broker = broker_node(self, serving, data, controller.replica)
         self.node = CombinedNode(controller, broker)
         controllers_tls = tls if config.controllers_use_tls else None
-        self._controller = ControllerRole(
-            self,
-            controlling,
-            controller,
-            self.node,
-            servers[0],
-            controllers_tls,
-            on_effect=self._on_effect,
-        )
+        first = ControllerRole(self, controlling, controller, self.node, servers[0], controllers_tls)
         # The controller's role logs changes of metadata.
-        self._broker = BrokerRole(self, serving, broker, data, servers[1], kafka, tls, lines=None)
-        self.roles = (self._controller, self._broker)
-
-    def _on_effect(self, effect: Any) -> None:
-        match effect:
-            case Answer():
-                self._controller.answer(effect)
-            case BrokerStopped():
-                self._broker.refuse()
-            case _:
-                self._broker.carry_out(effect)
+        second = BrokerRole(self, serving, broker, data, servers[1], kafka, tls, lines=None)
+        self.driver.hand_over({BrokerStopped: lambda _: second.refuse()})
+        self.roles = (first, second)

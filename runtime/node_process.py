@@ -14,7 +14,8 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.clock import SystemClock
 from metaquorum.runtime.config.node import NodeConfig, process_rng
-from metaquorum.runtime.driver.driver import Driver, Ending, Node
+from metaquorum.runtime.driver.driver import Driver, Ending
+from metaquorum.runtime.driver.node_runner import Node
 from metaquorum.runtime.logging import set_log_context
 from metaquorum.runtime.metrics.families import Source
 from metaquorum.runtime.metrics.node import NodeStatistics
@@ -84,7 +85,6 @@ class NodeProcess:
         node: Node,
         tls: TlsMaterial | None,
         *,
-        on_effect: Callable[[Any], None],
         hear: Callable[[Any], bool] | None = None,
         service: RaftService | None = None,
         load: Callable[[], int] = lambda: 0,
@@ -101,7 +101,6 @@ class NodeProcess:
             self._transport,
             SnapshotFiles(),
             clock=self.clock,
-            on_effect=on_effect,
             after_step=self._after_step,
             load=load,
             inbox_max=self.config.number("inbox.max.events"),

@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from metaquorum.broker.coordinator.coordinators import Coordinators
 from metaquorum.broker.coordinator.kinds import coordinator_kinds
@@ -151,13 +150,9 @@ class BrokerProcess(NodeProcess):
         self.node = broker_node(self, config, data, replica.image)
         controllers_tls = tls if config.controllers_use_tls else None
         self._turns = -1
-        self.drive(self.node, controllers_tls, on_effect=self._on_effect)
+        self.drive(self.node, controllers_tls)
         lines = MetadataLines(replica.image)
-        self._role = BrokerRole(self, config, self.node, data, server, kafka, tls, lines=lines)
-        self.roles = (self._role,)
-
-    def _on_effect(self, effect: Any) -> None:
-        self._role.carry_out(effect)
+        self.roles = (BrokerRole(self, config, self.node, data, server, kafka, tls, lines=lines),)
 
     def _after_step(self, now_ms: int) -> None:
         """Most steps concern only partition data."""
@@ -208,6 +203,14 @@ class BrokerRole:
         self._lines = lines
         self._opening: asyncio.Future[None] | None = None
         self._closed: Sequence[str] = ()
+        driver.hand_over(
+            {
+                SendTxnMarkers: self._transactions.markers.send,
+                SendToController: self._calls.send,
+                PublishImage: self._publish,
+                StateChanged: self._log_state,
+            }
+        )
         self._add_services()
 
     def _add_services(self) -> None:
@@ -317,29 +320,17 @@ class BrokerRole:
 
     # --- effects of the driver
 
-    def carry_out(self, effect: Any) -> None:
-        """Carries out an effect of the broker's node that is not the log's."""
-        match effect:
-            case SendTxnMarkers():
-                self._transactions.markers.send(effect)
-            case SendToController():
-                self._calls.send(effect)
-            case PublishImage(image=image):
-                self._data.image = image
-                self._published.publish(image)
-                if self._lines is not None:
-                    loaded = self._process.driver.snapshots_loaded
-                    self._lines.moved(image, self._raft.high_watermark, snapshots_loaded=loaded)
-            case StateChanged(old=old, new=new, reason=reason):
-                _log.info(
-                    "%s -> %s: %s",
-                    old.name,
-                    new.name,
-                    reason,
-                    extra={**self.log_context(), "source": "live"},
-                )
-            case _:
-                raise TypeError(f"a broker does not handle the effect {type(effect).__name__}")
+    def _publish(self, effect: PublishImage) -> None:
+        image = effect.image
+        self._data.image = image
+        self._published.publish(image)
+        if self._lines is not None:
+            loaded = self._process.driver.snapshots_loaded
+            self._lines.moved(image, self._raft.high_watermark, snapshots_loaded=loaded)
+
+    def _log_state(self, effect: StateChanged) -> None:
+        extra = {**self.log_context(), "source": "live"}
+        _log.info("%s -> %s: %s", effect.old.name, effect.new.name, effect.reason, extra=extra)
 
     def after_step(self, now_ms: int) -> None:
         """Reports changes, unless they were of partition data alone."""

@@ -6,7 +6,7 @@ Owns the order in which a controller starts and stops. Must not decide anything 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from metaquorum.controller.events import Answer
@@ -39,7 +39,8 @@ from metaquorum.runtime.api.node import NodeReport
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.clock import SystemClock
 from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.driver.driver import Ending, Node
+from metaquorum.runtime.driver.driver import Ending
+from metaquorum.runtime.driver.node_runner import Node
 from metaquorum.runtime.health import Health
 from metaquorum.runtime.metadata_log import MetadataLines
 from metaquorum.runtime.metrics.families import Source
@@ -98,15 +99,7 @@ class ControllerProcess(NodeProcess):
         now_ms = SystemClock().monotonic_ms()
         super().__init__(config, replica, metrics, None if metrics is None else NodeStatistics(now_ms))
         self.node = controller_node(self, config)
-        self._role = ControllerRole(
-            self, config, self.node, self.node, server, tls, on_effect=self._on_effect
-        )
-        self.roles = (self._role,)
-
-    def _on_effect(self, effect: Any) -> None:
-        if type(effect) is not Answer:
-            raise TypeError(f"a controller does not handle the effect {type(effect).__name__}")
-        self._role.answer(effect)
+        self.roles = (ControllerRole(self, config, self.node, self.node, server, tls),)
 
 
 def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
@@ -134,8 +127,7 @@ def lane_listener(config: NodeConfig, tls: TlsMaterial | None) -> LaneListener |
 
 class ControllerRole:
     """The parts of a running controller and how they are connected. It makes the driver of its process, for
-    `driven`: its own `node`, or one that has it as a part; `on_effect` gets effects that are not the
-    log's."""
+    `driven`: its own `node`, or one that has it as a part."""
 
     def __init__(
         self,
@@ -145,8 +137,6 @@ class ControllerRole:
         driven: Node,
         server: GuardedServer,
         tls: TlsMaterial | None,
-        *,
-        on_effect: Callable[[Any], None],
     ) -> None:
         self._config = config
         self._node = node
@@ -158,7 +148,6 @@ class ControllerRole:
         process.drive(
             driven,
             tls,
-            on_effect=on_effect,
             hear=self._hear,
             service=service,
             load=lambda: len(self._requests),
@@ -166,6 +155,7 @@ class ControllerRole:
         self._requests = WaitingRequests(
             process.driver.submit, process.clock, None if process.stats is None else process.stats.requests
         )
+        process.driver.hand_over({Answer: self._requests.answer})
         cluster_id = process.replica.identity.cluster_id
         self._voter_changes = VoterChanges(self._requests, raft, cluster_id, tls)
         self._health = Health(server)
@@ -210,10 +200,6 @@ class ControllerRole:
         if self._lane_listener is not None:
             await self._lane_listener.open()
         await self._server.start()
-
-    def answer(self, effect: Answer) -> None:
-        """A request has its answer."""
-        self._requests.answer(effect)
 
     def after_step(self, now_ms: int) -> None:
         """Reports changes. Most steps change nothing here, and cost one look."""

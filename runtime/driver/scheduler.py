@@ -75,9 +75,10 @@ class Scheduler:
         clock: Clock,
         config: SchedulerConfig,
         waiting_clients: Callable[[], int] = lambda: 0,
+        statistics: LoopStatistics | None = None,
     ) -> None:
         self.config = config
-        self.statistics = LoopStatistics()
+        self.statistics = statistics or LoopStatistics()
         self.due_ms: int | None = None
         """When to call `step`, on the clock; if that is not in the future, at once. None: after the next
         event."""

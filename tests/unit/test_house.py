@@ -39,7 +39,7 @@ COMPLEX_FUNCTIONS: dict[str, int] = {
     "C901": 6,
     "PLR0911": 10,
     "PLR0912": 1,
-    "PLR0913": 10,
+    "PLR0913": 9,
 }
 """How many functions carry a noqa, by ruff's rule: most are one `match` over every kind of a thing."""
 

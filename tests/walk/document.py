@@ -14,8 +14,8 @@ DOCUMENT = "docs/walkthrough.md"
 INTRODUCTION = """\
 # Walkthrough: the files that a request passes
 
-`make walk` prints these lists with the functions, and `make walk OPTIONS=--document` writes this page: a
-recorder notes every call from one file to another in a cluster within one process.
+`make walk` prints these lists with functions, `make walk OPTIONS=--document` writes this page: a recorder
+notes every call between files in a cluster within one process.
 
 Each list leads from the entry point to the answer, along the callers of the main steps. A file is described
 where it first appears.

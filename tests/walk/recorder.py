@@ -111,16 +111,16 @@ class Passed:
 
 
 def passed(runs: list[list[Entry]], marks: Sequence[str]) -> Passed:
-    """What the last run passed; what happened to run beside one of them is left out, and so are values and
-    helpers. The runs are those of `along`."""
+    """What the run with the fewest files passed: in others, a second node may have reached a mark first. What
+    ran beside one of them is left out, and so are values and helpers. The runs are those of `along`."""
     common = set.intersection(*({entry.file for entry in run} for run in runs))
-    last = runs[-1]
-    stacks = list(_stacks(last, marks))
+    shortest = min(runs, key=lambda run: len({file for stack in _stacks(run, marks) for file in stack}))
+    stacks = list(_stacks(shortest, marks))
     way = dict.fromkeys(file for stack in stacks for file in stack)
     # A file that calls nothing further is a value or a helper of the one before.
     common &= {entry.caller for run in runs for entry in run if entry.caller != entry.file}
     entered: dict[str, list[str]] = {}
-    for entry in last:
+    for entry in shortest:
         if entry.file != entry.caller:
             entered.setdefault(entry.file, []).append(entry.function)
     again = {file for stack in stacks for at, file in enumerate(stack) if file in stack[:at]}

@@ -45,7 +45,7 @@ WRITE = (
     "Segment.append",
     "PosixFile.append",
     "SegmentedLog.prepare_sync",
-    "Driver._synced",
+    "NodeRunner._synced",
     "advance_high_watermark",
     "Ledger.commit",
 )

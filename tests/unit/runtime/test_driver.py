@@ -138,7 +138,6 @@ class Rig:
         self.node = FakeNode()
         self.transport = FakeTransport()
         self.clock = FakeClock()
-        self.others: list[Any] = []
         self.waiting = 0
         self.watch = NodeStatistics(0)
         self.driver = Driver(
@@ -147,7 +146,6 @@ class Rig:
             self.transport,
             SnapshotFiles(),
             clock=self.clock,
-            on_effect=self.others.append,
             load=lambda: self.waiting,
             inbox_max=10,
             watch=self.watch,
@@ -387,11 +385,21 @@ async def fetch_snapshot(rig: Rig, position: LogPosition, content: bytes) -> Non
     rig.driver.submit(ShutdownRequested())
 
 
-async def test_other_effects_go_to_the_hook_and_a_trim_is_answered(rig: Rig) -> None:
-    rig.node.replies[ShutdownRequested] = lambda _: ["unknown effect", TrimLog(before_offset=0)]
+async def test_a_part_that_asked_for_its_effects_gets_them_and_a_trim_is_answered(rig: Rig) -> None:
+    got: list[str] = []
+    rig.driver.hand_over({str: got.append})
+    rig.node.replies[ShutdownRequested] = lambda _: ["of a role", TrimLog(before_offset=0)]
     rig.driver.submit(ShutdownRequested())
     await rig.node.until(lambda: LogTrimmed(log_start_offset=0) in rig.node.seen)
-    assert rig.others == ["unknown effect"]
+    assert got == ["of a role"]
+
+
+async def test_an_effect_that_no_part_carries_out_ends_the_process(rig: Rig) -> None:
+    rig.node.replies[ShutdownRequested] = lambda _: [3.5, append(0)]
+    rig.driver.submit(ShutdownRequested())
+    ending = await asyncio.wait_for(rig.driver.wait(), 60)
+    assert ending.failed and "no part of this process carries out float" in ending.reason
+    assert rig.store.read_log(0, 1, 100).data == b"", "nothing after it was done"
 
 
 def test_a_snapshot_is_written_with_pauses_that_follow_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

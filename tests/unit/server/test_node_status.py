@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from metaquorum.cli.main import main
 from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.raft.events import ShutdownRequested
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.client.nodes import describe_nodes
 from tests.unit.server.nodes import (
@@ -74,7 +76,9 @@ async def test_a_controller_without_a_quorum_answers_and_names_no_leader(site: S
     voters = f"1@127.0.0.1:{site.controller_port},2@127.0.0.1:{free_port()},3@127.0.0.1:{free_port()}"
     async with running_controller(site.controller_file({"controller.quorum.voters": voters})) as controller:
         # An inbox that takes nothing more: the answer does not go through it.
-        controller.driver._inbox_max = 0
+        scheduler = controller.driver._scheduler
+        scheduler.config = replace(scheduler.config, inbox_max_events=0)
+        assert not controller.driver.submit(ShutdownRequested())
         (answer,) = await describe_nodes([("127.0.0.1", site.controller_port)], timeout_ms=20_000)
         result = await ask("--bootstrap-controllers", f"127.0.0.1:{site.controller_port}")
     assert answer.report is not None

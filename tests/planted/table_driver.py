@@ -6,6 +6,7 @@ from tests.planted.bug import Bug
 
 SCHEDULER = "tests/unit/runtime/test_scheduler.py"
 SCHEDULER_FILE = "runtime/driver/scheduler.py"
+DRIVER = "tests/unit/runtime/test_driver.py"
 
 SCHEDULER_BUGS = (
     Bug(
@@ -61,5 +62,32 @@ SCHEDULER_BUGS = (
         old="drained = not self._inbox and now_ms >= self._settled_ms",
         new="drained = not self._inbox",
         caught_by=(SCHEDULER,),
+    ),
+    Bug(
+        name="slices-without-a-pause",
+        breaks="work in slices leaves sockets as much time as it takes",
+        source="docs/architecture.md, Steps",
+        file=SCHEDULER_FILE,
+        old="            self._tick_from_ms = now_ms + min(took_ms, self.config.pause_max_ms)\n",
+        new="            self._tick_from_ms = now_ms\n",
+        caught_by=(SCHEDULER,),
+    ),
+    Bug(
+        name="tick-put-off-for-ever",
+        breaks="a tick is put off once, however busy the node is",
+        source="docs/architecture.md, Steps",
+        file=SCHEDULER_FILE,
+        old="        if self._tick_from_ms is None and took_ms >= self.config.long_ms:\n",
+        new="        if took_ms >= self.config.long_ms:\n",
+        caught_by=(SCHEDULER,),
+    ),
+    Bug(
+        name="unknown-effect-is-dropped",
+        breaks="a node's effects are carried out, or its process ends",
+        source="runtime/driver/node_runner.py",
+        file="runtime/driver/node_runner.py",
+        old='                raise TypeError(f"no part of this process carries out {type(effect).__name__}")\n',
+        new="                continue\n",
+        caught_by=(DRIVER,),
     ),
 )

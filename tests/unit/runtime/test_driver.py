@@ -397,7 +397,7 @@ async def test_a_part_that_asked_for_its_effects_gets_them_and_a_trim_is_answere
 async def test_an_effect_that_no_part_carries_out_ends_the_process(rig: Rig) -> None:
     rig.node.replies[ShutdownRequested] = lambda _: [3.5, append(0)]
     rig.driver.submit(ShutdownRequested())
-    ending = await asyncio.wait_for(rig.driver.wait(), 60)
+    ending = await asyncio.wait_for(rig.driver.wait(), 10)
     assert ending.failed and "no part of this process carries out float" in ending.reason
     assert rig.store.read_log(0, 1, 100).data == b"", "nothing after it was done"
 

@@ -48,7 +48,13 @@ from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest
 from metaquorum.metadata.requests.log_ends import DeleteRecordsRequest, OffsetForLeaderEpochRequest
 from metaquorum.raft.outbox import Outbox
 
-_OF_OPERATORS = (AlterReplicaLogDirsRequest, DescribeLogDirsRequest, MarkLogDirOfflineRequest)
+_OF_OPERATORS = (
+    AlterReplicaLogDirsRequest,
+    DescribeLogDirsRequest,
+    DescribeProducersRequest,
+    MarkLogDirOfflineRequest,
+)
+"""Answered in every state of the broker, from its disks and its image, as in Kafka."""
 
 KnownAtOnce = (
     BeginVerification | DescribeProducersRequest | OffsetForLeaderEpochRequest | DescribeLogDirsRequest

@@ -28,6 +28,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.requests.data import (
     ActiveProducer,
+    DescribeLogDirsRequest,
     DescribeProducersRequest,
     FetchedPartition,
     FetchPartition,
@@ -276,6 +277,32 @@ def test_s2_22_a_fenced_broker_answers_no_clients() -> None:
         effects = host.ask(request)
         assert answer_to(effects).code is ErrorCode.BROKER_NOT_AVAILABLE
         assert len(effects) == 1
+
+
+def test_a_fenced_broker_describes_the_producers_of_its_replicas() -> None:
+    cluster, host = leading("x")
+    host.ask(produce(key_of("x"), acks=1))
+    host.work()
+    cluster.topic("y", replicas=(2,), leader=2)
+    host.publish()
+    host.serving = False
+    asked = DescribeProducersRequest(partitions=(key_of("x"), key_of("y"), key_of("nobody")))
+    x, y, nobody = answer_to(host.ask(asked)).results
+    assert (x.error, x.producers) == (ErrorCode.NONE, ())
+    assert y.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert nobody.error is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_starting_broker_describes_its_directories_and_has_no_producers() -> None:
+    """It has no image yet; Java's admin client asks again after NOT_LEADER_OR_FOLLOWER."""
+    host = Host(Cluster(), found(A, [("x", 0)], size_bytes=12), found(B, problem="EIO"))
+    host.start()
+    host.serving = False
+    a, b = answer_to(host.ask(DescribeLogDirsRequest())).directories
+    assert [(each.topic, each.size_bytes) for each in a.replicas] == [("x", 12)]
+    assert (a.error, b.error) == (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR)
+    (x,) = answer_to(host.ask(DescribeProducersRequest(partitions=(key_of("x"),)))).results
+    assert x.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_s2_20_a_fenced_broker_serves_followers_and_goes_on_fetching() -> None:

@@ -17,8 +17,14 @@ from metaquorum.metadata.image import UNASSIGNED
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.storage.uuids import uuid_to_text
-from metaquorum.wire.messages import FetchRequest
-from tests.broker_calls import batch, calls_to, records
+from metaquorum.wire.messages import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    FetchRequest,
+)
+from tests.broker_calls import BrokerCalls, batch, calls_to, records
 from tests.unit.server.nodes import (
     Site,
     formatted,
@@ -159,6 +165,16 @@ async def produce(port: int, value: bytes) -> Any:
         return await calls.produce(TOPIC, batch([value]))
 
 
+async def describes_itself(calls: BrokerCalls) -> None:
+    """Operators are answered by a fenced broker, too."""
+    topic = DescribeProducersRequest.TopicRequest(name=TOPIC, partition_indexes=(0,))
+    described: DescribeProducersResponse = await calls.ask(DescribeProducersRequest(topics=(topic,)))
+    assert described.topics[0].partitions[0].error_code == ErrorCode.NONE
+    dirs: DescribeLogDirsResponse = await calls.ask(DescribeLogDirsRequest(topics=None))
+    assert dirs.error_code == ErrorCode.NONE
+    assert [topic.name for each in dirs.results for topic in each.topics] == [TOPIC]
+
+
 async def test_s2_20_to_s2_23_brokers_without_a_controller(tmp_path: Path) -> None:
     """Fenced: no client is answered, followers are, records stay; with a controller they serve again, and
     without one they end when they are told to, without waiting for anybody."""
@@ -199,6 +215,7 @@ async def test_s2_20_to_s2_23_brokers_without_a_controller(tmp_path: Path) -> No
             refusal(refused, ErrorCode.NOT_LEADER_OR_FOLLOWER, "is fenced: use another broker")
             async with calls_to(each) as calls:
                 refusal(await calls.fetch_one(TOPIC), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                await describes_itself(calls)
         # S2.20: the follower's fetches are answered all the same, and its own loop goes on.
         state = FetchRequest.ReplicaState(replica_id=follower, replica_epoch=epochs[follower])
         async with calls_to(kafka_ports[leader - 101]) as calls:

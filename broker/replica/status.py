@@ -34,8 +34,4 @@ class LocalReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     isr_expands: int = 0
     pending_isr_changes: int = 0
     pending_reconciliations: int = 0
-    produced_bytes: int = 0
-    produced_records: int = 0
-    failed_produces: int = 0
-    fetched_bytes: int = 0
     replicated_bytes: int = 0

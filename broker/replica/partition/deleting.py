@@ -8,24 +8,15 @@ before they are in sync again.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
 from metaquorum.broker.replica.partition.isr import IsrState
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.reading import visible_end
-from metaquorum.broker.replica.partition.values import Changes
+from metaquorum.broker.replica.partition.values import Changes, DeleteTicket, Ticket
+from metaquorum.broker.replica.partition.waiting import Waiting, WaitingTickets
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.log_ends import TO_HIGH_WATERMARK, DeletedRecords
-
-
-class DeleteTicket(Protocol):
-    """One partition of a request that waits. `complete` is called at most once, and not from within
-    `Deleting.delete`."""
-
-    @property
-    def deadline_ms(self) -> int: ...
-
-    def complete(self, result: DeletedRecords) -> None: ...
 
 
 class Deleting:
@@ -35,7 +26,13 @@ class Deleting:
         self._log = log
         self._isr = isr
         self._starts: dict[int, int] = {}
-        self.waiting: list[tuple[int, DeleteTicket]] = []
+        self._until_trimmed: WaitingTickets[None] = WaitingTickets()
+        self._until_everywhere: WaitingTickets[None] = WaitingTickets()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a request waits."""
+        return bool(self._until_trimmed.heap or self._until_everywhere.heap)
 
     @property
     def low_watermark(self) -> int:
@@ -49,12 +46,9 @@ class Deleting:
 
     @property
     def deadline_ms(self) -> int | None:
-        return min([ticket.deadline_ms for _, ticket in self._for_others()], default=None)
-
-    def _for_others(self) -> list[tuple[int, DeleteTicket]]:
-        """Requests that wait only for followers. As in Kafka only that has a time limit: a request with
+        """Of requests that wait only for followers. As in Kafka only that has a time limit: a request with
         timeout 0 waits for the leader's own log."""
-        return [each for each in self.waiting if each[0] <= self._log.start]
+        return self._until_everywhere.deadline_ms
 
     def delete(self, ticket: DeleteTicket, offset: int, *, deletes: bool) -> DeletedRecords | None:
         """A result: it is refused, or was done before. None: it waits, and `ticket.complete` is called later.
@@ -71,7 +65,8 @@ class Deleting:
         log.trim_to(target)
         if self.low_watermark >= target:
             return DeletedRecords(key=log.key, low_watermark=self.low_watermark)
-        self.waiting.append((target, ticket))
+        waits = self._until_everywhere if target <= log.start else self._until_trimmed
+        waits.add(Waiting(ticket, target, None))
         log.changes |= Changes.DEADLINE
         return None
 
@@ -87,27 +82,27 @@ class Deleting:
 
     def moved(self) -> None:
         """A log's start moved, or the ISR changed: requests that waited for that are answered."""
-        if not self.waiting:
+        if not self.is_awaited:
             return
+        for waiting in self._until_trimmed.reached(self._log.start):
+            self._until_everywhere.add(waiting)
         low = self.low_watermark
-        done = [ticket for target, ticket in self.waiting if target <= low]
-        self.waiting = [each for each in self.waiting if each[0] > low]
         self._log.changes |= Changes.DEADLINE
-        for ticket in done:
-            ticket.complete(DeletedRecords(key=self._log.key, low_watermark=low))
+        for waiting in self._until_everywhere.reached(low):
+            waiting.ticket.complete(DeletedRecords(key=self._log.key, low_watermark=low))
 
     def tick(self, now_ms: int) -> None:
         text = "only the leader and some in-sync replicas have deleted them in time: send the request again"
-        overdue = [each for each in self._for_others() if each[1].deadline_ms <= now_ms]
-        self._fail(overdue, ErrorCode.REQUEST_TIMED_OUT, f"{self._log}: {text}")
+        self._fail(self._until_everywhere.overdue(now_ms), ErrorCode.REQUEST_TIMED_OUT, text)
 
     def resign(self, error: ErrorCode, message: str) -> None:
-        self._fail(self.waiting, error, f"{self._log}: {message}")
+        self._fail([*self._until_trimmed.all(), *self._until_everywhere.all()], error, message)
 
-    def _fail(self, those: list[tuple[int, DeleteTicket]], error: ErrorCode, message: str) -> None:
-        self.waiting = [each for each in self.waiting if each not in those]
-        for _, ticket in those:
-            ticket.complete(DeletedRecords(key=self._log.key, error=error, message=message))
+    def _fail(self, those: list[Waiting[None]], error: ErrorCode, message: str) -> None:
+        result = DeletedRecords(key=self._log.key, error=error, message=f"{self._log}: {message}")
+        for waiting in those:
+            waiting.ticket.complete(result)
 
-    def cancel(self, ticket: DeleteTicket) -> None:
-        self.waiting = [each for each in self.waiting if each[1] is not ticket]
+    def cancel(self, ticket: Ticket[Any]) -> None:
+        self._until_trimmed.cancel(ticket)
+        self._until_everywhere.cancel(ticket)

@@ -7,6 +7,8 @@ partitions.
 
 from __future__ import annotations
 
+from typing import Any
+
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.deadlines import earliest
 from metaquorum.broker.replica.events import DataEffect
@@ -30,9 +32,10 @@ from metaquorum.broker.replica.partition.values import (
     Changes,
     ProduceTicket,
     Reader,
+    Ticket,
 )
 from metaquorum.broker.replica.partition.verification import Verification
-from metaquorum.broker.replica.partition.waiting import Waiting, WaitingProduces
+from metaquorum.broker.replica.partition.waiting import Waiting, WaitingTickets
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import PartitionInfo
@@ -84,8 +87,8 @@ class Leading:
         self.isr = IsrState(config, brokers)
         self.epoch = -1
         self.epoch_start = log.end
-        self._until_written = WaitingProduces()
-        self._until_held = WaitingProduces()
+        self._until_written: WaitingTickets[ProduceResult] = WaitingTickets()
+        self._until_held: WaitingTickets[ProduceResult] = WaitingTickets()
         self.verification = Verification(log)
         self.deleting = Deleting(log, self.isr)
 
@@ -104,6 +107,7 @@ class Leading:
         """Waiting requests get an error: the outcome of their appends is unknown here."""
         for waiting in (*self._until_written.all(), *self._until_held.all()):
             self._fail(waiting, error, message, leader=leader)
+        self.deleting.resign(error, message)
 
     @property
     def min_isr(self) -> int:
@@ -196,18 +200,18 @@ class Leading:
         log.changes |= Changes.END
         return placed.headers[0]
 
-    def _wait(self, waiting: Waiting, acks: int) -> ProduceResult | None:
+    def _wait(self, waiting: Waiting[ProduceResult], acks: int) -> ProduceResult | None:
         """acks=1 waits until the records are written here; a duplicate may already be further. A sole replica
         answers when readers see them, which for Kafka is the same moment: a client that then lists offsets
         finds them."""
         if acks == ACKS_NONE:
             return waiting.result
         if acks == ACKS_LEADER and self.isr.replicas != (self._self,):
-            if waiting.end_offset <= self._log.written:
+            if waiting.offset <= self._log.written:
                 return waiting.result
             self._until_written.add(waiting)
         else:
-            if waiting.end_offset <= visible_end(self._log):
+            if waiting.offset <= visible_end(self._log):
                 return waiting.result
             self._until_held.add(waiting)
         self._log.changes |= Changes.DEADLINE
@@ -237,7 +241,7 @@ class Leading:
 
     def _fail(
         self,
-        waiting: Waiting,
+        waiting: Waiting[ProduceResult],
         error: ErrorCode,
         message: str,
         *,
@@ -263,7 +267,7 @@ class Leading:
                 if follower.acknowledged < reached and isr.awaited(broker_id, follower, now_ms=now_ms):
                     reached = follower.acknowledged
             log.raise_high_watermark(reached)
-        if self._until_held.heap or self._until_written.heap or self.deleting.waiting:
+        if self._until_held.heap or self._until_written.heap or self.deleting.is_awaited:
             self._complete()
 
     def _complete(self) -> None:
@@ -294,10 +298,11 @@ class Leading:
             self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, text)
         for waiting in self._until_held.overdue(now_ms):
             text = (
-                f"not every in-sync replica had offset {waiting.end_offset - 1} in time (high watermark "
+                f"not every in-sync replica had offset {waiting.offset - 1} in time (high watermark "
                 f"{self._log.high_watermark}): send the batch again with the same sequence"
             )
             self._fail(waiting, ErrorCode.REQUEST_TIMED_OUT, text)
+        self.deleting.tick(now_ms)
         if self.isr.release_held(now_ms):
             self.advance(now_ms=now_ms)
 
@@ -305,9 +310,10 @@ class Leading:
         waiting = earliest(self._until_written.deadline_ms, self._until_held.deadline_ms)
         return earliest(waiting, self.isr.held_until_ms, self.deleting.deadline_ms)
 
-    def cancel(self, ticket: ProduceTicket) -> None:
+    def cancel(self, ticket: Ticket[Any]) -> None:
         self._until_written.cancel(ticket)
         self._until_held.cancel(ticket)
+        self.deleting.cancel(ticket)
 
     # ---- fetch -------------------------------------------------------------------------------
 

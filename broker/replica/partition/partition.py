@@ -10,6 +10,8 @@ AlterPartition).
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from metaquorum.broker.replica.config import ReplicaConfig
@@ -23,7 +25,6 @@ from metaquorum.broker.replica.disk_work import (
 )
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.answers import AnsweringReplica
-from metaquorum.broker.replica.partition.deleting import DeleteTicket
 from metaquorum.broker.replica.partition.follower import Following
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
@@ -31,12 +32,14 @@ from metaquorum.broker.replica.partition.reading import Reading
 from metaquorum.broker.replica.partition.values import (
     Brokers,
     Changes,
+    DeleteTicket,
     FollowerOutcome,
     FollowerStep,
     ProduceTicket,
     Reader,
     ReadPlan,
     ReplicaRole,
+    Ticket,
 )
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -206,7 +209,6 @@ class Partition(AnsweringReplica):
         if leading is not None:
             other = None if self.leader == self._config.broker_id else self.leader
             leading.resign(error, message, other)
-            leading.deleting.resign(error, message)
 
     # ---- clients and followers ---------------------------------------------------------------
 
@@ -233,7 +235,7 @@ class Partition(AnsweringReplica):
             )
         return self._leading.produce(ticket, part, acks, by_coordinator=by_coordinator, wall_ms=wall_ms)
 
-    def cancel(self, ticket: ProduceTicket) -> None:
+    def cancel(self, ticket: Ticket[Any]) -> None:
         """The caller is gone: `complete` is no longer called."""
         if self._leading is not None:
             self._leading.cancel(ticket)
@@ -245,11 +247,6 @@ class Partition(AnsweringReplica):
             error, message = self._idle
             return DeletedRecords(key=self.key, error=error, message=f"{self._log}: {message}")
         return self._leading.deleting.delete(ticket, offset, deletes=self.settings.log.deletes)
-
-    def cancel_delete(self, ticket: DeleteTicket) -> None:
-        """The caller is gone: `complete` is no longer called."""
-        if self._leading is not None:
-            self._leading.deleting.cancel(ticket)
 
     def fetch(self, request: FetchPartition, reader: Reader, *, now_ms: int) -> FetchedPartition | ReadPlan:
         """A fetch that has just arrived, of a client or of a follower, whose offset counts as acknowledged:
@@ -368,10 +365,9 @@ class Partition(AnsweringReplica):
             self._leading.advance(now_ms=now_ms)
 
     def tick(self, *, now_ms: int) -> None:
-        """Answers waiting produces whose time is up."""
+        """Answers waiting requests whose time is up."""
         if self._leading is not None:
             self._leading.tick(now_ms=now_ms)
-            self._leading.deleting.tick(now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None if never. A cheap check: it may be early."""

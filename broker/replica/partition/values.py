@@ -7,7 +7,7 @@ anywhere.
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,9 @@ from metaquorum.metadata.requests.data import (
     ProduceResult,
     RefusedRecord,
 )
+from metaquorum.metadata.requests.log_ends import DeletedRecords
+
+_Result_contra = TypeVar("_Result_contra", contravariant=True)
 
 
 class ReplicaRole(Enum):
@@ -71,16 +74,20 @@ class Brokers(Protocol):
         ...
 
 
-class ProduceTicket(Protocol):
-    """One partition of a produce request that waits. `complete` is called exactly once, and not from within
-    `Partition.produce`; it may append effects (the answer to the whole request)."""
+class Ticket(Protocol[_Result_contra]):
+    """One partition of a request that waits. `complete` is called at most once, and not from within the call
+    that took the ticket; it may append effects (the answer to the whole request)."""
 
     @property
     def deadline_ms(self) -> int:
         """When to answer REQUEST_TIMED_OUT, on the clock of `now_ms`."""
         ...
 
-    def complete(self, result: ProduceResult) -> None: ...
+    def complete(self, result: _Result_contra) -> None: ...
+
+
+ProduceTicket = Ticket[ProduceResult]
+DeleteTicket = Ticket[DeletedRecords]
 
 
 class Reader(Struct, frozen=True, kw_only=True):

@@ -166,9 +166,5 @@ def replica_status(
         isr_expands=isr.expands,
         pending_isr_changes=len(isr),
         unassigned=len(assignments),
-        produced_bytes=produces.bytes,
-        produced_records=produces.records,
-        failed_produces=produces.failed,
-        fetched_bytes=fetches.bytes,
         replicated_bytes=fetchers.bytes,
     )

@@ -68,7 +68,7 @@ class Fetches:
         self._by_session: dict[FetchSession, Fetch] = {}
         self._reads: dict[int, ReadUnderWay] = {}
         self.timer: Deadlines[Fetch] = Deadlines()
-        self.woken, self.bytes = dict[Fetch, None](), 0
+        self.woken: dict[Fetch, None] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -351,7 +351,6 @@ class Fetches:
             if not speaks and key in fetch.plans:
                 without_room.append(key)
         session.go_first(without_room)
-        self.bytes += total
         response = FetchResponse(session_id=session.session_id, partitions=tuple(answered))
         self._out.append(DataRespond(key=fetch.key, response=response))
 

@@ -15,6 +15,7 @@ from metaquorum.broker.replica.placement.placement import Placement
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import NO_LEADER
 from metaquorum.metadata.requests.data import FetchedPartition, ListedOffset, PartitionKey, ProduceResult
+from metaquorum.metadata.requests.log_ends import DeletedRecords
 
 
 class NotHosted(msgspec.Struct, frozen=True):
@@ -33,6 +34,9 @@ class NotHosted(msgspec.Struct, frozen=True):
             leader=self.leader,
             leader_epoch=self.leader_epoch,
         )
+
+    def as_deleted(self, key: PartitionKey) -> DeletedRecords:
+        return DeletedRecords(key=key, error=self.error, message=self.message)
 
     def as_fetched(self, key: PartitionKey) -> FetchedPartition:
         return FetchedPartition(

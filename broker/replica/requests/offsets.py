@@ -1,20 +1,22 @@
 """ListOffsets requests: what the partitions know at once, and what must be looked up in a log.
 
-Owns the requests that wait for a log. Knows no index and no file.
+Owns the look-ups. Knows no index and no file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from metaquorum.broker.replica.disk_work import FindOffset, OffsetFound
-from metaquorum.broker.replica.events import DataEffect, DataRespond
+from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.values import FindPlan, Reader
-from metaquorum.broker.replica.requests.lookup import Find
-from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.broker.replica.partition.values import FindPlan, Reader, Ticket
+from metaquorum.broker.replica.requests.lookup import Find, NotHosted
+from metaquorum.broker.replica.requests.partitioned import PartitionedRequests
 from metaquorum.metadata.requests.data import (
     ListedOffset,
+    ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
@@ -23,57 +25,33 @@ from metaquorum.raft.outbox import Outbox
 WAITING_MAX = 1_000
 
 
-class _Waiting:
-    __slots__ = ("key", "left", "results")
-
-    def __init__(self, key: object, count: int) -> None:
-        self.key = key
-        self.left = count
-        self.results: list[ListedOffset | None] = [None] * count
+class _LookUp(NamedTuple):
+    ticket: Ticket[ListedOffset]
+    plan: FindPlan
+    directory_id: bytes
 
 
-class _LookUp:
-    __slots__ = ("at", "directory_id", "plan", "waiting")
-
-    def __init__(self, waiting: _Waiting, at: int, plan: FindPlan, directory_id: bytes) -> None:
-        self.waiting = waiting
-        self.at = at
-        self.plan = plan
-        self.directory_id = directory_id
-
-
-class Offsets:
+class Offsets(PartitionedRequests[ListedOffset]):
     """ListOffsets requests, and the look-ups that they wait for."""
 
     def __init__(self, find: Find, next_token: Callable[[], int], out: Outbox[DataEffect]) -> None:
-        self._out = out
-        self._find = find
+        super().__init__(find, out, WAITING_MAX, "offset lookups")
         self._next_token = next_token
-        self._waiting: dict[object, _Waiting] = {}
         self._look_ups: dict[int, _LookUp] = {}
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def handle(self, key: object, request: ListOffsetsRequest) -> None:
-        if len(self._waiting) >= WAITING_MAX:
-            text = f"{WAITING_MAX} offset lookups are already waiting: try again later"
-            error = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
-            self._out.append(DataRespond(key=key, response=error))
-            return
-        waiting = self._waiting[key] = _Waiting(key, len(request.partitions))
-        for at, part in enumerate(request.partitions):
-            found = self._find(part.key)
-            if not isinstance(found, Partition):
-                self._settle(waiting, at, found.as_listed(part.key))
-                continue
-            reader = Reader(replica_id=request.replica_id, read_committed=request.read_committed)
-            answer = found.list_offset(part, reader)
-            if isinstance(answer, FindPlan):
-                self._look_up(waiting, at, answer, found)
-            else:
-                self._settle(waiting, at, answer)
-        self._respond(waiting)
+        reader = Reader(replica_id=request.replica_id, read_committed=request.read_committed)
+
+        def ask(
+            partition: Partition, part: ListOffsetsPartition, ticket: Ticket[ListedOffset]
+        ) -> ListedOffset | None:
+            answer = partition.list_offset(part, reader)
+            if not isinstance(answer, FindPlan):
+                return answer
+            self._look_up(ticket, answer, partition)
+            return None
+
+        self._begin(key, request.partitions, ask, NotHosted.as_listed)
 
     def found(self, event: OffsetFound) -> None:
         look_up = self._look_ups.pop(event.token, None)
@@ -84,8 +62,7 @@ class Offsets:
             now = partition.found_offset(look_up.plan, event)
         else:
             now = partition.as_listed(look_up.plan.key)
-        self._settle(look_up.waiting, look_up.at, now)
-        self._respond(look_up.waiting)
+        look_up.ticket.complete(now)
 
     def directory_failed(self, directory_id: bytes) -> None:
         """Its look-ups are never reported on."""
@@ -94,19 +71,9 @@ class Offsets:
                 nothing = OffsetFound(token=token, offset=None, timestamp_ms=-1, leader_epoch=-1)
                 self.found(nothing)
 
-    def cancel(self, key: object) -> bool:
-        return self._waiting.pop(key, None) is not None
-
-    def take_waiting(self) -> list[object]:
-        """Removes and returns all waiting requests."""
-        keys = list(self._waiting)
-        self._waiting.clear()
-        self._look_ups.clear()
-        return keys
-
-    def _look_up(self, waiting: _Waiting, at: int, plan: FindPlan, partition: Partition) -> None:
+    def _look_up(self, ticket: Ticket[ListedOffset], plan: FindPlan, partition: Partition) -> None:
         token = self._next_token()
-        self._look_ups[token] = _LookUp(waiting, at, plan, partition.directory_id)
+        self._look_ups[token] = _LookUp(ticket, plan, partition.directory_id)
         self._out.append(
             FindOffset(
                 token=token,
@@ -118,12 +85,5 @@ class Offsets:
             )
         )
 
-    def _settle(self, waiting: _Waiting, at: int, result: ListedOffset) -> None:
-        if waiting.results[at] is None:
-            waiting.results[at] = result
-            waiting.left -= 1
-
-    def _respond(self, waiting: _Waiting) -> None:
-        if waiting.left == 0 and self._waiting.pop(waiting.key, None) is not None:
-            results = tuple([result for result in waiting.results if result is not None])
-            self._out.append(DataRespond(key=waiting.key, response=ListOffsetsResponse(results=results)))
+    def _response(self, results: tuple[ListedOffset, ...]) -> ListOffsetsResponse:
+        return ListOffsetsResponse(results=results)

@@ -118,7 +118,7 @@ def test_a_leader_that_goes_leaves_no_one_waiting(leader: Replica) -> None:
     waiting, gone = Ticket(), Ticket()
     leader.partition.delete_records(waiting, 7)
     leader.partition.delete_records(gone, 8)
-    leader.partition.cancel_delete(gone)
+    leader.partition.cancel(gone)
     leader.follow(info(leader=2, replicas=(1, 2, 3), isr=(1, 2), epoch=9, partition_epoch=9))
     assert [each.error for each in waiting.results] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert gone.results == []

@@ -43,7 +43,7 @@ class Led:
         self.tickets.append(ticket)
         return self.at_once
 
-    def cancel_delete(self, ticket: Any) -> None:
+    def cancel(self, ticket: Any) -> None:
         self.cancelled.append(ticket)
 
     def end_of_epoch(self, asked: EpochPartition) -> EpochEnd:

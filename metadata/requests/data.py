@@ -22,6 +22,7 @@ from metaquorum.metadata.requests.log_ends import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
 
 PartitionKey = tuple[bytes, int]
@@ -44,12 +45,12 @@ BEFORE_ALL = -99
 
 
 class ProducePartition(Struct, frozen=True, kw_only=True):
-    """`records`: one whole record batch (magic 2) as the producer built it; the leader sets its base offset
-    and leader epoch. `guard`: the value from `BeginVerification`, once the coordinator has confirmed that the
-    partition is in the producer's transaction."""
+    """`batch`: as the producer built it, parsed and not checked (`Batches.arrived`); the leader sets its base
+    offset and leader epoch. `guard`: the value from `BeginVerification`, once the coordinator has confirmed
+    that the partition is in the producer's transaction."""
 
     key: PartitionKey
-    records: bytes
+    batch: Batches
     guard: int | None = None
 
 

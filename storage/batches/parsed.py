@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches, parse_header
-from metaquorum.storage.batches.format import BatchHeader, header_problems
+from metaquorum.storage.batches.format import HEADER_BYTES, HEADER_STRUCT, MAGIC, BatchHeader, header_problems
 from metaquorum.storage.batches.walk import Hop
 from metaquorum.storage.errors import BatchError
 
@@ -18,7 +18,7 @@ from metaquorum.storage.errors import BatchError
 class Batches(NamedTuple):
     """`data` is whole batches and nothing else, each with offsets that follow those of the one before (in
     a partition's log some may be missing); `headers` are theirs, in order. Create one with `parse`,
-    `sealed` or `of_hops`."""
+    `arrived`, `sealed` or `of_hops`."""
 
     data: bytes
     headers: tuple[BatchHeader, ...]
@@ -27,6 +27,16 @@ class Batches(NamedTuple):
     def parse(data: bytes, *, file: str = "<bytes>") -> Batches:
         """Bytes from elsewhere. Runs the checks of `iter_batches`, CRCs included; raises CorruptLogError."""
         return Batches(data, tuple([batch.header for batch in iter_batches(data, file=file)]))
+
+    @staticmethod
+    def arrived(data: bytes) -> Batches:
+        """What a producer sent as one batch: parsed, not checked. Without a header if the bytes, by magic and
+        length, are not exactly one batch."""
+        if len(data) >= HEADER_BYTES:
+            header = BatchHeader._make(HEADER_STRUCT.unpack_from(data))
+            if header.magic == MAGIC and header.size_bytes == len(data):
+                return Batches(data, (header,))
+        return Batches(data, ())
 
     @staticmethod
     def sealed(data: bytes) -> Batches:

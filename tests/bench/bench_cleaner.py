@@ -144,7 +144,7 @@ def opened(count: int, value_bytes: int, codec: int) -> float:
     settings = TopicSettings()
 
     def once() -> None:
-        batch = check_batch(data, settings, wall_ms=NOW_MS)
+        batch = check_batch(Batches.arrived(data), settings, wall_ms=NOW_MS)
         assert isinstance(batch, OpenedBatch)
         stored_batch(batch, base_offset=5, leader_epoch=1, append_time_ms=None)
 

@@ -46,6 +46,7 @@ from metaquorum.metadata.requests.data import (
     ProducePartition,
     ProduceRequest,
 )
+from metaquorum.storage.batches.parsed import Batches
 from tests.scripts.player import Memory, show
 from tests.scripts.replicas_requests import OtherRequests
 from tests.scripts.replicas_words import (
@@ -311,7 +312,9 @@ class ReplicasPlayer(OtherRequests):
             acks=int(acks),
             timeout_ms=int(timeout),
             partitions=tuple(
-                ProducePartition(key=key(word), records=batches(log.replace("p", "@p") or "1x1"))
+                ProducePartition(
+                    key=key(word), batch=Batches.arrived(batches(log.replace("p", "@p") or "1x1"))
+                )
                 for word, _, log in split
             ),
         )

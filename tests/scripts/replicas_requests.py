@@ -22,6 +22,7 @@ from metaquorum.metadata.requests.log_ends import (
     EpochPartition,
     OffsetForLeaderEpochRequest,
 )
+from metaquorum.storage.batches.parsed import Batches
 from tests.scripts.log_words import batch_of
 from tests.scripts.player import Player
 from tests.scripts.replicas_words import key, place_of
@@ -68,7 +69,7 @@ class OtherRequests(Player):
         request = ProduceRequest(
             acks=int(acks),
             timeout_ms=int(timeout),
-            partitions=(ProducePartition(key=key(partition), records=records, guard=known),),
+            partitions=(ProducePartition(key=key(partition), batch=Batches.arrived(records), guard=known),),
             by_coordinator=coordinator == "yes",
         )
         self.take(self.host.ask(request, name))

@@ -108,7 +108,7 @@ class DataLaws(DirectoryLaws):
     def _was_committed(self, process: DataBroker, asked: ProducePartition, result: ProduceResult) -> None:
         """One of several partitions, whose leader this broker was when the batch was committed."""
         stored = self.truth(asked.key, 0).batches.get(result.base_offset)
-        is_there = stored is not None and parse_header(stored[1]).crc == parse_header(asked.records).crc
+        is_there = stored is not None and parse_header(stored[1]).crc == asked.batch.headers[0].crc
         if not is_there and not self.may_lose(asked.key):
             raise SafetyError(
                 f"{process.host.name} {self.name_of(asked.key)}: an acknowledged batch is not there: {result}"
@@ -121,7 +121,7 @@ class DataLaws(DirectoryLaws):
             return
         partition = self._served(process, asked.key)
         name = f"{process.host.name} {self.name_of(asked.key)}"
-        header = parse_header(asked.records)
+        header = asked.batch.headers[0]
         end = result.base_offset + header.last_offset_delta + 1
         if end > partition.high_watermark:
             raise SafetyError(

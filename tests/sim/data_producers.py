@@ -23,6 +23,7 @@ from metaquorum.metadata.requests.data import (
     ProduceResult,
 )
 from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.parsed import Batches
 from tests.sim.data_clients import RETRIABLE, Cluster, Place
 from tests.sim.data_load import DataLoad, TopicPlan
 from tests.sim.errors import SafetyError
@@ -218,7 +219,7 @@ class Lane:
         request = ProduceRequest(
             acks=self._acks,
             timeout_ms=load.produce_timeout_ms,
-            partitions=(ProducePartition(key=place.key, records=records),),
+            partitions=(ProducePartition(key=place.key, batch=Batches.arrived(records)),),
         )
 
         def answered(response: Any) -> None:

@@ -125,11 +125,10 @@ class Leading:
         by_coordinator: bool,
         wall_ms: int,
     ) -> ProduceResult | None:
-        records = part.records
-        refusal = self._produce_refusal(records, acks)
+        refusal = self._produce_refusal(len(part.batch.data), acks)
         if refusal is not None:
             return self._refused(refusal)
-        batch = check_batch(records, self.settings, by_coordinator=by_coordinator, wall_ms=wall_ms)
+        batch = check_batch(part.batch, self.settings, by_coordinator=by_coordinator, wall_ms=wall_ms)
         if isinstance(batch, BatchRefusal):
             return self._refused(batch)
         header = batch.header
@@ -155,7 +154,7 @@ class Leading:
         self, header: BatchHeader, part: ProducePartition, by_coordinator: bool
     ) -> Verdict | BatchRefusal:
         producers = self._log.producers
-        marker = read_marker(header, part.records) if by_coordinator else None
+        marker = read_marker(header, part.batch.data) if by_coordinator else None
         if marker is not None:
             verdict = producers.check_marker(header, marker)
         else:
@@ -169,7 +168,7 @@ class Leading:
         self.verification.forget(header.producer_id)
         return verdict
 
-    def _produce_refusal(self, records: bytes, acks: int) -> BatchRefusal | None:
+    def _produce_refusal(self, size: int, acks: int) -> BatchRefusal | None:
         if acks not in _ACKS:
             return BatchRefusal(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} is not valid: send 0, 1 or -1 (all)"
@@ -180,7 +179,7 @@ class Leading:
                 f"{len(self.isr.committed)} replicas are in sync, but min.insync.replicas is "
                 f"{self.min_isr}: nothing was stored; try again when more brokers are up",
             )
-        if self._log.unwritten_bytes + len(records) > UNWRITTEN_LIMIT_BYTES:
+        if self._log.unwritten_bytes + size > UNWRITTEN_LIMIT_BYTES:
             return BatchRefusal(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"{self._log.unwritten_bytes} bytes are waiting for the slow log directory: nothing was "

@@ -18,9 +18,9 @@ from metaquorum.storage.batches.format import (
     HEADER_STRUCT,
     LOG_APPEND_TIME,
     MAGIC,
-    MIN_LENGTH,
     BatchHeader,
     Compression,
+    parse_header,
 )
 from metaquorum.storage.batches.parsed import Batches
 
@@ -30,16 +30,16 @@ _LAST_COMPRESSION = max(Compression)
 
 
 def check_batch(
-    records: bytes, settings: TopicSettings, *, by_coordinator: bool = False, wall_ms: int
+    batch: Batches, settings: TopicSettings, *, by_coordinator: bool = False, wall_ms: int
 ) -> OpenedBatch | BatchRefusal:
-    """The one batch that these bytes are, if it may be appended judging by the batch alone. `by_coordinator`:
+    """The batch that arrived, if it may be appended judging by the batch alone. `by_coordinator`:
     a coordinator of this cluster made it.
 
     Refused with MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (the CRC does not match: send it again),
     UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, or INVALID_RECORD (errors that no retry mends, such as a
     batch of magic 0 or 1, or part of one).
     """
-    header = _frame(records, settings)
+    header = _frame(batch, settings)
     if isinstance(header, BatchRefusal):
         return header
     refusal = _kind_refusal(header) or _time_refusal(header, settings)
@@ -47,7 +47,7 @@ def check_batch(
         refusal = _client_refusal(header)
     if refusal is not None:
         return refusal
-    payload = records[HEADER_BYTES:]
+    payload = batch.data[HEADER_BYTES:]
     if header.is_control:
         return OpenedBatch(header, payload, changed=False)
     return open_batch(header, payload, settings, wall_ms=wall_ms)
@@ -70,40 +70,38 @@ def stored_batch(
     return Batches(b"".join((HEADER_STRUCT.pack(*header), batch.payload)), (header,))
 
 
-def _frame(records: bytes, settings: TopicSettings) -> BatchHeader | BatchRefusal:
+def _frame(batch: Batches, settings: TopicSettings) -> BatchHeader | BatchRefusal:
     """Whether the bytes are exactly one whole batch whose CRC matches."""
-    size = len(records)
+    size = len(batch.data)
     if size > settings.max_message_bytes:
         return BatchRefusal(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"the batch has {size} bytes, but the topic's limit is {settings.max_message_bytes}: send "
             "smaller batches, or raise max.message.bytes",
         )
-    header = _header(records)
-    if isinstance(header, BatchRefusal):
-        return header
-    if header.size_bytes > size:
-        return _not_one(f"the header says {header.size_bytes} bytes, but {size} arrived")
-    if header.size_bytes < size:
-        return _not_one(f"{size - header.size_bytes} bytes follow the first batch")
-    actual = crc32c(memoryview(records)[CRC_START:])
+    if not batch.headers:
+        return _without_header(batch.data)
+    header = batch.headers[0]
+    actual = crc32c(memoryview(batch.data)[CRC_START:])
     if actual != header.crc:
         return _corrupt(f"its CRC is {actual:#010x}, but the header says {header.crc & 4294967295:#010x}")
     return header
 
 
-def _header(records: bytes) -> BatchHeader | BatchRefusal:
-    size = len(records)
+def _without_header(data: bytes) -> BatchRefusal:
+    """Why these bytes are not one whole batch."""
+    size = len(data)
     if not size:
         return _not_one("there is no record batch")
-    if size > _MAGIC_AT and records[_MAGIC_AT] != MAGIC:
-        return _wrong_magic(records[_MAGIC_AT])
+    if size > _MAGIC_AT and data[_MAGIC_AT] != MAGIC:
+        return _wrong_magic(data[_MAGIC_AT])
     if size < HEADER_BYTES:
         return _not_one(f"{size} bytes are not a record batch, whose header alone has {HEADER_BYTES}")
-    header = BatchHeader._make(HEADER_STRUCT.unpack_from(records))
-    if header.batch_length < MIN_LENGTH:
-        return _corrupt(f"the header says {header.size_bytes} bytes, but {size} arrived")
-    return header
+    claimed = parse_header(data).size_bytes
+    if HEADER_BYTES <= claimed < size:
+        return _not_one(f"{size - claimed} bytes follow the first batch")
+    text = f"the header says {claimed} bytes, but {size} arrived"
+    return _corrupt(text) if claimed < HEADER_BYTES else _not_one(text)
 
 
 def _wrong_magic(magic: int) -> BatchRefusal:

@@ -26,6 +26,7 @@ from metaquorum.metadata.requests.data import (
 from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.batches.format import BatchHeader
 from metaquorum.storage.batches.markers import EndMarker
+from metaquorum.storage.batches.parsed import Batches
 
 ReadDone = Callable[[bytes | None, str | None], None]
 """Takes whole batches, or None and, if the bytes are damaged, what is wrong with them."""
@@ -110,7 +111,7 @@ class OwnLogs:
         if found is None or found.leader_epoch != epoch:
             text = f"this broker does not lead the partition in epoch {epoch}"
             return ProduceResult(key=key, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message=text)
-        part = ProducePartition(key=key, records=records)
+        part = ProducePartition(key=key, batch=Batches.arrived(records))
         return self._produces.append(found, ticket, part, ACKS_ALL, by_coordinator=True, wall_ms=wall_ms)
 
     def read(

@@ -78,7 +78,7 @@ class Produces(PartitionedRequests[ProduceResult]):
         if partition.end_offset > base:
             self._note_tail(partition, base)
             if by_coordinator:
-                self._note_marker(partition, base, part.records)
+                self._note_marker(partition, base, part.batch.data)
         self._touched(partition)
         return result
 

@@ -22,7 +22,7 @@ from metaquorum.metadata.requests.data import (
 )
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.statistics import TrafficStatistics
-from metaquorum.storage.batches.format import hop_headers
+from metaquorum.storage.batches.parsed import NO_BATCHES
 
 Answered = DataResponse | ApiError
 Ended = Callable[[Answered | None], None]
@@ -52,17 +52,17 @@ def errors_of(response: Answered) -> set[str]:
 def count_traffic(traffic: TrafficStatistics, request: DataRequest, response: Answered) -> None:
     """Counts what the request's partitions carried, or how many of them failed."""
     if isinstance(request, ProduceRequest):
-        parts = {partition.key: partition.records for partition in request.partitions}
+        parts = {partition.key: partition.batch for partition in request.partitions}
         if not isinstance(response, ProduceResponse):
             traffic.failed_produces += len(parts)
             return
         for result in response.results:
-            records = parts.get(result.key, b"")
+            batch = parts.get(result.key, NO_BATCHES)
             if result.error is not ErrorCode.NONE:
                 traffic.failed_produces += 1
                 continue
-            traffic.bytes_in += len(records)
-            traffic.records_in += sum([end - base for _, base, end, _ in hop_headers(records)])
+            traffic.bytes_in += len(batch.data)
+            traffic.records_in += sum([header.last_offset_delta + 1 for header in batch.headers])
     elif isinstance(request, FetchRequest):
         if not isinstance(response, FetchResponse):
             traffic.failed_fetches += max(1, len(request.partitions))

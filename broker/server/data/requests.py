@@ -60,7 +60,7 @@ class DataRequests:
         """Returns the future answer. Cancelling it takes the request back."""
         size = 0
         if type(request) is ProduceRequest:
-            size = sum([len(partition.records) for partition in request.partitions])
+            size = sum([len(partition.batch.data) for partition in request.partitions])
         ended = None if self._statistics is None else timed(self._statistics, request)
         refusal = self._refusal(size)
         key = next(self._keys)

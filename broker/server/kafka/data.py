@@ -29,8 +29,8 @@ from metaquorum.metadata.image import MetadataImage, TopicInfo
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.deferred import Driven
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later
-from metaquorum.storage.batches.codecs import holds_zstd
-from metaquorum.storage.batches.format import TRANSACTIONAL
+from metaquorum.storage.batches.format import Compression
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
     FetchRequest,
@@ -44,8 +44,6 @@ from metaquorum.wire.messages import (
 _ZERO = bytes(16)
 ZSTD_FROM_PRODUCE = 7
 """The version from which producers know zstd (KIP-110)."""
-_ATTRIBUTES_AT = 22
-"""The position in a batch of the byte with all attributes."""
 FIRST_PRODUCE = 3
 """Older ones are offered only because librdkafka compresses nothing without them (KAFKA-18659)."""
 _TOO_OLD = ApiError(ErrorCode.UNSUPPORTED_VERSION, "records of Kafka before 0.11 are not supported")
@@ -55,6 +53,8 @@ _NO_TRANSACTION = ApiError(
 )
 _ADMIN_CLIENT = "__admin_client"
 _NOTHING_PRODUCED = core.ProduceResponse(results=())
+_Arrived = tuple[ProduceRequest.TopicProduceData, list[tuple[int, Batches | None]]]
+"""A topic with what arrived for each of its partitions; None: null."""
 _SESSION_IS_OVER = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
 
@@ -87,20 +87,23 @@ class DataHandlers:
         results: dict[core.PartitionKey, core.ProduceResult | ApiError] = {}
         asked: list[core.ProducePartition] = []
         version = request.header.version
-        refused = _TOO_OLD if version < FIRST_PRODUCE else _NO_TRANSACTION if _is_stray(body) else None
+        arrived = [_arrived(topic) for topic in _each_once(body.topic_data)]
+        refused = _TOO_OLD if version < FIRST_PRODUCE else None
+        if refused is None and body.transactional_id is None and _has_transactional(arrived):
+            refused = _NO_TRANSACTION
         places: list[tuple[ProduceRequest.TopicProduceData, bytes | None]] = []
-        for topic in _each_once(body.topic_data):
+        for topic, batches in arrived:
             known = self._topic(topic.name, topic.topic_id)
             places.append((topic, None if known is None else known.topic_id))
             if known is None or refused is not None:
                 continue
-            for part in topic.partition_data:
-                key, records = (known.topic_id, part.index), bytes(part.records or b"")
-                error = _batch_refusal(known.name, None if part.records is None else records, request)
+            for index, batch in batches:
+                key = (known.topic_id, index)
+                error = _batch_refusal(known.name, batch, request)
                 if error is not None:
                     results[key] = error
-                else:
-                    asked.append(core.ProducePartition(key=key, records=records))
+                elif batch is not None:
+                    asked.append(core.ProducePartition(key=key, batch=batch))
 
         def finish(answer: core.ProduceResponse | ApiError) -> ProduceResponse | None:
             refusal = refused
@@ -267,27 +270,34 @@ def _each_once(
     )
 
 
-def _batch_refusal(topic: str, records: bytes | None, request: Request) -> ApiError | None:
+def _batch_refusal(topic: str, batch: Batches | None, request: Request) -> ApiError | None:
     """Why a batch is refused before it reaches its leader. Internal topics belong to their coordinators; only
     Kafka's own administration tool may write there."""
     if topic in INTERNAL_TOPICS and request.header.client_id != _ADMIN_CLIENT:
         text = f"only brokers write to {topic}: use another topic"
         return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
-    if records is None:
+    if batch is None:
         text = "there are no records: send one record batch per partition"
         return ApiError(ErrorCode.INVALID_RECORD, text)
-    if request.header.version < ZSTD_FROM_PRODUCE and holds_zstd(records):
+    if request.header.version < ZSTD_FROM_PRODUCE and any(
+        header.compression == Compression.ZSTD for header in batch.headers
+    ):
         text = f"zstd needs Produce {ZSTD_FROM_PRODUCE} or newer: use another compression.type"
         return ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
     return None
 
 
-def _is_stray(body: ProduceRequest) -> bool:
-    """Whether a batch is in a transaction that the request does not name."""
-    if body.transactional_id is not None:
-        return False
-    batches = [part.records or b"" for topic in body.topic_data for part in topic.partition_data]
-    return any(len(each) > _ATTRIBUTES_AT and each[_ATTRIBUTES_AT] & TRANSACTIONAL for each in batches)
+def _arrived(topic: ProduceRequest.TopicProduceData) -> _Arrived:
+    return topic, [
+        (part.index, None if part.records is None else Batches.arrived(bytes(part.records)))
+        for part in topic.partition_data
+    ]
+
+
+def _has_transactional(arrived: Iterable[_Arrived]) -> bool:
+    """Whether a batch is in a transaction."""
+    batches = [batch for _, parts in arrived for _, batch in parts if batch is not None]
+    return any(header.is_transactional for batch in batches for header in batch.headers)
 
 
 def _leaders(

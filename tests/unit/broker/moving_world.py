@@ -38,6 +38,7 @@ from metaquorum.metadata.requests.log_ends import DeleteRecordsPartition, Delete
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
 from metaquorum.raft.effects import Warn
 from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.broker.manager_world import ME, A, B, Cluster, accepted
@@ -201,7 +202,7 @@ class MovingWorld:
     def produce(self) -> None:
         self.sent += 1
         value = b"value-%d" % self.sent
-        part = ProducePartition(key=self.key, records=batch(value + b"." * 60))
+        part = ProducePartition(key=self.key, batch=Batches.arrived(batch(value + b"." * 60)))
         self.do(
             DataRequestArrived(
                 key=value, request=ProduceRequest(acks=-1, timeout_ms=9_000, partitions=(part,))

@@ -39,6 +39,7 @@ from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.format import hop_headers, parse_header
 from metaquorum.storage.batches.markers import read_marker
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable
 
@@ -310,7 +311,7 @@ class Replica:
         """A ticket that has the result already, or waits for it."""
         ticket = Ticket(self.now_ms + timeout_ms)
         result = self.partition.produce(
-            ticket, ProducePartition(key=KEY, records=records), acks, wall_ms=self.wall_ms
+            ticket, ProducePartition(key=KEY, batch=Batches.arrived(records)), acks, wall_ms=self.wall_ms
         )
         if result is not None:
             assert not ticket.results

@@ -13,6 +13,7 @@ from metaquorum.metadata.requests.data import PartitionKey, ProducePartition, Pr
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
+from metaquorum.storage.batches.parsed import Batches
 from tests.unit.broker.manager_world import ME, A, B, Cluster, Host, answer_to, found, key_of, of_kind, only
 from tests.unit.broker.replica_world import batch
 
@@ -43,7 +44,7 @@ def told(effects: list) -> dict[PartitionKey, bytes]:
 
 def produce_error(host: Host, key: PartitionKey) -> ErrorCode:
     request = ProduceRequest(
-        acks=1, timeout_ms=100, partitions=(ProducePartition(key=key, records=batch(b"v")),)
+        acks=1, timeout_ms=100, partitions=(ProducePartition(key=key, batch=Batches.arrived(batch(b"v"))),)
     )
     effects = host.ask(request)
     return answer_to(effects + host.work()).results[0].error

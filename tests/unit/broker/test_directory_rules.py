@@ -41,6 +41,7 @@ from metaquorum.metadata.requests.data import (
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest, ReplicaAssignment
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
+from metaquorum.storage.batches.parsed import Batches
 from tests.unit.broker.manager_world import (
     ELSEWHERE,
     ME,
@@ -329,7 +330,7 @@ def test_nothing_is_asked_of_a_directory_that_failed() -> None:
     host = Host(cluster, found(A, [("lost", 0)]), found(B, [("kept", 0)]))
     host.publish()
     for key in (lost, kept):
-        parts = (ProducePartition(key=key, records=batch()),)
+        parts = (ProducePartition(key=key, batch=Batches.arrived(batch())),)
         host.ask(ProduceRequest(acks=-1, timeout_ms=1_000, partitions=parts), key)
     host.work()
     effects = host.fail(A)[1:]
@@ -591,7 +592,7 @@ def test_describe_shows_good_and_bad_directories_and_what_lies_there() -> None:
 
 def _produce_error(host: Host, key: tuple[bytes, int]) -> ErrorCode:
     request = ProduceRequest(
-        acks=1, timeout_ms=100, partitions=(ProducePartition(key=key, records=batch(b"v")),)
+        acks=1, timeout_ms=100, partitions=(ProducePartition(key=key, batch=Batches.arrived(batch(b"v"))),)
     )
     (result,) = answer_to(host.ask(request, key=("probe", key)), key=("probe", key)).results
     return result.error

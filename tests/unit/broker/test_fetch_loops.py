@@ -23,6 +23,7 @@ from metaquorum.metadata.requests.data import (
     ProducePartition,
     ProduceRequest,
 )
+from metaquorum.storage.batches.parsed import Batches
 from tests.unit.broker.manager_world import A, B, Cluster, Host, found, key_of, of_kind, only
 from tests.unit.broker.replica_world import batch
 
@@ -249,7 +250,7 @@ class Pair:
 
 
 def produce(key: PartitionKey, value: bytes) -> ProduceRequest:
-    part = ProducePartition(key=key, records=batch(value))
+    part = ProducePartition(key=key, batch=Batches.arrived(batch(value)))
     return ProduceRequest(acks=-1, timeout_ms=5_000, partitions=(part,))
 
 

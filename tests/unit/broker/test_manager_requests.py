@@ -45,6 +45,7 @@ from metaquorum.metadata.requests.data import (
 )
 from metaquorum.metadata.requests.partitions import AlterPartitionRequest
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from metaquorum.storage.batches.parsed import Batches
 from tests.unit.broker.manager_world import (
     A,
     B,
@@ -71,7 +72,7 @@ def leading(*names: str, replicas: tuple[int, ...] = (1,), **config: object) -> 
 
 
 def produce(*keys: PartitionKey, acks: int = -1, timeout_ms: int = 1_000) -> ProduceRequest:
-    parts = tuple(ProducePartition(key=key, records=batch(b"v")) for key in keys)
+    parts = tuple(ProducePartition(key=key, batch=Batches.arrived(batch(b"v"))) for key in keys)
     return ProduceRequest(acks=acks, timeout_ms=timeout_ms, partitions=parts)
 
 
@@ -224,7 +225,9 @@ def test_a_partition_that_is_led_elsewhere_names_its_leader() -> None:
 def test_producers_are_described_by_followers_too() -> None:
     """`kafka-transactions find-hanging --broker-id` asks a broker about each of its replicas."""
     cluster, host = leading("x", replicas=(1, 2))
-    part = ProducePartition(key=key_of("x"), records=batch(b"v", producer=7, epoch=1, sequence=0))
+    part = ProducePartition(
+        key=key_of("x"), batch=Batches.arrived(batch(b"v", producer=7, epoch=1, sequence=0))
+    )
     host.ask(ProduceRequest(acks=1, timeout_ms=1_000, partitions=(part,)))
     host.work()
     cluster.change(key_of("x"), leader=2)

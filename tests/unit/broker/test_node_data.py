@@ -33,6 +33,7 @@ from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
 from metaquorum.metadata.requests.data import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
 from metaquorum.raft.events import Stop as RaftStop
+from metaquorum.storage.batches.parsed import Batches
 from tests.unit.broker.manager_world import A, B, found, of_kind, only
 from tests.unit.broker.replica_world import batch
 from tests.unit.broker.world import BROKER, CONFIG, SESSION_MS, Controller, World
@@ -79,7 +80,7 @@ def with_topic(directory: bytes = A) -> Controller:
 
 
 def produce() -> DataRequestArrived:
-    part = ProducePartition(key=KEY, records=batch(b"v"))
+    part = ProducePartition(key=KEY, batch=Batches.arrived(batch(b"v")))
     return DataRequestArrived(key="k", request=ProduceRequest(acks=-1, timeout_ms=1_000, partitions=(part,)))
 
 

@@ -23,6 +23,7 @@ from metaquorum.storage.batches.format import (
     batch_problem,
     parse_header,
 )
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.places import FEW_RECORDS
 
 WALL_MS = 1_700_000_000_000
@@ -50,13 +51,13 @@ def sent(
 
 
 def taken(data: bytes, settings: TopicSettings = TopicSettings()) -> OpenedBatch:  # noqa: B008
-    found = check_batch(data, settings, wall_ms=WALL_MS)
+    found = check_batch(Batches.arrived(data), settings, wall_ms=WALL_MS)
     assert isinstance(found, OpenedBatch), found
     return found
 
 
 def refused(data: bytes, settings: TopicSettings = TopicSettings()) -> BatchRefusal:  # noqa: B008
-    found = check_batch(data, settings, wall_ms=WALL_MS)
+    found = check_batch(Batches.arrived(data), settings, wall_ms=WALL_MS)
     assert isinstance(found, BatchRefusal)
     return found
 

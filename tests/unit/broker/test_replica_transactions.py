@@ -19,6 +19,7 @@ from metaquorum.metadata.requests.data import (
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.format import TRANSACTIONAL, hop_headers
 from metaquorum.storage.batches.markers import EndMarker, encode_marker
+from metaquorum.storage.batches.parsed import Batches
 from tests.unit.broker.replica_world import KEY, WALL_MS, Replica, Ticket, batch, info
 
 COMMITTED = Reader(read_committed=True)
@@ -53,7 +54,7 @@ def send(
     replica: Replica, data: bytes, *, guard: int | None = None, by_coordinator: bool = False
 ) -> ProduceResult:
     ticket = Ticket()
-    part = ProducePartition(key=KEY, records=data, guard=guard)
+    part = ProducePartition(key=KEY, batch=Batches.arrived(data), guard=guard)
     result = replica.partition.produce(
         ticket, part, ACKS_ALL, by_coordinator=by_coordinator, wall_ms=replica.wall_ms
     )
@@ -134,14 +135,14 @@ def test_a_transaction_is_open_until_its_marker_is_committed() -> None:
     replica = Replica()
     replica.lead(info(isr=(1, 2), replicas=(1, 2)))
     ticket = Ticket()
-    part = ProducePartition(key=KEY, records=records(7, 0), guard=begin(replica, 7))
+    part = ProducePartition(key=KEY, batch=Batches.arrived(records(7, 0)), guard=begin(replica, 7))
     assert replica.partition.produce(ticket, part, ACKS_ALL, wall_ms=WALL_MS) is None
     replica.settle()
     replica.fetch_as(2, 1)
     assert ticket.result.error is ErrorCode.NONE and stable(replica) == 0
     marker = encode_marker(EndMarker(True, 1), producer_id=7, producer_epoch=0, timestamp_ms=WALL_MS)
     waits = Ticket()
-    part = ProducePartition(key=KEY, records=marker)
+    part = ProducePartition(key=KEY, batch=Batches.arrived(marker))
     assert replica.partition.produce(waits, part, ACKS_ALL, by_coordinator=True, wall_ms=WALL_MS) is None
     replica.settle()
     assert (replica.partition.high_watermark, stable(replica)) == (1, 0)

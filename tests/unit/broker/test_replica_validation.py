@@ -20,6 +20,7 @@ from metaquorum.storage.batches.format import (
     batch_problem,
     parse_header,
 )
+from metaquorum.storage.batches.parsed import Batches
 from tests.unit.broker.replica_world import WALL_MS, Replica, batch, info
 
 PLAIN = TopicSettings()
@@ -101,6 +102,10 @@ OF_THE_BYTES = {
 }
 
 
+def checked(data: bytes, settings: TopicSettings) -> OpenedBatch | BatchRefusal:
+    return check_batch(Batches.arrived(data), settings, wall_ms=WALL_MS)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_wrong_batch_is_refused_and_nothing_is_stored(name: str) -> None:
     data, code, text = REFUSED[name]
@@ -118,7 +123,7 @@ def test_a_wrong_batch_is_refused_and_nothing_is_stored(name: str) -> None:
 
 
 def test_size_is_judged_before_content() -> None:
-    refused = check_batch(b"\0" * 101, TopicSettings(max_message_bytes=100), wall_ms=WALL_MS)
+    refused = checked(b"\0" * 101, TopicSettings(max_message_bytes=100))
     assert isinstance(refused, BatchRefusal)
     assert refused.error is ErrorCode.MESSAGE_TOO_LARGE
     assert "101 bytes" in refused.message and "max.message.bytes" in refused.message
@@ -126,9 +131,10 @@ def test_size_is_judged_before_content() -> None:
 
 def test_a_batch_of_just_the_limit_is_taken() -> None:
     assert not isinstance(
-        check_batch(GOOD, TopicSettings(max_message_bytes=len(GOOD)), wall_ms=WALL_MS), BatchRefusal
+        checked(GOOD, TopicSettings(max_message_bytes=len(GOOD))),
+        BatchRefusal,
     )
-    refused = check_batch(GOOD, TopicSettings(max_message_bytes=len(GOOD) - 1), wall_ms=WALL_MS)
+    refused = checked(GOOD, TopicSettings(max_message_bytes=len(GOOD) - 1))
     assert isinstance(refused, BatchRefusal) and refused.error is ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -144,7 +150,7 @@ def test_a_batch_of_just_the_limit_is_taken() -> None:
 )
 def test_times_too_far_from_the_clock(times: tuple[int, int], wrong: tuple[int, ...]) -> None:
     data = made(timestamp_ms=times[0], max_timestamp_ms=max(times), timestamps=times)
-    verdict = check_batch(data, BOUNDED, wall_ms=WALL_MS)
+    verdict = checked(data, BOUNDED)
     if isinstance(verdict, BatchRefusal):
         assert verdict.error is ErrorCode.INVALID_TIMESTAMP
         assert tuple(one.index for one in verdict.records) == wrong
@@ -156,7 +162,7 @@ def test_the_newest_time_of_a_batch_is_that_of_its_records() -> None:
     times = (WALL_MS, WALL_MS + 7)
     for claimed in (WALL_MS - 1, WALL_MS, WALL_MS + 9):
         data = made(timestamps=times, max_timestamp_ms=claimed)
-        verdict = check_batch(data, PLAIN, wall_ms=WALL_MS)
+        verdict = checked(data, PLAIN)
         assert isinstance(verdict, OpenedBatch)
         stored, (placed,) = stored_batch(verdict, base_offset=3, leader_epoch=1, append_time_ms=None)
         assert placed.max_timestamp_ms == times[1]
@@ -164,16 +170,16 @@ def test_the_newest_time_of_a_batch_is_that_of_its_records() -> None:
 
 
 def test_a_batch_without_times_is_as_good_as_any_where_times_have_no_bound() -> None:
-    assert not isinstance(check_batch(made(timestamp_ms=-1), PLAIN, wall_ms=WALL_MS), BatchRefusal)
+    assert not isinstance(checked(made(timestamp_ms=-1), PLAIN), BatchRefusal)
 
 
 def test_append_time_topics_do_not_judge_times() -> None:
     settings = TopicSettings(log_append_time=True, timestamp_before_max_ms=1)
-    assert not isinstance(check_batch(made(timestamp_ms=5), settings, wall_ms=WALL_MS), BatchRefusal)
+    assert not isinstance(checked(made(timestamp_ms=5), settings), BatchRefusal)
 
 
 def test_placing_changes_offset_and_epoch_and_nothing_else() -> None:
-    batch = check_batch(GOOD, PLAIN, wall_ms=WALL_MS)
+    batch = checked(GOOD, PLAIN)
     assert isinstance(batch, OpenedBatch)
     stored, (placed,) = stored_batch(batch, base_offset=41, leader_epoch=6, append_time_ms=None)
     assert parse_header(stored) == placed

@@ -8,6 +8,7 @@ from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.statistics import TrafficStatistics
 from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.parsed import Batches
 
 KEY, OTHER = (bytes(15) + b"\x01", 0), (bytes(15) + b"\x01", 1)
 
@@ -17,8 +18,8 @@ def batch(*values: bytes) -> bytes:
 
 
 def produce(*records: bytes) -> api.ProduceRequest:
-    keys = (KEY, OTHER)
-    parts = tuple(api.ProducePartition(key=keys[at], records=each) for at, each in enumerate(records))
+    batches = zip((KEY, OTHER), map(Batches.arrived, records), strict=False)
+    parts = tuple(api.ProducePartition(key=key, batch=each) for key, each in batches)
     return api.ProduceRequest(acks=-1, timeout_ms=100, partitions=parts)
 
 

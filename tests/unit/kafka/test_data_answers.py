@@ -19,6 +19,7 @@ from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.format import TRANSACTIONAL
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
@@ -124,7 +125,7 @@ async def test_produce_by_name_and_by_id(version: int, name: str, topic_id: byte
     )
     answer = core.ProduceResponse(results=(core.ProduceResult(key=(ORDERS, 0), base_offset=40), moved))
     response = await site.ask("produce", version, produce(name, topic_id), answer)
-    assert [(part.key, part.records) for part in site.asked.partitions] == [
+    assert [(part.key, part.batch.data) for part in site.asked.partitions] == [
         ((ORDERS, 0), b"r0"),
         ((ORDERS, 1), b"r1"),
     ]
@@ -145,7 +146,7 @@ async def test_of_a_partition_that_is_named_twice_the_last_batch_counts() -> Non
     stored = [core.ProduceResult(key=(ORDERS, index), base_offset=7 + index) for index in range(2)]
     body = ProduceRequest(acks=-1, timeout_ms=9, topic_data=(first, again))
     response = await site.ask("produce", 9, body, core.ProduceResponse(results=tuple(stored)))
-    assert [(one.key[1], one.records) for one in site.asked.partitions] == [(0, b"d"), (1, b"c")]
+    assert [(one.key[1], one.batch.data) for one in site.asked.partitions] == [(0, b"d"), (1, b"c")]
     (answered,) = response.responses
     assert [(one.index, one.base_offset) for one in answered.partition_responses] == [(0, 7), (1, 8)]
 
@@ -207,6 +208,18 @@ async def test_a_batch_in_a_transaction_that_the_request_does_not_name_refuses_a
     site = Site()
     response = await site.ask("produce", 9, produce(topic_data=mixed))
     assert set(codes(response)) == {53} and site.core.events == []
+
+
+async def test_what_is_not_a_batch_is_in_no_transaction_and_refused_by_its_leader() -> None:
+    """In other formats the bit of a transaction means something else."""
+    data = bytearray(in_transaction().topic_data[0].partition_data[0].records or b"")
+    data[16] = 1
+    part = ProduceRequest.PartitionProduceData(index=0, records=bytes(data))
+    body = produce(topic_data=(ProduceRequest.TopicProduceData(name="orders", partition_data=(part,)),))
+    refused = core.ProduceResult(key=(ORDERS, 0), error=ErrorCode.INVALID_RECORD)
+    site = Site()
+    assert codes(await site.ask("produce", 9, body, core.ProduceResponse(results=(refused,)))) == [87]
+    assert site.asked.partitions[0].batch == Batches(bytes(data), ())
 
 
 @pytest.mark.parametrize(

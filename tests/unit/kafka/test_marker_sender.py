@@ -20,7 +20,6 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, PartitionInfo
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.storage.batches.batch import parse_header
 from metaquorum.storage.batches.markers import EndMarker, read_marker
 from metaquorum.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tests.sim.engine import Engine
@@ -247,9 +246,9 @@ def test_every_leader_gets_the_same_marker(committed: bool) -> None:
     assert [part.key for part in own.partitions] == [("other"[:2].encode() * 8, 1), (b"t" * 8, 0)]
     assert (own.acks, own.timeout_ms, own.by_coordinator) == (core.ACKS_ALL, 1_000, True)
     for part in own.partitions:
-        header = parse_header(part.records)
+        header = part.batch.headers[0]
         assert (header.producer_id, header.producer_epoch, header.base_timestamp_ms) == (7, 3, 1_000)
-        assert read_marker(header, part.records) == EndMarker(committed=committed, coordinator_epoch=4)
+        assert read_marker(header, part.batch.data) == EndMarker(committed=committed, coordinator_epoch=4)
     (report,) = shell.reports
     assert (report.topic, report.partition) == (STATE, 0)
     assert report.body == MarkersWritten(transactional_id="x", producer_id=7, producer_epoch=3)

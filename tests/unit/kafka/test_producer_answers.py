@@ -52,7 +52,7 @@ async def test_a_marker_goes_to_each_partition() -> None:
     asked, response = await ask("write_txn_markers", 27, markers(), answer)
     assert asked.by_coordinator and asked.acks == core.ACKS_ALL
     assert [part.key for part in asked.partitions] == [(ORDERS, 0), (ORDERS, 1)]
-    data = asked.partitions[0].records
+    data = asked.partitions[0].batch.data
     header = parse_header(data)
     assert (header.producer_id, header.producer_epoch, header.base_timestamp_ms) == (7, 2, 1234)
     assert read_marker(header, data) == EndMarker(committed=True, coordinator_epoch=9)

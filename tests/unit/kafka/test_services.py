@@ -25,7 +25,6 @@ from metaquorum.runtime.client.admin import ClientError
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.kafka.forwarded.table import FORWARDED
 from metaquorum.runtime.kafka.services import Client, Services
-from metaquorum.storage.batches.format import parse_header
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_BY_NAME, request_type
 from metaquorum.wire.messages import (
@@ -314,4 +313,4 @@ async def test_markers_are_for_the_time_of_day_and_wait_for_the_replicas(site: S
     _, (request,) = await site.ask("WriteTxnMarkers", 1, body_of("WriteTxnMarkers", 1))
     assert (request.acks, request.by_coordinator) == (core.ACKS_ALL, True)
     assert request.timeout_ms == 30_000
-    assert parse_header(request.partitions[0].records).base_timestamp_ms == 1_234
+    assert request.partitions[0].batch.headers[0].base_timestamp_ms == 1_234

@@ -12,6 +12,7 @@ from metaquorum.broker.server.data.requests import WAITING_MAX, DataRequests
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
 from metaquorum.metadata.requests import data as api
+from metaquorum.storage.batches.parsed import Batches
 
 ORDERS = b"o" * 16
 
@@ -54,7 +55,7 @@ class Core:
 
 
 def produce(size: int) -> api.ProduceRequest:
-    part = api.ProducePartition(key=(ORDERS, 0), records=b"x" * size)
+    part = api.ProducePartition(key=(ORDERS, 0), batch=Batches.arrived(b"x" * size))
     return api.ProduceRequest(acks=-1, timeout_ms=100, partitions=(part,))
 
 

@@ -11,11 +11,12 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.statistics import TrafficStatistics
+from metaquorum.storage.batches.parsed import Batches
 from tests.broker_calls import batch
 
 FULL = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "full")
 KEYS = [(b"t" * 16, at) for at in range(3)]
-ONE, TWO = batch([b"one"]), batch([b"two", b"three"])
+ONE, TWO, THREE = batch([b"one"]), batch([b"two", b"three"]), batch([b"three", b"two", b"one"])
 
 
 def fetch(partitions: int = 2, replica_id: int = core.CONSUMER) -> core.FetchRequest:
@@ -24,10 +25,8 @@ def fetch(partitions: int = 2, replica_id: int = core.CONSUMER) -> core.FetchReq
 
 
 def produce() -> core.ProduceRequest:
-    records = (ONE, TWO, TWO + ONE)
-    parts = tuple(
-        core.ProducePartition(key=key, records=each) for key, each in zip(KEYS, records, strict=True)
-    )
+    batches = zip(KEYS, map(Batches.arrived, (ONE, TWO, THREE)), strict=True)
+    parts = tuple(core.ProducePartition(key=key, batch=each) for key, each in batches)
     return core.ProduceRequest(acks=-1, timeout_ms=1, partitions=parts)
 
 
@@ -63,7 +62,7 @@ def test_requests_have_kafkas_names() -> None:
         (
             produce(),
             produced(NONE, MOVED, NONE),
-            {"bytes_in": len(ONE + TWO + ONE), "records_in": 4, "failed_produces": 1},
+            {"bytes_in": len(ONE + THREE), "records_in": 4, "failed_produces": 1},
         ),
         (produce(), produced(BAD, MOVED, BAD), {"failed_produces": 3}),
         (produce(), FULL, {"failed_produces": 3}),

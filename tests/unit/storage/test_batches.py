@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.batches.batch import encode_batch, iter_batches, parse_header
 from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
 from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.errors import BatchError, CorruptLogError
@@ -49,6 +49,19 @@ def test_every_part_is_what_parsing_its_bytes_gives(data: bytes, cut: int, offse
     if whole.headers:
         assert Batches.joined(list(whole.split())) == whole
         assert (whole.base_offset, whole.next_offset) == (BASE, walk.hops[-1][2])
+
+
+@given(data=some, at=st.integers(min_value=0), byte=st.integers(min_value=0, max_value=255))
+def test_what_arrives_has_a_header_if_its_bytes_are_one_whole_batch(data: bytes, at: int, byte: int) -> None:
+    for one in Batches.parse(data).split():
+        assert Batches.arrived(one.data) == Batches(one.data, (one.header,))
+        for other in (one.data[:-1], one.data + b"x", one.data + one.data, one.data[:60], b""):
+            assert Batches.arrived(other) == Batches(other, ())
+        changed = bytearray(one.data)
+        changed[at % len(changed)] = byte
+        found = Batches.arrived(bytes(changed))
+        framed = bytes(changed[8:12]) == one.data[8:12] and changed[16] == 2
+        assert found == Batches(bytes(changed), (parse_header(bytes(changed)),) if framed else ())
 
 
 @given(data=some.filter(bool), less=st.integers(min_value=1))

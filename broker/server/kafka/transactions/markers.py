@@ -20,6 +20,7 @@ from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
 from metaquorum.runtime.kafka.deferred import Driven, together
 from metaquorum.storage.batches.markers import EndMarker, encode_marker
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.wire.messages import WriteTxnMarkersRequest
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
@@ -43,7 +44,8 @@ async def write_markers(
     timeout_ms: int,
 ) -> Codes:
     """Appends one transaction's markers to partitions that this broker leads; one code per partition."""
-    data = encode_marker(end, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=wall_ms)
+    marker = encode_marker(end, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=wall_ms)
+    batch = Batches.arrived(marker)
     codes = dict.fromkeys(partitions, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     topics = {name: image.topics.topic_named(name) for name, _ in codes}
     keys = {(topic.topic_id, index): (name, index) for name, index in codes if (topic := topics[name])}
@@ -53,7 +55,7 @@ async def write_markers(
         core.ProduceRequest(
             acks=core.ACKS_ALL,
             timeout_ms=timeout_ms,
-            partitions=tuple([core.ProducePartition(key=key, records=data) for key in keys]),
+            partitions=tuple([core.ProducePartition(key=key, batch=batch) for key in keys]),
             by_coordinator=True,
         )
     )

@@ -22,8 +22,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.storage.batches.format import BatchHeader, parse_header
-from metaquorum.storage.errors import BatchError
+from metaquorum.storage.batches.format import BatchHeader
 from metaquorum.wire.messages import AddPartitionsToTxnRequest
 
 _VERIFY_VERSION = 4
@@ -187,11 +186,7 @@ class TransactionalProduces:
 
 def _transactional(part: core.ProducePartition) -> BatchHeader | None:
     """The header of a batch in a transaction; anything that is not a batch is refused later."""
-    try:
-        header = parse_header(part.records)
-    except BatchError:
-        return None
-    return header if header.is_transactional else None
+    return next((header for header in part.batch.headers if header.is_transactional), None)
 
 
 def _later(code: ErrorCode) -> ApiError:

@@ -58,6 +58,10 @@ class AbortedTransactions:
         begin, end = bisect_left(self._lasts, from_offset), bisect_left(self._lasts, to_offset)
         return [AbortedTransaction(*[column[at] for column in self._columns()]) for at in range(begin, end)]
 
+    def ends_above(self, offset: int) -> bool:
+        """Whether a transaction's marker is at or above `offset`: one below has nothing there."""
+        return bool(self._lasts) and self._lasts[-1] >= offset
+
     def overlapping(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
         """Transactions that may have records in [from_offset, to_offset)."""
         found = []

@@ -52,6 +52,7 @@ from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.batches.format import BatchHeader
 from metaquorum.storage.batches.markers import read_marker
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.partition.producers import (
     CoordinatorFenced,
     Duplicate,
@@ -89,6 +90,7 @@ class Leading:
         self.epoch_start = log.end
         self._until_written: WaitingTickets[ProduceResult] = WaitingTickets()
         self._until_held: WaitingTickets[ProduceResult] = WaitingTickets()
+        self.appended: Batches | None = None
         self.verification = Verification(log)
         self.deleting = Deleting(log, self.isr)
 
@@ -197,6 +199,7 @@ class Leading:
         )
         log.append(placed, wall_ms)
         log.changes |= Changes.END
+        self.appended = placed
         return placed.headers[0]
 
     def _wait(self, waiting: Waiting[ProduceResult], acks: int) -> ProduceResult | None:

@@ -127,13 +127,13 @@ class LocalLog:
         """(producer id, first offset) of the aborted transactions that may have records in `records`, which
         were read from `from_offset` on. Leaves out those whose marker a cleaner removed, with all their
         records: a reader would wait for the marker, and skip what the producer has committed since."""
-        if not records or not len(self.producers.aborted):
+        aborted = self.producers.aborted
+        if not records or not aborted.ends_above(from_offset):
             return
         hops = hop_headers(records)
         end = hops[-1][2]
-        found = self.producers.aborted.overlapping(from_offset, end)
-        there = {base for _, base, _, _ in hops} if found else ()
-        for one in found:
+        there = {base for _, base, _, _ in hops}
+        for one in aborted.overlapping(from_offset, end):
             if one.last_offset >= end or one.last_offset in there:
                 yield one.producer_id, one.first_offset
 

@@ -55,6 +55,7 @@ from metaquorum.metadata.requests.log_ends import DeletedRecords
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
+from metaquorum.storage.batches.parsed import Batches
 
 
 class Partition(AnsweringReplica):
@@ -234,6 +235,13 @@ class Partition(AnsweringReplica):
                 leader_epoch=self.leader_epoch,
             )
         return self._leading.produce(ticket, part, acks, by_coordinator=by_coordinator, wall_ms=wall_ms)
+
+    def take_appended(self) -> Batches | None:
+        """What `produce` has appended, as it is stored; the call clears it."""
+        if self._leading is None:
+            return None
+        appended, self._leading.appended = self._leading.appended, None
+        return appended
 
     def cancel(self, ticket: Ticket[Any]) -> None:
         """The caller is gone: `complete` is no longer called."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metaquorum.broker.replica.disk_work import AppendPartition
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import ProduceTicket
@@ -27,8 +26,8 @@ from metaquorum.metadata.requests.data import (
     ProduceResult,
 )
 from metaquorum.raft.outbox import Outbox
-from metaquorum.storage.batches.format import BatchHeader, parse_header
-from metaquorum.storage.batches.markers import EndMarker, read_marker
+from metaquorum.storage.batches.format import BatchHeader
+from metaquorum.storage.batches.markers import EndMarker, marked_headers
 
 Marked = Callable[[PartitionKey, BatchHeader, EndMarker], None]
 """Takes each marker that was appended to a partition, with the header of its batch."""
@@ -73,26 +72,15 @@ class Produces(PartitionedRequests[ProduceResult]):
         wall_ms: int,
     ) -> ProduceResult | None:
         """As `Partition.produce`, for clients and for this broker itself; kept for readers near the end."""
-        base = partition.end_offset
         result = partition.produce(ticket, part, acks, by_coordinator=by_coordinator, wall_ms=wall_ms)
-        if partition.end_offset > base:
-            self._note_tail(partition, base)
-            if by_coordinator:
-                self._note_marker(partition, base, part.batch.data)
+        stored = partition.take_appended()
+        if stored is not None:
+            self._tail.note(partition.key, stored.base_offset, stored.next_offset, stored.data)
+            for header, marker in marked_headers(stored) if by_coordinator else ():
+                if marker is not None:
+                    self.marked(partition.key, header, marker)
         self._touched(partition)
         return result
-
-    def _note_tail(self, partition: Partition, base_offset: int) -> None:
-        for effect in reversed(self._out):
-            if isinstance(effect, AppendPartition) and effect.key == partition.key:
-                self._tail.note(partition.key, base_offset, partition.end_offset, effect.batches.data)
-                return
-
-    def _note_marker(self, partition: Partition, base_offset: int, records: bytes) -> None:
-        header = parse_header(records)
-        marker = read_marker(header, records)
-        if marker is not None:
-            self.marked(partition.key, header._replace(base_offset=base_offset), marker)
 
     def _response(self, results: tuple[ProduceResult, ...]) -> ProduceResponse:
         return ProduceResponse(results=results)

@@ -13,6 +13,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import ACKS_LEADER, ACKS_NONE
 from metaquorum.raft.effects import Warn
 from metaquorum.storage.batches.format import parse_header
+from metaquorum.storage.batches.parsed import Batches
 from tests.unit.broker.replica_world import DIRECTORY, KEY, Replica, Ticket, batch, info
 
 LAZY = ReplicaConfig(broker_id=1, log_flush_before_ack=False)
@@ -50,6 +51,21 @@ def test_an_append_is_one_piece_of_work_with_offsets_and_epoch() -> None:
     assert replica.partition.end_offset == 4
     assert (replica.partition.written_end, replica.partition.synced_end) == (0, 0)
     assert replica.partition.epochs.entries == ((1, 0),)
+
+
+@pytest.mark.parametrize("append_time", [False, True])
+def test_what_was_appended_is_given_once_with_the_header_that_its_bytes_have(append_time: bool) -> None:
+    """Readers near the end and coordinators take it from there: nothing parses the stored bytes again."""
+    replica = leader(settings=TopicSettings(log_append_time=append_time))
+    assert replica.partition.take_appended() is None
+    sent = batch(b"a", b"b", producer=7, epoch=0, sequence=0)
+    replica.send(sent)
+    stored = replica.partition.take_appended()
+    (work,) = [each for each in replica.take() if isinstance(each, AppendPartition)]
+    assert stored is work.batches and stored == Batches.parse(stored.data)
+    replica.send(sent)  # a duplicate
+    replica.send(sent[:-1])
+    assert replica.partition.take_appended() is None
 
 
 def test_without_flush_before_ack_nothing_is_synced_for_an_append() -> None:

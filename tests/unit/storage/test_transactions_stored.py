@@ -165,6 +165,9 @@ def test_who_is_aborted_in_a_range() -> None:
     assert [one.producer_id for one in kept.overlapping(0, 20)] == [1, 2, 3]
     assert [one.producer_id for one in kept.overlapping(6, 9)] == [2]
     assert [one.producer_id for one in kept.overlapping(0, 2)] == [1]
+    last = max(one.last_offset for one in kept)
+    assert [kept.ends_above(each) for each in (0, last, last + 1)] == [True, True, False]
+    assert not AbortedTransactions().ends_above(0)
     assert kept.overlapping(13, 20) == []
     kept.trim(6)
     kept.cut(12)

@@ -180,7 +180,7 @@ class Shard:
     # ---- active ----------------------------------------------------------------------------------
 
     def handle(self, key: object, request: CoordinatorRequest, now: Now) -> None:
-        """A request to this coordinator: answered once, unless the caller goes away."""
+        """A request to this coordinator: answered once, unless the caller disconnects."""
         self._open[key] = None
         if not self.is_active:
             self._answer(Reply(key, self._not_active()))

@@ -64,8 +64,8 @@ _WAKES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE | Changes.STORED
 class ReplicaManager:
     """See the module. `directories`: every configured one, in the state in which it was found.
     `metadata_directory`: the id of the one that also holds the metadata log, if it is among them: without it
-    the broker cannot continue. `new_user` makes what lives in the logs of partitions that this broker leads:
-    its coordinators.
+    the broker cannot continue. `new_user` creates the state machines that are stored in the logs of
+    partitions that this broker leads: its coordinators.
 
     Every input returns its effects in order. `tick` is due at `next_deadline_ms`.
     """

@@ -1,7 +1,8 @@
 """Connections to other brokers, through the listener by which brokers follow each other.
 
-Owns TLS, the login, and the log lines about a broker that takes neither: once for each reason; a login that
-was refused is tried again ever more rarely. Does not know what is sent on a connection: its user decides.
+Owns TLS, the login, and the log lines about a broker with which either fails: one line per reason. A login
+that was refused is retried after growing pauses. Does not know what is sent on a connection: its user
+decides.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class PeerConnector:
         self._told.pop((host, port), None)
 
     def tell(self, peer: Peer, reason: str) -> None:
-        """Logs each problem that only a person can mend once, until the broker is `reached`."""
+        """Logs each problem that only an operator can fix once, until the broker is `reached`."""
         if self._told.get((peer.host, peer.port)) != reason:
             self._told[peer.host, peer.port] = reason
             _log.warning(

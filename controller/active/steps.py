@@ -63,7 +63,7 @@ class Steps:
         self._log_is_empty = log_is_empty
         self._now_ms, self._wall_ms = now_ms, 0
         self._seen: MetadataImage | None = None
-        """The image for which `_collects` and `_sweeps` tell whether ids or tokens have a deadline."""
+        """The image for which `_collects` and `_sweeps` say whether ids or tokens have a deadline."""
         self._collects = self._sweeps = False
         self._collect_at_ms = now_ms + state.config.broker_id_gc_interval_ms
         self._sweep_at_ms = 0

@@ -1,10 +1,10 @@
 """Work of the active controller that is longer than one batch: done in slices, each valid alone.
 
 Owns what is due and the next slice of it on the newest image. Does not append or wait for a slice: the node
-does. Soft state: a new active controller finds interrupted work in the image (a broker that is still unfenced
-gets a new session; a broker in controlled shutdown or with dead directories keeps sending heartbeats;
-leaderless partitions are looked for once, and so are eligible leaders that are left from before the feature
-was switched off).
+does. Soft state: a new active controller finds interrupted work in the image. A broker that is still unfenced
+gets a new session; a broker in controlled shutdown or with dead directories keeps sending heartbeats; and
+leaderless partitions, and eligible leaders left from before the feature was switched off, are searched for
+once.
 """
 
 from __future__ import annotations

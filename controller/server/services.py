@@ -66,7 +66,7 @@ class BrokerLifecycleService(BrokerLifecycleServicer):
     async def Heartbeats(  # type: ignore[override]
         self, request_iterator: Any, context: Any
     ) -> None:
-        """One broker's heartbeats, one after another, until it goes away."""
+        """One broker's heartbeats, one after another, until it disconnects."""
         while (request := await context.read()) is not END_OF_STREAM:
             await context.write(await self._heartbeat(request))
 

@@ -36,7 +36,7 @@ def check_batch(
     a coordinator of this cluster made it.
 
     Refused with MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (the CRC does not match: send it again),
-    UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, or INVALID_RECORD (errors that no retry mends, such as a
+    UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, or INVALID_RECORD (errors that no retry fixes, such as a
     batch of magic 0 or 1, or part of one).
     """
     header = _frame(batch, settings)

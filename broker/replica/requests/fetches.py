@@ -1,8 +1,8 @@
 """Fetch requests on the leader's side: checked, parked, read, answered.
 
 Owns the fetches in progress, what wakes them, and how much goes into an answer. The partition decides what
-may be read, the session which partitions are looked at. Takes time by what changed, not by its size.
-Followers get a batch from memory while it is written here. Knows no connections.
+may be read, the session which partitions are looked at. Costs as much as what has changed, whatever a fetch
+names. Followers get a batch from memory while it is written here. Knows no connections.
 """
 
 from __future__ import annotations

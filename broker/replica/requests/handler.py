@@ -62,9 +62,9 @@ KnownAtOnce = (
 
 
 class RequestHandler:
-    """`touched` is called for each partition that took something in. `directory_failed` takes a directory
-    offline, for a reason in one line. `new_user` makes the state machines that live in this broker's own
-    logs."""
+    """`touched` is called for each partition that changed while it handled a request. `directory_failed`
+    takes a directory offline, for a reason in one line. `new_user` creates the state machines that are stored
+    in this broker's own logs."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ class NotHosted(msgspec.Struct, frozen=True):
 Find = Callable[[PartitionKey], Partition | NotHosted]
 """The partition, or why it cannot serve requests here."""
 Touched = Callable[[Partition], None]
-"""Called after a partition took something in: carries out the consequences."""
+"""Called after a partition changed while it handled a request: carries out the consequences."""
 
 
 def absence(placement: Placement, broker_id: int, key: PartitionKey) -> NotHosted:

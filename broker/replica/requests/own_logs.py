@@ -41,7 +41,7 @@ class LogBounds(NamedTuple):
 
 
 class LogUser(Protocol):
-    """A state machine of this broker that lives in the logs of partitions that it leads (a coordinator).
+    """A state machine of this broker that is stored in the logs of partitions that it leads (a coordinator).
 
     Learns of changes as they happen and acts in `settle`, at the end of every input.
     """

@@ -26,7 +26,7 @@ from metaquorum.storage.batches.parsed import NO_BATCHES
 
 Answered = DataResponse | ApiError
 Ended = Callable[[Answered | None], None]
-"""Takes the answer to a request; None if its caller went away."""
+"""Gets the answer to a request; None if its caller disconnected."""
 
 
 def request_name(request: DataRequest) -> str:

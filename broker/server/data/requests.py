@@ -1,7 +1,7 @@
 """Requests for partition data on their way through the node: keys, places in the inbox, and waiting callers.
 
 Owns the keys, the waiting callers, and how many bytes of producers' records this broker holds at once. The
-node is notified when a caller goes away, so that nothing is kept for it. Does not decide anything about a
+node is notified when a caller disconnects, so that nothing is kept for it. Does not decide anything about a
 request but whether there is room for it.
 """
 

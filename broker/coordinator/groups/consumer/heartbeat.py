@@ -91,7 +91,7 @@ class ConsumerHeartbeats:
 
     def _member(self, change: GroupChange, ask: Ask) -> ConsumerMember | ErrorCode:
         """The sender as a known or new member, or why it is refused. A static member takes the place of one
-        that went away, and of a classic one, which never announces that it leaves."""
+        that left for a while, and of a classic one, which never announces that it leaves."""
         body: ConsumerGroupHeartbeatRequest = ask.body
         draft = change.group
         known = draft.members.get(body.member_id)

@@ -60,7 +60,7 @@ async def write_markers(
         )
     )
     if isinstance(answer, ApiError):
-        # What refuses the whole request is over soon: the coordinator retries.
+        # Errors that refuse the whole request are short-lived: the coordinator retries.
         return codes | dict.fromkeys(keys.values(), ErrorCode.NOT_ENOUGH_REPLICAS)
     return codes | {keys[each.key]: each.error for each in answer.results}
 

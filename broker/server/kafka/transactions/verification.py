@@ -37,7 +37,7 @@ _LATER = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
-"""Conditions that are over soon: producers retry NOT_ENOUGH_REPLICAS, in every version."""
+"""Errors that do not last: producers retry NOT_ENOUGH_REPLICAS, in every version."""
 
 Refusals = dict[core.PartitionKey, ApiError]
 

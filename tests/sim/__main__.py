@@ -1,11 +1,13 @@
 """`python -m tests.sim SEED` replays one seed with a readable trace; `--seeds A..B` runs a range.
 
-Seeds from 1000 on add a load of topics, elections, moving replicas, dying directories and broker ids; seeds
-from 2000 on run brokers that hold data, with producers and consumers; seeds from 3000 on replace directories
-of controllers by older copies of themselves; in seeds from 4000 on voters come and go; seeds from 5000 on run
-groups, transactions and compaction; in seeds from 6000 on nodes are controller and broker at once.
+Seeds from 1000 on add a load of topics, elections, moving replicas, failing directories and broker ids. Seeds
+from 2000 on run brokers that hold data, with producers and consumers. Seeds from 3000 on replace directories
+of controllers with older copies of themselves. Seeds from 4000 on add and remove voters. Seeds from 5000 on
+run groups, transactions and compaction. Seeds from 6000 on run combined nodes, which are controller and
+broker at once.
 
-Exit codes: 0 all well, 1 a law was broken, 2 not well after healing, 3 the simulator or the program crashed.
+Exit codes: 0 success, 1 a law was broken, 2 the cluster did not recover after healing, 3 the simulator or the
+program crashed.
 """
 
 from __future__ import annotations

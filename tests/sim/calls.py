@@ -1,7 +1,8 @@
-"""Requests between simulated processes: matched with their answers, timed out, refused, abandoned.
+"""Requests between simulated processes: matched with their responses, timed out, refused, abandoned.
 
-Plays the part of the transport: an answer that comes after the time-out is dropped, a process that dies
-resets its connections, and a second copy of a message is a second request whose answer loses the race.
+Plays the part of the transport: a response that arrives after the timeout is dropped, a process that dies
+resets its connections, and a second copy of a message is a second request, of which only the first response
+counts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ LATE_COPY_MS = 8_000
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One request under way. `finish` takes the answer, `fail` the reason; whichever comes first counts."""
+    """One request in flight. `finish` takes the response, `fail` the reason; only the first of them
+    counts."""
 
     source: str
     target: Host
@@ -40,7 +42,7 @@ class _Call:
 
 
 class Calls:
-    """All requests of the world that wait for an answer."""
+    """All requests of the world that have no response yet."""
 
     def __init__(self, engine: Engine, network: Network) -> None:
         self._engine = engine
@@ -52,7 +54,7 @@ class Calls:
         self._shell: dict[int, _Call] = {}
 
     def raft(self, caller: Process, target: Host, target_id: int, effect: SendRequest) -> None:
-        """Send a Raft request; the caller hears `RaftResponseArrived` or `RaftRequestFailed`."""
+        """Sends a Raft request; the caller gets `RaftResponseArrived` or `RaftRequestFailed`."""
         at = effect.correlation_id
 
         def finish(response: Any, _outright: bool) -> None:
@@ -81,11 +83,11 @@ class Calls:
         *,
         once: bool = False,
     ) -> None:
-        """Send a client's or a broker's request to a controller.
+        """Sends a request of a client or a broker to a controller.
 
-        `finish` learns whether the answer was given outright, in the step that took the request: a refusal
-        then proves that nothing was written. `once`: as on one connection, the request never arrives twice (a
-        second create is another create).
+        `finish` also gets whether the response was given at once, in the step that handled the request: a
+        refusal then proves that nothing was written. `once`: the request never arrives twice, as on one
+        connection (a second copy of a create is another create).
         """
 
         def arrived(process: Process, key: int) -> None:
@@ -102,7 +104,7 @@ class Calls:
         self._start(call, arrived, timeout_ms, once=once)
 
     def waiting_at(self, process: Process) -> int:
-        """How many requests of clients this process has not answered."""
+        """The number of client requests that this process has not answered."""
         calls = self._clients.values()
         return sum(server is process for call in calls for server, _ in call.servers)
 
@@ -115,8 +117,9 @@ class Calls:
         finish: Callable[[Any], None],
         fail: Callable[[str], None],
     ) -> None:
-        """Send a client's or a follower's request for partition data to a broker. It arrives once, perhaps
-        long after it was sent, or never; whoever gives it up says so to the broker if the network lets it."""
+        """Sends a request for partition data, of a client or a follower, to a broker. It arrives once,
+        perhaps long after it was sent, or never. A caller that gives up notifies the broker, if the network
+        delivers that."""
 
         def arrived(process: Process, key: int) -> None:
             self._data[key] = call
@@ -137,8 +140,8 @@ class Calls:
         finish: Callable[[Any], None],
         fail: Callable[[str], None],
     ) -> None:
-        """Send a request to what stands in front of a broker's node: `arrive` gets the process and the way of
-        its answer. It arrives once, perhaps late, or never."""
+        """Sends a request to the shell in front of a broker's node: `arrive` gets the process and a function
+        for the response. The request arrives once, perhaps late, or never."""
 
         def arrived(process: Process, key: int) -> None:
             self._shell[key] = call
@@ -161,7 +164,7 @@ class Calls:
 
         self.network.send(call.source, call.target.name, reach, once=once)
         if not once and self.network.repeats_late():
-            # A copy that was held up somewhere for seconds: its sender may have bounced meanwhile.
+            # A copy that was delayed for seconds: its sender may have restarted meanwhile.
             self._engine.after(self._engine.rng.random() * LATE_COPY_MS, reach)
         self._engine.after(timeout_ms, lambda: self._expire(call))
 
@@ -202,7 +205,8 @@ class Calls:
                 )
 
     def process_died(self, process: Process) -> None:
-        """Its connections are reset: who waits for it hears so, where the network lets the reset through."""
+        """The process's connections are reset: callers that wait for it learn that, if the network delivers
+        the reset."""
         for table in (self._raft, self._clients, self._data, self._shell):
             for key, call in sorted(table.items()):
                 if any(server is process for server, _ in call.servers):

@@ -1,7 +1,7 @@
 """What must hold after every event, and what must hold at the end. Raises SafetyError.
 
-Looks at all processes at once, which nobody inside the cluster can: leaders of an epoch, the one committed
-log, who holds a broker id, who serves without a lease.
+Looks at all processes at once, which no node of the cluster can: the leaders of an epoch, the one committed
+log, which process holds a broker id, and which broker serves without a lease.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IMAGES_MAX = 64
 
 
 class Checks:
-    """Remembers what was seen, so that nothing that was promised can be taken back."""
+    """Remembers what was seen, so that a promise that is taken back is detected."""
 
     def __init__(self, on_committed: Callable[[RecordBatch], MetadataImage] | None = None) -> None:
         self.history = ClusterHistory()
@@ -39,12 +39,12 @@ class Checks:
         self._durable_ends: dict[tuple[int, bytes], int] = {}
         self._durable_to: dict[str, int] = {}
         self.disks_keep = True
-        """False once a disk was replaced: what is committed need not be on a majority any more."""
+        """False once a disk was replaced: committed records are then not necessarily on a majority."""
         self._epochs: dict[int, tuple[int, bytes]] = {}
         self._holders: dict[int, str] = {}
 
     def after_event(self, controllers: Iterable[ControllerProcess], brokers: Iterable[BrokerProcess]) -> None:
-        """Look at every process that took a step since the last call."""
+        """Looks at every process that took a step since the last call."""
         cores = []
         for process in controllers:
             if process.touched:
@@ -66,12 +66,11 @@ class Checks:
                 self._check_broker(broker)
 
     def committed_batches(self) -> dict[int, tuple[int, bytes]]:
-        """Everything that was ever seen below a controller's high watermark: base offset, (next offset,
-        bytes)."""
+        """Everything ever seen below a controller's high watermark: (next offset, bytes) by base offset."""
         return self._committed
 
     def _check_committed_bytes(self, process: ControllerProcess | BrokerProcess) -> None:
-        """One committed log: equal offset, equal bytes, on every node and for ever."""
+        """One committed log: the same offset has the same bytes, on every node and forever."""
         core = process.core
         key = (process.node_id, process.host.boot)
         start = max(self._checked_to.get(key, 0), core.log_start_offset)
@@ -99,9 +98,9 @@ class Checks:
         self._checked_to[key] = max(start, self._checked_to.get(key, 0))
 
     def _check_durable_on_a_majority(self, process: ControllerProcess) -> None:
-        """What a leader calls committed lies below the synced end of the disks of most voters, of those that
-        are down too: nothing else survives the loss of power everywhere. A disk that was emptied later counts
-        with what it had."""
+        """What a leader considers committed is below the synced end of the disks of a majority of voters,
+        including voters that are down: nothing else survives a power loss of all nodes. A disk that was
+        emptied later counts with what it had."""
         core = process.core
         own = core.state.identity
         self._durable_ends[own.node_id, own.directory_id] = process.store.log.synced_offset
@@ -110,7 +109,7 @@ class Checks:
             return
         self._durable_to[process.host.name] = end
         history = core.state.voter_history
-        # A set that is not committed may have been appended behind the commit, in the same step.
+        # A set that is not committed may have been appended after the commit, in the same step.
         was_before = history.newest_offset is not None and history.newest_offset >= end
         sets = (history.newest, history.previous) if was_before else (history.newest,)
         if not any(self._is_held(voters, end) for voters in sets):
@@ -128,8 +127,9 @@ class Checks:
         return 2 * len(holders) > len(voters)
 
     def _check_image(self, image: MetadataImage, process: ControllerProcess) -> None:
-        """Equal offset, equal image, however a node came to it. Every image of a node is looked at once;
-        where every batch is judged as it is committed, images that are equal to what it made need no more."""
+        """The same offset has the same image, however a node reached it. Every image of a node is checked
+        once; if every batch is checked when it is committed, images equal to the result of that need no
+        further check."""
         before = self._seen.get(process.node_id)
         if before is image:
             return
@@ -162,8 +162,9 @@ class Checks:
             del self._images[next(iter(self._images))]
 
     def _check_broker(self, broker: BrokerProcess) -> None:
-        """No service without a lease, if it fences itself; no epoch is given out twice, or lower than one
-        that was. A process whose id was taken over meanwhile knows its old epoch, and serves nobody."""
+        """No broker that fences itself serves without a lease; no epoch is assigned twice or is lower than an
+        earlier one. A process whose id was taken over meanwhile knows only its old epoch, and serves no
+        client."""
         status = broker.node.status(now_ms=broker.host.monotonic_ms())
         leased = status.lease_left_ms is not None and status.lease_left_ms > 0
         if not status.fenced and not leased:
@@ -188,7 +189,8 @@ class Checks:
         topics: Mapping[str, list[Operation]],
         registrations: Mapping[int, list[Operation]],
     ) -> None:
-        """Everyone is at one place, and what was seen can be put in one order for each name and broker id."""
+        """All nodes have the same image, and the history of each name and each broker id can be
+        linearized."""
         images = [process.node.ledger.committed.image for process in controllers]
         for process, image in zip(controllers[1:], images[1:], strict=True):
             if not images_equal(images[0], image, provenance=False):
@@ -206,8 +208,8 @@ class Checks:
 
 
 def with_late_copies(history: Sequence[Operation]) -> list[Operation]:
-    """The network doubles messages: a copy of a request that was refused may arrive when it is accepted, once
-    nothing keeps its incarnation from the id. One copy of an incarnation's requests is as good as many."""
+    """The network duplicates messages: a copy of a refused request may arrive when it can be accepted, once
+    its incarnation may have the id. One copy of an incarnation's requests is enough."""
     copies: dict[object, Operation] = {}
     for each in history:
         if each.result == "duplicate":

@@ -1,4 +1,4 @@
-"""Simulated clients: they create, delete and look up a few topic names and write down what they saw."""
+"""Simulated clients: they create, delete and look up a few topic names and record what they saw."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Client:
         self._open: Callable[[], None] | None = None
 
     def give_up(self) -> None:
-        """The run ends: what is still without an answer may have taken effect, or may yet."""
+        """The run ends: a request without a response may have taken effect, or may still do so."""
         if self._open is not None:
             self._open()
 
@@ -71,13 +71,13 @@ class Client:
         self.send(action, topic)
 
     def send(self, action: str, topic: str) -> None:
-        """One operation; its outcome goes into the history unless it surely had no effect."""
+        """One operation; its outcome goes into the history unless it certainly had no effect."""
         called_ms = int(self._engine.now_ms)
         target = self._target
 
         def record(result: Any, *, known: bool) -> None:
             self._open = None
-            # Rounded outwards, so that rounding never forbids an order that was possible.
+            # Rounded outwards, so that rounding never rules out an order that was possible.
             returned = int(self._engine.now_ms) + 1 if known else None
             self._history[topic].append(
                 Operation(
@@ -131,7 +131,7 @@ def _request(action: str, topic: str) -> Any:
 
 
 def _outcome(action: str, topic: str, response: Any) -> Any:
-    """What the model of a topic name calls it."""
+    """The outcome in terms of the model of a topic name."""
     if isinstance(response, ReadImageResponse):
         info = response.image.topics.by_name.get(topic)
         return info

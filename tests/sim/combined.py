@@ -1,7 +1,7 @@
-"""A world in which some nodes, or all, are controller and broker at once: a crash takes both.
+"""A world in which some nodes, or all, are controller and broker at once: a crash takes both down.
 
-Adds to `DataWorld` the process of such a node, on the machine and the metadata log of both, and what shapes a
-cluster of them has. Faults and laws are those of `data_world`.
+Adds to `DataWorld` the process of such a node, with one machine and one metadata log for both roles, and the
+shapes that a cluster of such nodes can have. Faults and laws are those of `data_world`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class BrokerPart(DataBroker):
 
 
 class CombinedProcess(DataController):
-    """One driver, one log, one core; `combined` orders what both parts do."""
+    """One driver, one log, one core; `combined` orders the effects of both parts."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class CombinedProcess(DataController):
 
 
 class CombinedWorld(DataWorld):
-    """Shapes: all nodes have both roles; brokers beside them; controllers beside one."""
+    """Shapes: all nodes have both roles; additional brokers; additional controllers."""
 
     def node_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         rng, count = random.Random(f"shape of {self.seed}"), max(1, self.profile.controllers)

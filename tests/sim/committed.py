@@ -1,8 +1,8 @@
 """The one committed log, replayed once, batch by batch, with the laws of what may follow what.
 
-Nodes may apply many batches at once, so that a law which holds between two of them cannot be seen in their
-images. Owns the reference image and the marks that a single batch can prove; who acknowledged what is in
-`promises`. Raises SafetyError.
+Nodes may apply many batches at once, so a law about two consecutive batches cannot be checked on their
+images. Owns the reference image and the marks that a single batch can prove; `promises` has what was
+acknowledged to whom. Raises SafetyError.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from tests.sim.marks import Marks
 from tests.sim.promises import GivesUp, PartitionKey
 
 MissingIdTaken = Callable[[int], str | None]
-"""Why nobody may take over this id now, as the whole world sees it; None: it is free."""
+"""Why no broker may take over this id now, from what the simulator sees of the whole world; None if it is
+free."""
 
 
 class CommittedLog:
@@ -50,7 +51,7 @@ class CommittedLog:
         return self._state.end_offset
 
     def apply(self, batch: RecordBatch) -> MetadataImage:
-        """The next committed batch; the image after it."""
+        """Applies the next committed batch; returns the image after it."""
         before = self._state.image
         self._state = replay(self._state, batch)
         after = self._state.image
@@ -117,7 +118,7 @@ class CommittedLog:
         topic, index = name.rsplit("-", 1)
         asked = None in self.unclean_asked or (topic, int(index)) in self.unclean_asked
         if not old.isr and old.last_known_elr == (new.leader,):
-            self._marks.add("last known leader elected")  # it led last, and whoever was eligible is no more
+            self._marks.add("last known leader elected")  # it led last, and no eligible replica is left
             asked = not _begins_anew(before, old, new)
         if not asked and not unclean_allowed(before, old.topic_id):
             raise SafetyError(
@@ -159,7 +160,7 @@ class CommittedLog:
     # ---- broker ids ------------------------------------------------------------------------------
 
     def _judge_ids(self, before: MetadataImage, after: MetadataImage) -> None:
-        """Hand-outs: no id that anybody had is new, and what is taken over belongs to nobody."""
+        """Allocations: no new id was ever used before, and no broker holds an id that is taken over."""
         old, new = ids.remembered(before), ids.remembered(after)
         if old is not new:
             if ids.next_id(new) < ids.next_id(old):
@@ -257,8 +258,8 @@ class CommittedLog:
 
 
 def _begins_anew(before: MetadataImage, old: PartitionInfo, new: PartitionInfo) -> bool:
-    """Whether the broker did not have the directory any more in which its replica lay. One that was damaged
-    and is whole again has what it had; that this is so is the data laws' to find."""
+    """Whether the broker no longer has the directory that its replica was in. A damaged replica that is
+    readable again has the data that it had; whether that is true is for the data laws to detect."""
     leader = new.leader
     directory = old.directory_of(leader)
     if directory in {None, UNASSIGNED, MIGRATING, LOST}:
@@ -269,15 +270,15 @@ def _begins_anew(before: MetadataImage, old: PartitionInfo, new: PartitionInfo) 
 
 
 def _completed_under_its_leader(old: PartitionInfo, new: PartitionInfo) -> bool:
-    """The leader reported the last replica that was missing, and does not stay itself: one record lets the
-    newcomer join and lead."""
+    """The leader reported the last missing replica and is itself being removed: one record lets the new
+    replica join the ISR and lead."""
     moving = bool(old.adding or old.removing) and not (new.adding or new.removing)
     return moving and old.leader != NO_LEADER and old.leader in old.removing and new.leader in new.isr
 
 
 def require_led_rightly(image: MetadataImage, partition: PartitionInfo, name: str) -> None:
-    """After every batch: nobody leads who is fenced or whose directory is dead, and an ISR of several holds
-    nobody who is (the last member stays: it alone has the data)."""
+    """After every batch: no leader is fenced or has a dead directory, and neither has any member of an ISR of
+    several (the last member stays: it alone has the data)."""
     for member in {partition.leader, *(partition.isr if len(partition.isr) > 1 else ())} - {NO_LEADER}:
         what = "leads" if member == partition.leader else "is in the ISR"
         known = image.brokers.get(member)
@@ -291,7 +292,7 @@ def require_led_rightly(image: MetadataImage, partition: PartitionInfo, name: st
 
 
 def _judge_epochs(old: PartitionInfo, new: PartitionInfo, name: str) -> None:
-    """One record, one partition epoch; a new leader, a new leader epoch (S2.33)."""
+    """One record raises the partition epoch by one; a new leader raises the leader epoch (S2.33)."""
     if new.partition_epoch != old.partition_epoch + 1:
         raise SafetyError(f"{name}: partition epoch {old.partition_epoch} -> {new.partition_epoch}")
     raised = new.leader_epoch - old.leader_epoch
@@ -302,7 +303,7 @@ def _judge_epochs(old: PartitionInfo, new: PartitionInfo, name: str) -> None:
 
 
 def _judge_replicas(old: PartitionInfo, new: PartitionInfo, name: str) -> None:
-    """A reassignment ends with every replica in sync, or as it was before it began (KIP-455)."""
+    """A reassignment ends with every replica in sync, or with the replicas from before it began (KIP-455)."""
     before, after = set(old.replicas), set(new.replicas)
     if (old.adding or old.removing) and not (new.adding or new.removing):
         cancelled = after == before - set(old.adding)

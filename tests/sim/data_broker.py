@@ -1,7 +1,7 @@
 """A broker process that holds data: the real node, manager and directory stores on simulated threads.
 
-Plays the shell's part: gives work to the workers of the directories, sends fetches to peers and questions to
-the controller, and answers whoever asked. What must hold is `data_laws`'.
+Plays the shell's part: passes work to the threads of the directories, fetches to other brokers and requests
+to the controller, and responds to callers. What must hold is in `data_laws`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 
 class DataBroker(BrokerProcess):
-    """`found`: what the directories held when the process began. `loses`: which questions to the controller
-    get lost on their way, for stories."""
+    """`found`: what the directories held when the process began. `loses`: which requests to the controller
+    are lost on the way, for stories."""
 
     def __init__(self, load: DataLoad, directories: DataDirectories, laws: DataLaws, *parts: Any) -> None:
         self.load = load
@@ -104,7 +104,7 @@ class DataBroker(BrokerProcess):
         return manager
 
     def log_user(self) -> NewLogUser | None:
-        """What lives in the logs of partitions that this broker leads; None: nothing does."""
+        """The state machine in the logs of partitions that this broker leads; None: there is none."""
         return None
 
     def make_worker(self, directory: DataDirectory, store: DirectoryStore) -> DirectoryWorker:
@@ -154,11 +154,11 @@ class DataBroker(BrokerProcess):
                 self.host.engine.trace(self.host.name, f"leaves no proof of a clean stop: {error}")
 
     def partitions(self) -> dict[PartitionKey, Partition]:
-        """The replicas that the manager has in good directories."""
+        """The manager's replicas in good directories."""
         return self.manager.partitions
 
     def close(self, *, clean: bool) -> None:
-        """What the shell does last."""
+        """The last actions of the shell."""
         closed = []
         for worker in self.workers.values():
             if clean:

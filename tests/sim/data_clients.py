@@ -1,4 +1,6 @@
-"""What simulated clients of partition data share: how they find leaders, ask brokers and take refusals."""
+"""What simulated clients of partition data share: finding leaders, sending requests to brokers, handling
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ RETRIABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a partition is led, as a broker's image had it."""
+    """Which broker leads a partition, according to a broker's image."""
 
     key: PartitionKey
     leader: int
@@ -46,7 +48,7 @@ class Place:
 
 
 class Cluster:
-    """What clients know of the cluster: brokers to ask, and how to reach them."""
+    """What clients know of the cluster: brokers to send requests to, and how to reach them."""
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class Cluster:
         self.producer_ids: set[int] = set()
 
     def look_up(self, name: str, topic: str, index: int, then: Callable[[Place | None], None]) -> None:
-        """Ask some broker's image where a partition is led; None: nobody knows, or nobody answered."""
+        """Looks up the leader of a partition in some broker's image; None: there is none, or no response."""
         host = self._directory[self.engine.rng.choice(self._brokers)]
         done: list[bool] = []
 
@@ -92,7 +94,7 @@ class Cluster:
     def ask(
         self, name: str, broker_id: int, request: Any, timeout_ms: int, then: Callable[[Any], None]
     ) -> None:
-        """Send a request to a broker; `then` gets the answer, or None."""
+        """Sends a request to a broker; `then` gets the response, or None."""
         host = self._directory[broker_id]
         self.calls.data(name, host, request, timeout_ms, then, lambda _reason: then(None))
 

@@ -1,4 +1,4 @@
-"""What must hold of the directories of brokers: what is opened, written, created, cut, and where.
+"""What must hold for the directories of brokers: what is opened, written, created and truncated, and where.
 
 Owns which directories hold a replica and which were reported as failed. Raises SafetyError.
 """
@@ -42,8 +42,8 @@ READ_BYTES = 1 << 20
 
 
 class DirectoryLaws(Generations):
-    """`failed`: directories of a process (host, boot) that were reported as failed. `on_created` is told of
-    every replica that was made, before its broker is."""
+    """`failed`: the directories of a process (host, boot) that were reported as failed. `on_created` is
+    called for every replica that was created, before its broker learns of it."""
 
     def __init__(self, marks: Marks, image: Callable[[], MetadataImage]) -> None:
         super().__init__(image)
@@ -58,7 +58,7 @@ class DirectoryLaws(Generations):
     def opened(
         self, process: DataBroker, directory: DataDirectory, store: DirectoryStore, found: FoundDirectory
     ) -> None:
-        """Every log is whole, unless its disk hurt it, and knows its producers as a replay of it does."""
+        """Every log is intact, unless its disk was damaged, and has the same producers as a replay of it."""
         for each in found.damaged:
             if f"{each.topic}-{each.key[1]}" not in directory.rotten:
                 raise SafetyError(f"{process.host.name} finds damage that nobody did: {each.problem}")
@@ -86,11 +86,11 @@ class DirectoryLaws(Generations):
             self._require_producers(replica.key, name, data, log)
 
     def split(self, key: PartitionKey, data: bytes, start: int | None = None) -> Iterator[RecordBatch]:
-        """The batches of a part of a log, which begins at `start`. Raises where one is missing."""
+        """The batches of a part of a log, which begins at `start`. Raises if one is missing."""
         return iter_batches(data, expected_offset=start if data else None)
 
     def is_compacted(self, key: PartitionKey) -> bool:
-        """Whether a cleaner takes records away that newer ones have replaced."""
+        """Whether a cleaner removes records that newer ones have replaced."""
         return False
 
     def _require_producers(self, key: PartitionKey, name: str, data: bytes, log: ReplicaLog) -> None:
@@ -124,7 +124,7 @@ class DirectoryLaws(Generations):
     # ---- what goes to the disks, and what they say -----------------------------------------------
 
     def works(self, process: DataBroker, work: DiskWork) -> None:
-        """A broker asks for work in one of its directories."""
+        """A broker passes work to one of its directories."""
         match work:
             case AppendPartition():
                 self._appends(process, work)
@@ -138,7 +138,7 @@ class DirectoryLaws(Generations):
                 pass
 
     def _appends(self, process: DataBroker, work: AppendPartition) -> None:
-        """Raft's log matching, for whoever appends it: one offset and one epoch are one batch."""
+        """Raft's log matching, whichever broker appends: an offset and an epoch identify one batch."""
         cleaned = self.is_compacted(work.key)
         for batch in self.split(work.key, work.batches.data):
             header = batch.header
@@ -152,8 +152,9 @@ class DirectoryLaws(Generations):
                 )
 
     def _creates(self, process: DataBroker, work: CreateReplica) -> None:
-        """S3.6 to S3.8: not while another configured directory may hold it, working or not. One that the log
-        has placed nowhere has never run: a directory that was bad at the start holds nothing of it."""
+        """S3.6 to S3.8: no replica is created while another configured directory may hold it, working or not.
+        A replica that the log has placed nowhere has never run: a directory that was bad at the start does
+        not hold it."""
         at = (process.node_id, work.key, work.directory_id)
         if work.future:
             self._futures.add(at)
@@ -172,11 +173,11 @@ class DirectoryLaws(Generations):
             )
 
     def is_moving_to(self, process: DataBroker, key: PartitionKey, directory_id: bytes | None) -> bool:
-        """Whether a copy is under way there: the log names the new directory before the old one is left."""
+        """Whether a copy is in progress there: the log names the new directory before the old one is left."""
         return directory_id is not None and (process.node_id, key, directory_id) in self._futures
 
     def heard(self, process: DataBroker, event: DataEvent) -> None:
-        """A directory's report has come to the core: one may wait while others are handled."""
+        """A directory's report has reached the core: a report may wait while others are handled."""
         if isinstance(event, DirectoryFailed):
             self.failed.setdefault((process.host.name, process.host.boot), set()).add(event.directory_id)
 

@@ -1,7 +1,7 @@
-"""The log directories of a simulated broker host, each on a disk of its own, which outlive its processes.
+"""The log directories of a simulated broker host, each on its own disk, which outlive the host's processes.
 
-Owns what a disk holds after a kill, a loss of power, a death or a replacement. What is done in a directory
-while a process runs, and how long it takes, is `data_workers`'.
+Owns what a disk holds after a kill, a power loss, a disk failure or a replacement. What is done in a
+directory while a process runs, and how long that takes, is in `data_workers`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Rotten(NamedTuple):
 
 
 class DataDirectory:
-    """One log directory. `dead`: every operation fails. `hung`: none ends."""
+    """One log directory. `dead`: every operation fails. `hung`: no operation returns."""
 
     def __init__(self, path: str, broker_id: int, number: int, rng: random.Random) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class DataDirectory:
         self.replace()
 
     def replace(self) -> None:
-        """An empty disk takes its place, formatted, with an id of its own."""
+        """Replaces the disk with an empty, formatted one, which has an id of its own."""
         self._made += 1
         self.dead = self.hung = False
         self.rotten.clear()
@@ -62,8 +62,8 @@ class DataDirectory:
         store_meta_properties(self.disk, self.path, identity)
 
     def rot(self, name: str) -> bool:
-        """A sector of a replica goes bad while nobody looks, in the midst of what is whole, and the recovery
-        point that would keep a start from looking there is gone. False: there is too little to hit."""
+        """Damages the first batch of a replica's log, which intact ones follow, and removes the recovery
+        point that would keep a start from verifying it. False: there are too few batches."""
         place = join(self.path, name)
         segment = join(place, min(each for each in self.disk.list_directory(place) if each.endswith(".log")))
         data = read_file(self.disk, segment)
@@ -81,7 +81,7 @@ class DataDirectory:
         return True
 
     def restore(self) -> int:
-        """What rotted is as it was before, where it still lies there; to be done while no process uses it."""
+        """Undoes the damage of files that still have it; call it only while no process uses the directory."""
         count = 0
         for rotten in self.rotten.values():
             if self.disk.exists(rotten.file) and read_file(self.disk, rotten.file) == rotten.bad:
@@ -98,24 +98,24 @@ class DataDirectory:
         file.close()
 
     def die(self) -> None:
-        """From now on everything fails, in later processes too."""
+        """From now on every operation fails, in later processes too."""
         self.dead = True
         self.disk.inject("/")
 
     def ended(self, *, power_loss: bool) -> None:
-        """The process that used it is gone."""
+        """The process that used it has ended."""
         self.disk = self.disk.crash() if power_loss else self.disk.kill()
         if self.dead:
             self.disk.inject("/")
 
     def repair(self) -> None:
-        """What it held is there again; to be done while no process uses it."""
+        """The directory works again, with the data that it had; call it only while no process uses it."""
         self.dead = self.hung = False
         self.disk.heal()
 
 
 class DataDirectories:
-    """Those of one host, in the order in which they are configured."""
+    """The directories of one host, in the order in which they are configured."""
 
     def __init__(self, broker_id: int, count: int, rng: random.Random) -> None:
         self.all = [

@@ -1,6 +1,6 @@
-"""What happens to brokers that hold data: they die alone and together, and so do their directories and links.
+"""Faults of brokers that hold data: brokers, directories and links fail alone and together.
 
-Owns when a fault comes and whom it hits. What it means is the world's.
+Owns when a fault comes and what it hits. The world carries it out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHORT_HANG_MS = (50, 700)
 
 
 class DataFaults:
-    """Called once a step while faults are on."""
+    """Called once per step while faults are on."""
 
     def __init__(self, world: DataWorld) -> None:
         self._world = world
@@ -72,7 +72,7 @@ class DataFaults:
             self._world.crash(active.node_id, power_loss=self._power())
 
     def _crash_all(self) -> None:
-        """Power fails everywhere, or every broker's process is killed."""
+        """All brokers lose power, or every broker's process is killed."""
         power_loss = self._power()
         self._world.marks.add(
             "all brokers lost power at once" if power_loss else "all brokers killed at once"
@@ -106,14 +106,14 @@ class DataFaults:
         )
 
     def _cut_follower(self) -> None:
-        """A broker cannot reach the others, and the controllers see nothing of it."""
+        """A broker cannot reach the other brokers; the controllers do not notice."""
         rng = self._engine.rng
         one = rng.choice(self._names())
         others = [each for each in self._names() if each != one]
         self._world.network.partition([one], others, one_way=False, for_ms=rng.randint(600, 3_000))
 
     def _cut_from_controllers(self) -> None:
-        """A broker reaches the others and no controller, for longer than its lease."""
+        """A broker reaches the other brokers and no controller, for longer than its lease."""
         world, rng = self._world, self._engine.rng
         one = rng.choice(self._names())
         names = [world.directory[each].name for each in world.controller_ids]
@@ -151,7 +151,7 @@ class DataFaults:
             self.ask(AlterReassignmentsRequest(wanted=(wanted,)))
 
     def _move(self) -> None:
-        """A replica is to lie in another directory of its broker, or to stay where it is after all."""
+        """Requests a move of a replica to another directory of its broker, or that it stays in its own."""
         partition, rng = self._partition(), self._engine.rng
         topic = None if partition is None else self._world.log.image.topics.topic(partition.topic_id)
         if partition is None or topic is None:
@@ -178,7 +178,7 @@ class DataFaults:
             self.ask(DeleteTopicsRequest(topics=("comes-and-goes",)))
 
     def keep_topics(self) -> None:
-        """Every topic of the plan exists, again if it was deleted."""
+        """Creates every topic of the plan that does not exist, including deleted ones."""
         image = self._world.log.image
         for plan in self._load.topics:
             if image.topics.topic_named(plan.name) is None:

@@ -1,7 +1,7 @@
-"""What was committed in each partition, and from when on less of it may be there.
+"""What was committed in each partition, and from which leader epoch on some of it may be lost.
 
-A partition whose loss was allowed (an unclean election, a disk that was lost with the last replica in sync)
-begins a new generation with a leader epoch. Within one, nothing that was ever committed may change.
+A partition whose loss was allowed (an unclean election, or the disk of the last replica in sync was lost)
+begins a new generation with a leader epoch. Within a generation, nothing that was committed may change.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Truth:
 
 
 class Generations:
-    """Takes the place of `Promises` beside the committed metadata log: it hears of unclean elections.
-    `held`: directories of a broker that hold a replica, by broker and partition."""
+    """Takes the place of `Promises` beside the committed metadata log: it is notified of unclean elections.
+    `held`: the directories of a broker that hold a replica, by broker and partition."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self.image = image
@@ -34,7 +34,7 @@ class Generations:
         self._lost_disks: dict[PartitionKey, set[int]] = {}
 
     def given_up(self, key: PartitionKey, below_epoch: int) -> None:
-        """From leader epoch `below_epoch` on less may be there than was acknowledged before."""
+        """From leader epoch `below_epoch` on, records that were acknowledged before may be lost."""
         known = self._boundaries.setdefault(key, [])
         if below_epoch not in known:
             known.append(below_epoch)
@@ -50,7 +50,7 @@ class Generations:
         return self._truths.setdefault((key, generation), Truth(key))
 
     def disk_lost(self, broker_id: int, image: MetadataImage, directory_id: bytes) -> None:
-        """A directory of a broker is empty now: what its replicas held is gone."""
+        """A directory of a broker is now empty: its replicas have lost their data."""
         for (holder, key), held in self.held.items():
             if holder == broker_id and directory_id in held:
                 held.discard(directory_id)
@@ -58,7 +58,7 @@ class Generations:
         self.metadata_moved(image)
 
     def would_lose(self, broker_id: int, directory_id: bytes) -> bool:
-        """Whether the directory holds what nobody else in sync has, as far as the metadata log says."""
+        """Whether the directory holds what no other replica in sync has, according to the metadata log."""
         image = self.image()
         for (holder, key), held in self.held.items():
             partition = image.topics.partition(*key) if holder == broker_id and directory_id in held else None
@@ -69,9 +69,10 @@ class Generations:
         return False
 
     def metadata_moved(self, image: MetadataImage) -> None:
-        """A replica whose disk was lost has nothing until it left the ISR and came back; where nobody else is
-        in sync, what was acknowledged is gone with the disk. Nothing of a replica that was lost, or given to
-        another broker, counts: another may be made (S3.8), though a dead directory may have the old one."""
+        """A replica whose disk was lost has nothing until it has left the ISR and rejoined; if no other
+        replica is in sync, acknowledged records are lost with the disk. A replica that was declared lost, or
+        moved to another broker, no longer counts: another one may be created (S3.8), even if a dead directory
+        has the old one."""
         for (holder, key), held in self.held.items():
             partition = image.topics.partition(*key) if held else None
             if partition is None:

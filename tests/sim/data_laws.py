@@ -1,8 +1,8 @@
-"""What must hold of partition data in every simulated run, looked at from outside of all brokers at once.
+"""What must hold for partition data in every simulated run, seen from outside all brokers at once.
 
-Owns the one committed log of each partition, as the leaders' high watermarks showed it first, and compares
-every replica, every answer and every new leader with it. A partition whose loss was allowed (an unclean
-election, a disk that was lost with the last replica in sync) begins a new generation, which keeps what its
+Owns the one committed log of each partition, as the leaders' high watermarks first showed it, and compares
+every replica, every response and every new leader with it. A partition whose loss was allowed (an unclean
+election, or the disk of the last replica in sync was lost) begins a new generation, which keeps what its
 first leader has of the old one. Raises SafetyError.
 """
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from tests.sim.data_broker import DataBroker
 
 REFUSALS_MAX = 60
-"""Of one partition to one follower in a second: the first waits are short."""
+"""Per partition, follower and second: the first waits are short."""
 
 
 class DataLaws(DirectoryLaws):
-    """Looks at replicas, directories and answers, and raises SafetyError."""
+    """Looks at replicas, directories and responses, and raises SafetyError."""
 
     def __init__(self, marks: Marks, image: Callable[[], MetadataImage]) -> None:
         super().__init__(marks, image)
@@ -59,7 +59,7 @@ class DataLaws(DirectoryLaws):
     # ---- answers ---------------------------------------------------------------------------------
 
     def responds(self, process: DataBroker, request: DataRequest, response: DataResponse | ApiError) -> None:
-        """What leaves a broker for a client or a follower."""
+        """A response of a broker to a client or a follower."""
         match request, response:
             case ProduceRequest(), ProduceResponse():
                 for asked, result in zip(request.partitions, response.results, strict=True):
@@ -78,7 +78,8 @@ class DataLaws(DirectoryLaws):
                 pass
 
     def _refuses(self, process: DataBroker, replica_id: int, part: FetchedPartition) -> None:
-        """A follower that is refused waits a little longer each time, or asks another leader."""
+        """A follower that is refused waits a little longer each time, or sends its fetches to another
+        leader."""
         at = (process.host.name, process.host.boot, replica_id, part.key)
         second = process.host.engine.now_us // 1_000_000
         known, count = self._refused.get(at, (second, 0))
@@ -90,7 +91,7 @@ class DataLaws(DirectoryLaws):
             )
 
     def _served(self, process: DataBroker, key: PartitionKey) -> Partition:
-        """The replica that an answer came from: it leads, and lies in a directory that works."""
+        """The replica that a response came from: it leads, and is in a directory that works."""
         partition = process.partitions().get(key)
         name = f"{process.host.name} {self.name_of(key)}"
         if partition is None or partition.role is not ReplicaRole.LEADER:
@@ -106,7 +107,8 @@ class DataLaws(DirectoryLaws):
         return partition is not None and partition.role is ReplicaRole.LEADER
 
     def _was_committed(self, process: DataBroker, asked: ProducePartition, result: ProduceResult) -> None:
-        """One of several partitions, whose leader this broker was when the batch was committed."""
+        """The request has several partitions; this broker was the leader of this one when the batch was
+        committed."""
         stored = self.truth(asked.key, 0).batches.get(result.base_offset)
         is_there = stored is not None and parse_header(stored[1]).crc == asked.batch.headers[0].crc
         if not is_there and not self.may_lose(asked.key):
@@ -149,7 +151,7 @@ class DataLaws(DirectoryLaws):
 
     @staticmethod
     def _can_look(process: DataBroker, partition: Partition, offset: int) -> bool:
-        """Not below the log's start, nor into a directory that died under an answer that was right."""
+        """The offset is not below the log's start, and the directory did not die after a correct response."""
         return offset >= partition.start_offset and not process.directories.by_id(partition.directory_id).dead
 
     def _consumed(self, process: DataBroker, part: FetchedPartition) -> None:
@@ -182,7 +184,7 @@ class DataLaws(DirectoryLaws):
     # ---- replicas --------------------------------------------------------------------------------
 
     def after_event(self, process: DataBroker) -> None:
-        """Look at every replica of a broker that took a step."""
+        """Looks at every replica of a broker that took a step."""
         failed = self.failed.get((process.host.name, process.host.boot), ())
         for key, partition in process.partitions().items():
             if partition.directory_id in failed and partition.role is not ReplicaRole.IDLE:
@@ -218,8 +220,8 @@ class DataLaws(DirectoryLaws):
 
     def _leader_begins(self, process: DataBroker, key: PartitionKey, partition: Partition, name: str) -> None:
         """A leader has everything that was committed before, as far as its generation promises it; one that
-        hears of its epoch when that is over need not have what came later. In a directory that just died, and
-        whose broker has yet to meet that, nothing can be looked at."""
+        learns of its epoch after that is over need not have what was committed later. Nothing can be checked
+        in a directory that has just died if its broker has not noticed yet."""
         worker = process.workers.get(partition.directory_id)
         if worker is None or worker.failed or worker.directory.dead:
             return
@@ -247,7 +249,7 @@ class DataLaws(DirectoryLaws):
                 )
 
     def check_replica(self, process: DataBroker, partition: Partition) -> None:
-        """What lies below a replica's high watermark is what lies there everywhere."""
+        """What is below a replica's high watermark is the same on every replica."""
         key, high_watermark = partition.key, partition.high_watermark
         at = (process.host.name, process.host.boot, key, partition.incarnation, partition.leader_epoch)
         checked = self._checked.get(at, partition.start_offset)
@@ -274,7 +276,7 @@ class DataLaws(DirectoryLaws):
             self._checked[at] = batch.header.next_offset
 
     def check_whole(self, process: DataBroker, partition: Partition) -> None:
-        """At the end: all of the log, whoever has it."""
+        """At the end: all of the log, on every replica."""
         name = f"{process.host.name} {self.name_of(partition.key)}"
         truth = self.truth(partition.key, self.generation(partition.key, partition.leader_epoch))
         for batch in self.batches_of(process, partition):
@@ -283,13 +285,14 @@ class DataLaws(DirectoryLaws):
     def _in_sync(self, process: DataBroker, partition: Partition) -> bool:
         info = self.image().topics.partition(*partition.key)
         if partition.role is ReplicaRole.LEADER:
-            return True  # of its own epoch, which may be over: what it calls committed is so all the same
+            return True  # its epoch may be over: what it considers committed still is
         if info is None or partition.role is ReplicaRole.IDLE or info.leader_epoch != partition.leader_epoch:
             return False
         return process.node_id in info.isr
 
     def _check_isr(self, process: DataBroker, partition: Partition, name: str) -> None:
-        """Everyone in sync has what the leader calls committed (as far as one can look: who runs)."""
+        """Every replica in sync has what the leader considers committed (as far as this can be checked: on
+        brokers that run)."""
         info = self.image().topics.partition(*partition.key)
         if info is None or info.partition_epoch != partition.partition_epoch:
             return
@@ -305,7 +308,7 @@ class DataLaws(DirectoryLaws):
                 )
 
     others: Callable[[DataBroker], Iterator[DataBroker]]
-    """All brokers that run, but one; set by the world."""
+    """All running brokers but one; set by the world."""
 
     def _compare(self, name: str, truth: Truth, batch: RecordBatch) -> None:
         header, data = batch.header, bytes(batch.data)
@@ -320,7 +323,7 @@ class DataLaws(DirectoryLaws):
     def batches_of(
         self, process: DataBroker, partition: Partition, start: int | None = None, end: int | None = None
     ) -> list[RecordBatch]:
-        """Written batches of a replica, read behind everyone's back."""
+        """Written batches of a replica, read directly from its directory."""
         worker = process.workers.get(partition.directory_id)
         start = partition.start_offset if start is None else start
         end = partition.written_end if end is None else min(end, partition.written_end)

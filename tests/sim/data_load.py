@@ -1,6 +1,6 @@
-"""What a run with data does to brokers that hold data: topics, clients and faults of one seed.
+"""The load on brokers that hold data: topics, clients and faults of one seed.
 
-Like `profile`, whole kinds of fault are off as often as they are on. Drawn from the seed alone.
+As in `profile`, each kind of fault is off as often as it is on. Drawn from the seed alone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ DATA_FROM = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """A topic and its configuration. Without `unclean`, and on disks that are not lost, nothing that was
-    acknowledged may go; `retention_bytes` -1: nothing is removed."""
+    """A topic and its configuration. Without `unclean`, and on disks that are not lost, no acknowledged
+    record may be lost. `retention_bytes` -1: nothing is removed."""
 
     name: str
     partitions: int
@@ -84,7 +84,7 @@ class DataLoad:
 
 
 def _draw_topics(rng: random.Random, brokers: int) -> tuple[TopicPlan, ...]:
-    """One topic that keeps everything, and others that allow more."""
+    """One topic that keeps everything, and others that may lose records."""
     segment = rng.choice((700, 2_000, 16_384))
     kept = TopicPlan(
         name="kept",
@@ -111,7 +111,7 @@ def draw_data_load(seed: int) -> DataLoad:
     def maybe(value: float, chance: float = 0.5) -> float:
         return value if rng.random() < chance else 0.0
 
-    # Drawn apart, so that the other faults of a seed stay as they are.
+    # Drawn separately, so that the other faults of a seed stay the same.
     self_fencing = random.Random(f"self-fencing of {seed}").random() < 0.7
     brokers = rng.choice((3, 3, 4))
     flush = rng.random() < 0.85
@@ -156,8 +156,8 @@ def draw_data_load(seed: int) -> DataLoad:
 
 
 def draw_data_profile(seed: int, load: DataLoad) -> FaultProfile:
-    """The network, the clocks and the machines; milder than where only metadata is at stake, because every
-    broker must come to something between two faults."""
+    """Faults of the network, the clocks and the machines; milder than with metadata only, because every
+    broker must make progress between two faults."""
     rng = random.Random(f"faults of {seed}")
     drawn = draw_profile(rng)
     return replace(
@@ -186,7 +186,7 @@ def quiet_data_load(
     eligible_leaders: bool = False,
     self_fencing: bool = True,
 ) -> DataLoad:
-    """Producers and consumers, and no fault: for stories that bring their own."""
+    """Producers and consumers, and no fault: for stories that add their own."""
     return DataLoad(
         brokers=brokers,
         directories=directories,

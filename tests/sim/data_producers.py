@@ -1,7 +1,8 @@
-"""Simulated producers: they number what they send, retry what got no answer, and remember what was told.
+"""Simulated producers: they number what they send, retry what got no response, and remember what was
+acknowledged.
 
-A lane is one producer on one partition, with a producer id of its own; its batches carry sequence numbers,
-and every record a number that is never used twice.
+A lane is one producer on one partition, with its own producer id; its batches carry sequence numbers, and
+every record a number that is never used twice.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ WAITING_MAX = 6
 @dataclass(slots=True, eq=False)
 class Batch:
     """`number` counts the records of a lane from 0, `order` its batches. `first`: when it was sent, all
-    before it had been answered. `renumbered`: it may be stored twice. `acknowledged`: the offset that an
-    answer named."""
+    earlier batches had been answered. `renumbered`: it may be stored twice. `acknowledged`: the offset in a
+    response."""
 
     number: int
     count: int
@@ -60,7 +61,7 @@ class Life:
 
 
 class Lane:
-    """One producer on one partition. With `acks` 1 it is plain: no producer id, and no promise."""
+    """One producer on one partition. With `acks` 1 it has no producer id, and nothing is promised."""
 
     def __init__(self, name: str, cluster: Cluster, plan: TopicPlan, index: int, acks: int) -> None:
         self.name = name
@@ -86,11 +87,11 @@ class Lane:
 
     @property
     def promises(self) -> bool:
-        """Whether an acknowledged record must be stored once, and for good."""
+        """Whether an acknowledged record must be stored exactly once, permanently."""
         return self._acks == ACKS_ALL
 
     def add(self) -> None:
-        """One more batch, unless too many wait."""
+        """Adds a batch, unless too many are waiting."""
         if len(self.waiting) < WAITING_MAX:
             rng = self._cluster.engine.rng
             batch = Batch(
@@ -109,7 +110,7 @@ class Lane:
         return not self.waiting
 
     def pump(self) -> None:
-        """Send what may be sent."""
+        """Sends what may be sent."""
         if not self.waiting or self._backing_off or self._looking:
             return
         if self._place is None:
@@ -117,7 +118,8 @@ class Lane:
         elif self._producer is None and self._acks == ACKS_ALL:
             self._ask_for_id()
         else:
-            # Leaders remember the last five batches only, and who knows none takes any as the first.
+            # Leaders remember only the last five batches, and a leader that remembers none accepts any as the
+            # first.
             window = self._cluster.load.in_flight_max if self._proven or not self.promises else 1
             first = self.waiting[0].order
             for batch in list(self.waiting):
@@ -141,8 +143,9 @@ class Lane:
         self._cluster.look_up(self.name, self.topic, self._index, found)
 
     def _is_old(self, place: Place) -> bool:
-        """An image from before one that was seen already: it still has the topic that was deleted since, or
-        who led then may not know that it is over, and what it lacks was acknowledged by others (KIP-320)."""
+        """The image is older than one that was seen already: it still has a topic that was deleted since, or
+        names an earlier leader, which may not know that its epoch is over; others acknowledged what it lacks
+        (KIP-320)."""
         if any(life.key == place.key for life in self.lives[:-1]):
             return True
         return bool(self.lives) and (
@@ -150,7 +153,7 @@ class Lane:
         )
 
     def _begin_life(self, key: PartitionKey) -> None:
-        """The topic is another one: what waits begins anew in it."""
+        """The topic was recreated: waiting batches start over in it."""
         self.lives.append(Life(key))
         self._producer, self._proven = None, False
         fresh = [
@@ -249,7 +252,7 @@ class Lane:
             ):
                 self._back_off(keep=True)
             case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if not batch.first:
-                self._back_off(keep=True)  # one before it failed: it comes behind that one again
+                self._back_off(keep=True)  # an earlier one failed: this one is sent again after it
             case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode.INVALID_PRODUCER_EPOCH:
                 key = self.lives[-1].key
                 if not (cluster.laws.may_lose(key) or self._may_be_forgotten()):
@@ -264,12 +267,13 @@ class Lane:
                 raise SafetyError(f"{self.name}: a sound batch is refused for good: {result}")
 
     def _may_be_forgotten(self) -> bool:
-        """Retention may have deleted all that a new leader's copy had of this producer: it then takes a later
-        batch in flight as the first, as Kafka does."""
+        """Retention may have deleted everything of this producer on a new leader's replica: it then accepts a
+        later batch in flight as the first, as Kafka does."""
         return self._plan.retention_bytes >= 0 and self._proven
 
     def _begin_epoch(self, producer: tuple[int, int]) -> None:
-        """Records were lost with what they were acknowledged by: number what waits anew (KIP-360)."""
+        """Records were lost together with their acknowledgement: the waiting batches get new sequence numbers
+        (KIP-360)."""
         self._cluster.marks.add("producer epoch raised after a loss")
         self._next_sequence = 0
         for batch in self.waiting:
@@ -279,7 +283,7 @@ class Lane:
 
 
 def lanes_of(load: DataLoad, cluster: Cluster) -> list[Lane]:
-    """Every producer on every partition; one more that asks for less on the first topic."""
+    """Every producer on every partition; one more, with lower acks, on the first topic."""
     lanes = [
         Lane(f"p{producer}-{plan.name}-{index}", cluster, plan, index, ACKS_ALL)
         for producer in range(load.producers)

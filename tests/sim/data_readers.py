@@ -1,7 +1,8 @@
-"""Simulated consumers: each reads one partition from its log's start, and never sees what is not there.
+"""Simulated consumers: each reads one partition from its log's start, and never sees records that do not
+exist.
 
-Whether what it reads is right is judged where it leaves the broker (`data_laws`); here: that nothing is
-skipped, and that nobody is sent back where nothing may be lost.
+Whether what it reads is right is checked where it leaves the broker (`data_laws`); here: that nothing is
+skipped, and that no position is reset where nothing may be lost.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Reader:
         self._again(20.0 if not part.records else 3.0)
 
     def _reset(self, key: PartitionKey) -> None:
-        """Begin again where the log begins now."""
+        """Starts over at the current start of the log."""
         place = self._place
         if place is None:
             return

@@ -1,4 +1,4 @@
-"""After healing: every acknowledged record is in the log once, where the answer said, and in its order."""
+"""After healing: every acknowledged record is in the log once, at the acknowledged offset, and in order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.sim.errors import SafetyError
 
 
 def verify_lane(lane: Lane, image: MetadataImage, brokers: dict[int, DataBroker], laws: DataLaws) -> None:
-    """Looks at the log of the topic that a lane writes to now; earlier topics of that name are gone."""
+    """Checks the log of the topic that a lane writes to now; earlier topics of that name are gone."""
     if not lane.lives or not lane.promises:
         return
     life = lane.lives[-1]
     partition = image.topics.partition(*life.key)
     if partition is None:
-        return  # the topic is another one, and this lane had nothing for it
+        return  # the topic was recreated, and this lane had nothing for it
     leader = brokers[partition.leader]
     replica = leader.partitions()[life.key]
     stored: dict[int, list[int]] = {}

@@ -1,8 +1,8 @@
-"""What the threads of one log directory do, in simulated time: a queue of work, syncs beside it, reads.
+"""What the threads of one log directory do, in simulated time: a queue of work, concurrent syncs, reads.
 
 The real `DirectoryStore` does the work on a simulated disk. Work is carried out in order and takes time, and
-so does its report; a sync takes what was appended before it began, while appends go on; reads overtake. A
-directory that hangs ends nothing, and is reported as failed when its bound is over.
+so does its report. A sync covers what was appended before it began, while appends continue; reads may
+overtake. No operation of a hung directory returns, and it is reported as failed after a bound.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 HANG_BOUND_MS = 900
 PROBE_MS = 600
 ROUNDS = (1, 1, 3, 20)
-"""How much of what waits is done before any of it is reported."""
+"""How many waiting items are done before the first of them is reported."""
 
 
 class DirectoryWorker:
-    """`on_reported` sees every event on its way to the process, before it."""
+    """`on_reported` gets every event on its way to the process, before the process does."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class DirectoryWorker:
         return self._busy or self._syncing
 
     def submit(self, work: DiskWork) -> None:
-        """Give the directory work, in the order in which the core asked for it."""
+        """Gives the directory work, in the order in which the core requested it."""
         if isinstance(work, AbandonDirectory):
             self.abandoned = True
             self._queue.clear()
@@ -91,7 +91,8 @@ class DirectoryWorker:
             self._pump()
 
     def hang(self) -> None:
-        """From now on nothing ends; after a while the watch over the threads says so, unless it goes on."""
+        """From now on no operation returns; after a while the watchdog reports that, unless the directory
+        continues."""
         self.directory.hung = True
         self._engine.after(HANG_BOUND_MS, self._watch)
 
@@ -103,7 +104,8 @@ class DirectoryWorker:
             action()
 
     def fail(self, reason: str) -> None:
-        """An error of the disk, or what the probe or the watch found: said once, and nothing after it."""
+        """An error of the disk, or a finding of the probe or the watchdog: reported once, and nothing after
+        it."""
         if not self.works:
             return
         self.failed = reason
@@ -111,7 +113,7 @@ class DirectoryWorker:
         self._report(DirectoryFailed(directory_id=self.directory_id, reason=reason), in_order=False)
 
     def drain(self) -> None:
-        """The process ends in order: what is queued is carried out first."""
+        """The process shuts down cleanly: what is queued is carried out first."""
         if self.failed is not None or self.abandoned or self.directory.hung:
             return
         queued, self._queue = [*self._begun, *self._queue], deque()
@@ -126,7 +128,7 @@ class DirectoryWorker:
         return PROBE_MS * (0.5 + self._engine.rng.random())
 
     def _look_after(self) -> None:
-        """What the shell does now and then: the probe that finds a dead directory, a checkpoint, the files of
+        """Periodic work of the shell: the probe that finds a dead directory, a checkpoint, the files of
         removed replicas."""
         if not self.works:
             return
@@ -156,7 +158,7 @@ class DirectoryWorker:
         return cost
 
     def _later(self, delay_ms: float, action: Callable[[], None]) -> None:
-        """Run `action` on a thread of this directory; while it hangs, when it goes on."""
+        """Runs `action` on a thread of this directory; if it hangs, once it continues."""
 
         def run() -> None:
             if not self.works:
@@ -195,8 +197,8 @@ class DirectoryWorker:
             self._sync()
 
     def _report(self, event: DataEvent, *, in_order: bool) -> None:
-        """To the core's inbox, not before what was reported earlier. A failure overtakes what was not read
-        yet as little as anything else."""
+        """Delivers to the core's inbox, not before what was reported earlier. A failure does not overtake
+        unread events either."""
         delay_ms = self._engine.rng.random() * 0.2
         at_ms = self._engine.now_ms + delay_ms
         if in_order or isinstance(event, DirectoryFailed):
@@ -213,8 +215,9 @@ class DirectoryWorker:
     # ---- syncs -----------------------------------------------------------------------------------
 
     def _sync(self) -> None:
-        """One sync at a time; what is asked for meanwhile is in the next. Its own moment is the beginning or
-        the end of the time that it takes: what is written between the two may be lost with the power."""
+        """One sync at a time; what is requested meanwhile is in the next one. It takes effect at the
+        beginning or the end of the time that it takes: what is written in between may be lost in a power
+        loss."""
         if self._syncing or not self._sync_wanted or not self.works:
             return
         checkpoint, self._checkpoint = self._checkpoint and not self._busy, False

@@ -1,7 +1,7 @@
 """A world whose brokers hold data: real replicas in real directory stores, with producers and consumers.
 
-Adds to `World` the brokers of `data_broker`, the faults of `data_faults` and the laws of `data_laws`, and
-what it means for partition data to be well after healing.
+Adds to `World` the brokers of `data_broker`, the faults of `data_faults`, the laws of `data_laws`, and the
+conditions under which partition data has recovered after healing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.sim.profile import FaultProfile
 from tests.sim.world import World
 
 LANES_AT_FULL_RATE = 4
-"""More producers than these are slower, each: what a run costs is what it writes."""
+"""With more producers than this, each is slower: the cost of a run is what it writes."""
 
 
 _ELIGIBLE_LEADERS = (
@@ -132,7 +132,7 @@ class DataWorld(World):
 
     @staticmethod
     def data_part(process: Process | None) -> DataBroker | None:
-        """The broker in a process; None: it has none."""
+        """The broker in a process; None if there is none."""
         found = None if process is None else process.broker
         return found if isinstance(found, DataBroker) else None
 
@@ -157,8 +157,8 @@ class DataWorld(World):
             self._look_after_directories(node_id)
 
     def _look_after_directories(self, node_id: int) -> None:
-        """Between two processes an operator may repair or replace what is bad, or lose what is good; with
-        nothing that works the next process could not begin."""
+        """Between two processes an operator may repair or replace bad directories, or lose good ones; without
+        a directory that works, the next process could not start."""
         rng, load, directories = self.engine.rng, self.load, self.data[node_id]
         for directory in directories.bad():
             if rng.random() < load.repaired_chance or not directories.good():
@@ -170,7 +170,7 @@ class DataWorld(World):
                 self.rot(node_id, directory)
 
     def rot(self, node_id: int, directory: DataDirectory, name: str | None = None) -> bool:
-        """One of the replicas of a directory that no process uses is damaged; False: none could be."""
+        """Damages one of the replicas of a directory that no process uses; False: none can be damaged."""
         names = [each for each in directory.disk.list_directory(directory.path) if parse_replica_name(each)]
         chosen = name or (self._rot_rng.choice(names) if names else None)
         if chosen is None or chosen in directory.rotten or not directory.rot(chosen):
@@ -180,7 +180,7 @@ class DataWorld(World):
         return True
 
     def restore(self, node_id: int) -> None:
-        """Somebody brings back what rotted; no process may use it."""
+        """Undoes all damage; no process may use the directories."""
         for directory in self.data[node_id].good():
             self.laws.came_back(directory.restore())
 
@@ -193,7 +193,7 @@ class DataWorld(World):
             directory.repair()
 
     def _empty(self, node_id: int, directory: DataDirectory) -> None:
-        """A new disk; mostly only where others have what it held."""
+        """Replaces the disk; usually only if other replicas have its data."""
         if self.laws.would_lose(node_id, directory.directory_id) and self.engine.rng.random() < 0.9:
             return
         self.engine.trace(self.directory[node_id].name, f"{directory.path} is empty and new")
@@ -226,7 +226,7 @@ class DataWorld(World):
             self._restart_later(node_id)
 
     def _strike_after_creation(self, process: DataBroker, directory_id: bytes) -> None:
-        """A directory dies between the making of a replica and the word of it in the log, once a run."""
+        """Once per run, a directory dies after a replica was created and before the log names it."""
         if not self.faults_on or self._struck or not self.load.directory_death_rate:
             return
         if len(self.data[process.node_id].good()) > 1 and self.engine.rng.random() < 0.5:
@@ -237,7 +237,7 @@ class DataWorld(World):
             self._restart_later(process.node_id)
 
     def hang_directory(self, node_id: int, *, for_ms: int | None) -> None:
-        """A log directory hangs, for a while or until it is given up."""
+        """A log directory hangs, for a while or until it is considered failed."""
         process, good = self.data_part(self.directory[node_id].process), self.data[node_id].good()
         if process is None or not good:
             return
@@ -275,7 +275,7 @@ class DataWorld(World):
         return image
 
     def _require_assigned(self, before: MetadataImage, image: MetadataImage) -> None:
-        """Nobody comes back into an ISR before the log says in which directory it lies (S3.6)."""
+        """No replica rejoins an ISR before the log says which directory it is in (S3.6)."""
         if image.topics is before.topics:
             return
         for row in image.topics.columns.live_rows().tolist():
@@ -375,7 +375,8 @@ class DataWorld(World):
 
     @staticmethod
     def _strays(image: MetadataImage, brokers: dict[int, DataBroker]) -> str:
-        """Replicas that the log does not place here (S3.21: of deleted topics too, whoever was away then)."""
+        """Replicas that the log does not place on these brokers (S3.21: including those of topics that were
+        deleted while their broker was down)."""
         for process in brokers.values():
             for key in process.partitions():
                 partition = image.topics.partition(*key)

@@ -1,7 +1,7 @@
 """Simulated time: one heap of events, one random source, one trace.
 
 Owns the order in which everything happens. Two runs of one seed make the same trace whatever the process's
-hash seed is, so nothing here or above may iterate over a set or depend on `id`.
+hash seed is, so nothing here or in the layers above may iterate over a set or depend on `id`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TRACE_TAIL_LINES = 400
 
 
 class Engine:
-    """True time in microseconds, kept whole so that no rounding differs between runs."""
+    """True time in microseconds, as an integer, so that no rounding differs between runs."""
 
     def __init__(self, seed: int, *, on_line: Callable[[str], None] | None = None) -> None:
         self.rng = random.Random(seed)
@@ -33,20 +33,20 @@ class Engine:
         return self.now_us / 1000
 
     def after(self, delay_ms: float, action: Callable[[], None]) -> None:
-        """Run `action` `delay_ms` from now; equal times run in the order in which they were asked for."""
+        """Runs `action` `delay_ms` from now; actions of equal times run in the order of these calls."""
         self._sequence += 1
         at_us = self.now_us + max(0, int(delay_ms * 1000))
         heapq.heappush(self._heap, (at_us, self._sequence, action))
 
     def run_for(self, duration_ms: float, after_each: Callable[[], None]) -> None:
-        """Run everything that is due within `duration_ms`, and `after_each` behind each event."""
+        """Runs everything that is due within `duration_ms`, and `after_each` after each event."""
         end_us = self.now_us + int(duration_ms * 1000)
         while self._heap and self._heap[0][0] <= end_us:
             self._run_one(after_each)
         self.now_us = end_us
 
     def run_until(self, done: Callable[[], bool], within_ms: float, after_each: Callable[[], None]) -> bool:
-        """Run until `done()`; False when `within_ms` passed first."""
+        """Runs until `done()`; False if `within_ms` passed first."""
         end_us = self.now_us + int(within_ms * 1000)
         while not done():
             if not self._heap or self._heap[0][0] > end_us:

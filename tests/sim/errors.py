@@ -1,4 +1,4 @@
-"""How a simulated run fails."""
+"""The ways in which a simulated run fails."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ class SafetyError(Exception):
 
 
 class LivenessError(Exception):
-    """After all was healed the cluster did not get well in time."""
+    """The cluster did not recover in time after everything was healed."""

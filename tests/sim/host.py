@@ -1,8 +1,8 @@
 """A simulated machine: a disk, a clock, and one process that runs a node's state machine on them.
 
-Owns how effects are carried out: the log in the page cache at once, syncs and small files by one disk
-queue in order, messages through the simulated network. It runs the nodes and the store that the real
-driver runs, so what is tested is their order of effects, not a copy of it.
+Owns how effects are carried out: the log in the page cache at once, syncs and small files in order by one
+disk queue, messages through the simulated network. It runs the same nodes and store as the real driver, so
+their own order of effects is tested, not a copy of it.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from tests.sim.profile import FaultProfile
 
 WALL_START_MS = 1_800_000_000_000
 WAKE_MS = 0.05
-"""What a wake-up takes at least, so that a deadline which is due already makes no busy loop."""
+"""The minimum delay of a wake-up, so that a deadline that is already due does not cause a busy loop."""
 
 SCHEDULER_CONFIG = SchedulerConfig(step_max_events=3, linger_from=2, linger_enough=4)
-"""Bounds so tight that few events reach them."""
+"""Bounds so small that a few events reach them."""
 
 
 def read_image(disk: FaultyDisk, path: str, position: LogPosition) -> MetadataImage:
-    """Load the snapshot file at `path`."""
+    """Loads the snapshot file at `path`."""
     file = disk.open_read(path)
     try:
         return load_snapshot(iter_batches(file.read_at(0, file.size()), file=path), position=position)
@@ -63,7 +63,7 @@ def read_image(disk: FaultyDisk, path: str, position: LogPosition) -> MetadataIm
 
 
 class Node(Protocol):
-    """What a controller's and a broker's node have in common."""
+    """What a controller's node and a broker's node have in common."""
 
     def start(self, now_ms: int, wall_ms: int) -> list[Any]: ...
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]: ...
@@ -101,7 +101,7 @@ class Host:
         self._wall_ms = WALL_START_MS + rng.randint(-offset, offset)
 
     def monotonic_ms(self) -> int:
-        """This machine's monotonic clock: its own start, its own rate."""
+        """This machine's monotonic clock: it has its own start and its own rate."""
         return self._origin_ms + int(self.engine.now_us * self._rate / 1000)
 
     def wall_ms(self) -> int:
@@ -122,7 +122,7 @@ class Host:
         return cost
 
     def crash(self, *, power_loss: bool) -> None:
-        """End the process: with `power_loss` the disk forgets what was not synced."""
+        """Ends the process; with `power_loss` the disk loses what was not synced."""
         if self.process is None:
             return
         self.engine.trace(self.name, "power loss" if power_loss else "killed")
@@ -155,7 +155,7 @@ class Process:
 
     @property
     def driven(self) -> Node:
-        """The state machine that takes the inputs: the node, or one that has it as a part."""
+        """The state machine that takes the inputs: the node, or one that contains it."""
         return self.node
 
     # ---- driving ---------------------------------------------------------------------------------
@@ -167,7 +167,8 @@ class Process:
             self._finish_step()
 
     def deliver(self, make_event: Callable[[], Any]) -> None:
-        """Put an event into the inbox. It is made when it is taken: arrival is stamped by this process."""
+        """Puts an event into the inbox. It is created when it is taken out: this process stamps the
+        arrival."""
         if not self.alive:
             return
         if self.paused:
@@ -177,14 +178,14 @@ class Process:
         self._plan()
 
     def waiting_clients(self) -> int:
-        """How many clients wait for an answer."""
+        """The number of clients that wait for a response."""
         return 0
 
     def pause(self) -> None:
         self.paused = True
 
     def resume(self) -> None:
-        """As after SIGCONT: the timer that is long due fires before what waited is read."""
+        """As after SIGCONT: an overdue timer fires before waiting messages are read."""
         self.paused = False
         self._wake_ms = None
         self._step()
@@ -200,7 +201,7 @@ class Process:
         self.deliver(ShutdownRequested)
 
     def writes_in_flight(self) -> bool:
-        """Whether something waits for the disk: the moment at which a crash tells most."""
+        """Whether something waits for the disk: the most revealing moment for a crash."""
         return self._disk_busy or bool(self._disk_queue)
 
     def _now(self) -> tuple[int, int]:
@@ -225,7 +226,7 @@ class Process:
         self._plan()
 
     def _plan(self) -> None:
-        """One wake-up at the scheduler's time, or soon if that has come; an earlier one does as well."""
+        """One wake-up at the scheduler's time, or soon if that has passed; an earlier one is good enough."""
         due_ms = self.scheduler.due_ms
         if due_ms is None or not self.alive or (self._wake_ms is not None and self._wake_ms <= due_ms):
             return
@@ -241,7 +242,7 @@ class Process:
         self.host.engine.after(max(self.host.true_delay_ms(due_ms), WAKE_MS), wake)
 
     def _guarded(self, action: Callable[[], object]) -> None:
-        """A disk that fails ends the process, as the real driver does."""
+        """A disk that fails ends the process, as in the real driver."""
         try:
             action()
         except (DiskError, PowerLossError) as error:
@@ -276,10 +277,10 @@ class Process:
         return self.driven.next_deadline_ms()
 
     def before_event(self, event: Any) -> None:
-        """For what a subclass wants to compare."""
+        """For comparisons in a subclass."""
 
     def after_event(self, event: Any) -> None:
-        """For what a subclass wants to compare."""
+        """For comparisons in a subclass."""
 
     # ---- effects ---------------------------------------------------------------------------------
 
@@ -340,16 +341,16 @@ class Process:
                 self.execute_own(effect)
 
     def on_log_cut(self, effect: raft.TruncateLog | raft.ResetLog) -> None:
-        """For what a subclass wants to note."""
+        """For what a subclass records."""
 
     def respond(self, key: int, response: RaftResponse) -> None:
-        """Answers a Raft request; a process that answers none has no use for it."""
+        """Responds to a Raft request; a process that receives none does not need it."""
 
     def execute_own(self, effect: Any) -> None:
         raise TypeError(f"{type(self).__name__} has no way to carry out {effect!r}")
 
     def _load(self, effect: raft.FinishSnapshot) -> Any:
-        """Check what was fetched, load it, and only then put it in force."""
+        """Checks and loads what was fetched, and only then puts it in force."""
         position = effect.snapshot
         path = self.store.partial_snapshot(position, effect.size_bytes)
         try:
@@ -373,7 +374,8 @@ class Process:
     # ---- the disk thread -------------------------------------------------------------------------
 
     def _want_sync(self) -> None:
-        """Group commit: one sync may wait in the queue; it covers all that was appended before it runs."""
+        """Group commit: one sync may wait in the queue; it covers everything that was appended before it
+        runs."""
         if any(job.is_sync for job in self._disk_queue):
             return
         self._enqueue(_DiskJob(self._begin_sync, self._end_sync, is_sync=True))

@@ -1,9 +1,10 @@
-"""Is a client history linearizable? The Wing-Gong search with Lowe's memory of visited configurations.
+"""Checks whether a client history is linearizable: the Wing-Gong search with Lowe's memory of visited
+configurations.
 
-Owns the search and the two sequential models that the cluster is held to: one topic name (create,
-delete, describe) and one broker id (register). It knows nothing of the cluster. A history is a list of
-`Operation`s on ONE key; keys are independent objects, so each is checked alone (Herlihy & Wing 1990,
-locality). An operation without an answer may take effect at any time after its call, or never.
+Owns the search and the two sequential models of the cluster: one topic name (create, delete, describe) and
+one broker id (register). It knows nothing of the cluster. A history is a list of `Operation`s on ONE key;
+keys are independent objects, so each is checked alone (Herlihy & Wing 1990, locality). An operation without a
+response may take effect at any time after its call, or never.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One call by one client. Times in ms; `returned_ms` None: no answer, or one that leaves it open."""
+    """One call by one client. Times in ms; `returned_ms` None: no response, or one that leaves the outcome
+    open."""
 
     client: str
     name: str
@@ -24,20 +26,21 @@ class Operation:
     returned_ms: int | None
 
 
-# A model says which states may follow `state` when `operation` takes effect in it (none: it may not).
+# A model returns the possible states after `operation` takes effect in `state` (none: it may not take
+# effect).
 Model = Callable[[Hashable, Operation], Sequence[Hashable]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`linearizable`, and where not the longest prefix of operations that could still be ordered."""
+    """`linearizable`, and if not, the longest prefix of operations that could still be ordered."""
 
     linearizable: bool
     longest: tuple[Operation, ...] = ()
 
 
 def check(history: Sequence[Operation], model: Model, initial: Hashable) -> Verdict:
-    """Search for an order of `history` that respects real time and the model."""
+    """Searches for an order of `history` that respects real time and the model."""
     operations = sorted(history, key=lambda op: (op.called_ms, op.returned_ms is None, op.returned_ms or 0))
     must_return = frozenset(i for i, op in enumerate(operations) if op.returned_ms is not None)
     visited: set[tuple[frozenset[int], Hashable]] = set()
@@ -71,7 +74,7 @@ def topic_name_model(state: Hashable, operation: Operation) -> Sequence[Hashable
     """One topic name: state is None, a topic id, or ("made by", operation) while its id is not known."""
     unknown = operation.returned_ms is None
     if isinstance(operation.result, tuple):
-        return [state]  # refused for a reason that is not about the name: nothing was changed
+        return [state]  # refused for a reason other than the name: nothing changed
     match operation.name:
         case "create" if unknown:
             return [("made by", operation)] if state is None else [state]
@@ -95,22 +98,22 @@ def topic_name_model(state: Hashable, operation: Operation) -> Sequence[Hashable
 
 
 def broker_id_model(state: Hashable, operation: Operation) -> Sequence[Hashable]:
-    """One broker id: state is (incarnation, epoch). `register` answers an epoch or "duplicate".
+    """One broker id: state is (incarnation, epoch). `register` returns an epoch or "duplicate".
 
-    A new incarnation gets a higher epoch; a repeat of the same incarnation keeps its epoch (K8). A
-    refusal is right only while another incarnation holds the id.
+    A new incarnation gets a higher epoch; a repeat of the same incarnation keeps its epoch (K8). A refusal is
+    right only while another incarnation holds the id.
     """
     if operation.name != "register":
         raise ValueError(f"no such operation on a broker id: {operation.name}")
     incarnation, epoch = state if isinstance(state, tuple) else (None, -1)
     if operation.returned_ms is None:
-        # Its epoch is not known: it lies above the current one, and below whatever a later one gets.
+        # Its epoch is unknown: above the current one, and below that of any later registration.
         return [state, (operation.argument, epoch)]
     if operation.result == "duplicate":
         return [state] if incarnation not in (None, operation.argument) else []
     if not isinstance(operation.result, int):
         raise ValueError(f"a registration answers an epoch or 'duplicate', not {operation.result!r}")
     if incarnation == operation.argument:
-        # >= covers a repeat, and the first answer after one whose own answer was lost.
+        # >= covers a repeat, and the first response after one that was lost.
         return [(incarnation, operation.result)] if operation.result >= epoch else []
     return [(operation.argument, operation.result)] if operation.result > epoch else []

@@ -1,7 +1,7 @@
-"""What a loaded run does to partitions, directories and broker ids: one swarm profile a seed.
+"""The load on partitions, directories and broker ids: one swarm profile per seed.
 
-Like `profile`, whole kinds of load are off as often as they are on. Drawn from the seed alone, so that it
-takes nothing from the random source of the faults.
+As in `profile`, each kind of load is off as often as it is on. Drawn from the seed alone, so that it takes
+nothing from the random source of the faults.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 
 LOADED_FROM = 1_000
-"""Seeds from here on run with load; the seeds below run the quorum and the brokers alone."""
+"""Seeds from here on run with load; those below run only the quorum and the brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def quiet_load(
     generated_ids: bool = False,
     newcomer: bool = False,
 ) -> Load:
-    """Leaders and followers, and nothing else: for scenarios that bring their own."""
+    """Leaders and followers, and nothing else: for scenarios that add their own."""
     return Load(
         brokers=brokers,
         directories=directories,

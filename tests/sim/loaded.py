@@ -1,7 +1,7 @@
-"""A world whose brokers hold partitions: leaders change their ISRs, directories die, ids are handed out.
+"""A world whose brokers hold partitions: leaders change their ISRs, directories die, ids are allocated.
 
-Adds to `World` the load of `load`, the laws that only a run with partitions can break, and what it means for
-partitions and broker ids to be well after healing.
+Adds to `World` the load of `load`, the laws that only a run with partitions can break, and the conditions
+under which partitions and broker ids have recovered after healing.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from tests.sim.world import STEP_MS, World
 REPLICA_STEP_MS = (60, 240)
 MOMENTS_MAX = 4
 NEWCOMER_SAFETY_MS = 25_000
-"""Long enough for a machine to go, its lease and the grace period to end, and a newcomer to come."""
+"""Long enough for a machine to leave, its lease and the grace period to end, and a new one to come."""
 CLOCKS_DIFFER = 0.9
 
 
 class LoadedWorld(World):
-    """Broker hosts are numbered from 0; which broker id a host has stands on its disk."""
+    """Broker hosts are numbered from 0; a host's broker id is on its disk."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class LoadedWorld(World):
             return LoadedController(self.load, self._on_granted, *parts)
         broker_id = self._id_on_disk(node_id)
         if broker_id is not None and self._holders.setdefault(broker_id, node_id) != node_id:
-            # Another machine is this broker now: what it holds is not what was acknowledged to the last one.
+            # Another machine is this broker now: it does not have what its predecessor acknowledged.
             self._holders[broker_id] = node_id
             self._give_up(broker_id)
         parts = (host, broker_id, self.voters, self.calls, self.directory, self.marks)
@@ -176,7 +176,7 @@ class LoadedWorld(World):
         self.engine.after(self.engine.rng.randint(*REPLICA_STEP_MS), step)
 
     def _reach(self, source: LoadedBroker, broker_id: int) -> Replication | None:
-        """The process that has this id, if it runs and the network lets a fetch through."""
+        """The process that has this id, if it runs and a fetch would reach it."""
         for process in self.loaded_brokers():
             if process.node_id == broker_id and process is not source and not process.paused:
                 there, back = process.host.name, source.host.name
@@ -206,7 +206,7 @@ class LoadedWorld(World):
                     process.replication.stalled_until_ms = self.engine.now_ms + rng.randint(800, 3_000)
 
     def _plan_newcomer(self) -> None:
-        """A machine goes for a while, and an empty one that may take over a missing id comes: before the
+        """A machine leaves for a while, and an empty one that may take over a missing id comes: before the
         grace period is over, or after it."""
         rng = self.engine.rng
         gone = rng.randrange(self.load.brokers)
@@ -227,7 +227,7 @@ class LoadedWorld(World):
         self.boot(slot)
 
     def fail_directory(self, slot: int) -> None:
-        """A log directory of a running broker dies. With its last one the machine is repaired soon."""
+        """A log directory of a running broker dies. If it is the last one, the machine is repaired soon."""
         process, directories = self.directory[slot].process, self._directories[slot]
         if process is None or not directories.online:
             return
@@ -244,7 +244,7 @@ class LoadedWorld(World):
             self._replace_dead(slot)
 
     def _replace_dead(self, slot: int) -> None:
-        """New disks for dead ones, while the broker is down."""
+        """Replaces dead disks while the broker is down."""
         directories = self._directories[slot]
         for directory in list(directories.dead):
             self._lose(slot, directory)
@@ -257,7 +257,8 @@ class LoadedWorld(World):
             self._give_up(broker_id)
 
     def _give_up(self, broker_id: int) -> None:
-        """Replicas of a broker may lack what they had; also those that are in sync and not created yet."""
+        """Replicas of a broker may lack what they had, including those that are in sync and not created
+        yet."""
         topics = self.log.image.topics
         for row in topics.rows_with_replica(broker_id).tolist():
             partition = topics.at(row)
@@ -316,7 +317,7 @@ class LoadedWorld(World):
         return not process.paused and process.node.serves(process.host.monotonic_ms())
 
     def _strike_at_moments(self) -> None:
-        """The active controller dies when it is in the middle of something that takes several batches."""
+        """The active controller dies in the middle of something that takes several batches."""
         active = self._active()
         if not isinstance(active, LoadedController):
             return
@@ -336,12 +337,12 @@ class LoadedWorld(World):
         return None
 
     def _on_granted(self, controller: LoadedController, broker_id: int, leaving: bool) -> None:
-        """A broker is about to be told that it may stop (K9)."""
+        """A broker is about to get permission to stop (K9)."""
         image = controller.node.ledger.committed.image
         if leads_any(image, broker_id):
             raise SafetyError(f"broker {broker_id} may stop, and leads partitions in the committed image")
         if not leaving:
-            return  # it was fenced, or led nothing when it first asked
+            return  # it was fenced, or led nothing at its first request
         for process in self.loaded_brokers():
             registered = image.brokers.get(process.node_id)
             if process.node_id == broker_id or registered is None or not registered.is_active:
@@ -370,7 +371,7 @@ class LoadedWorld(World):
             self.boot(slot)
 
     def _retire_doubles(self) -> None:
-        """Of two machines with one id the operator stops the one that is not let in."""
+        """If two machines have one id, the operator stops the one that is refused."""
         by_id: dict[int, list[int]] = {}
         for slot in self.broker_ids:
             broker_id = self._id_on_disk(slot)
@@ -428,7 +429,7 @@ class LoadedWorld(World):
         return _unwell_bindings(image)
 
     def _unwell_partition(self, image: MetadataImage, partition: PartitionInfo, live: set[int]) -> str:
-        """Leaderless, moving or not in sync although it need not be; empty: well, or it cannot get better."""
+        """Leaderless, moving or not in sync for no reason; empty if it is fine or cannot recover."""
         name = CommittedLog.name_of(image, partition)
         if partition.leader == NO_LEADER:
             able = set(partition.isr) & live
@@ -444,7 +445,7 @@ class LoadedWorld(World):
 
 
 def _unwell_bindings(image: MetadataImage) -> str:
-    """Beside the binding with which a running broker registered, no other leads to its id (S0.18)."""
+    """No binding to the id of a running broker exists besides the one with which it registered (S0.18)."""
     entries = ids.remembered(image)
     bindings = ids.bindings(entries)
     for broker_id, known in image.brokers.items():

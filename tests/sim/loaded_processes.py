@@ -1,4 +1,4 @@
-"""Controllers and brokers of a loaded world: brokers that hold partitions, controllers that are watched."""
+"""Controllers and brokers of a loaded world: brokers that hold partitions, controllers that are observed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PAUSED_LOOK_MS = 50
 
 
 class LoadedController(ControllerProcess):
-    """`on_granted` hears of every broker that is told that it may stop, before it is told, and whether it was
-    in controlled shutdown when it asked."""
+    """`on_granted` is called for every broker that gets permission to stop, before the broker learns of it,
+    and says whether it was in controlled shutdown when it sent the request."""
 
     def __init__(
         self, load: Load, on_granted: Callable[[LoadedController, int, bool], None], *parts: Any
@@ -111,7 +111,7 @@ class LoadedController(ControllerProcess):
         return self._shutting_down
 
     def leadership_ended(self) -> None:
-        """Leadership or the process ends: what was under way is what the successor finds."""
+        """Leadership or the process ends: the successor finds what was in progress."""
         if self._half_fenced_at_end():
             self._marks.add("failover between the batches of one fence")
         if self._shutting_down:
@@ -124,7 +124,7 @@ class LoadedController(ControllerProcess):
 
 
 class LoadedBroker(BrokerProcess):
-    """A broker with partitions on log directories. Its id is whatever its disk says."""
+    """A broker with partitions in log directories. Its id is the one on its disk."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class LoadedBroker(BrokerProcess):
                 self.replication.publish(image)
                 super().execute_own(effect)
             case SendToController(request=RegisterBrokerRequest() as request):
-                # Without a directory nothing can be registered: the request is not sent and times out.
+                # Without a directory it cannot register: the request is not sent and times out.
                 if self.directories.online:
                     online = tuple(sorted(self.directories.online))
                     super().execute_own(
@@ -180,7 +180,8 @@ class LoadedBroker(BrokerProcess):
     def _ask_controller(
         self, request: Any, timeout_ms: int, finish: Callable[[Any], None], fail: Callable[[], None]
     ) -> None:
-        """To the controller that this broker takes for the leader; a process that ended hears nothing."""
+        """Sends to the controller that this broker considers active; a process that has ended gets no
+        response."""
         known = self.core.leader_id
         voters = sorted(self.core.state.voters)
         target = self.host.engine.rng.choice(voters) if known is None else known

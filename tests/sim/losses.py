@@ -1,7 +1,7 @@
-"""What an operator does about partitions whose last replica in sync lost its disk: accepts the loss.
+"""What an operator does about partitions whose last in-sync replica lost its disk: accepts the loss.
 
-Owns which partitions those are, by the metadata log alone. Everything else that is leaderless after healing
-is a fault of the cluster, and is left to be found.
+Owns which partitions those are, according to the metadata log alone. Any other partition without a leader
+after healing is a fault of the cluster, and must be detected as one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ LOOK_MS = 500
 
 
 def waits_for_a_lost_disk(image: MetadataImage, partition: PartitionInfo) -> bool:
-    """Nobody leads, and whoever is waited for runs without the directory that held the replica."""
+    """There is no leader, and every broker that is waited for runs without the directory that held the
+    replica."""
     waited_for = {*partition.isr, *partition.elr} or set(partition.last_known_elr)
     return partition.leader == NO_LEADER and all(_lost(image, partition, each) for each in waited_for)
 
@@ -37,7 +38,7 @@ def _lost(image: MetadataImage, partition: PartitionInfo, broker_id: int) -> boo
 
 
 def _is_damaged(image: MetadataImage, broker_id: int, place: bytes | None) -> bool:
-    """It will be brought back."""
+    """The replica can be restored."""
     registration = image.brokers.get(broker_id)
     return registration is not None and place in {damaged_in(each) for each in registration.directories}
 
@@ -48,7 +49,7 @@ def accept_losses(
     ask: Callable[[Any, Callable[[Any], None]], None],
     marks: Marks,
 ) -> None:
-    """From now on, again and again: an unclean election of every such partition."""
+    """From now on, repeatedly: an unclean election of every such partition."""
 
     def note(response: Any) -> None:
         if isinstance(response, ElectLeadersResponse):

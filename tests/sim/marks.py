@@ -1,6 +1,6 @@
-"""Rare states that a run has reached. A simulator that never gets there proves nothing about them.
+"""Rare states that a run has reached. A simulator that never reaches them proves nothing about them.
 
-Owns the names; a test demands that the seeds of `make test` reach every one of them together.
+Owns the names; a test requires that the seeds of `make test` together reach every one of them.
 """
 
 from __future__ import annotations

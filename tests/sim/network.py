@@ -1,4 +1,6 @@
-"""A network between named hosts that delays, loses, doubles, reorders and cuts, also one way only."""
+"""A network between named hosts that delays, loses, duplicates, reorders and cuts, also in one direction
+only.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from tests.sim.profile import FaultProfile
 
 
 class Network:
-    """Delivers closures. Who is up is the receiver's business: a message to a dead host calls `lost`."""
+    """Delivers closures. It does not know which hosts are up: a message to a dead host calls `lost`."""
 
     def __init__(self, engine: Engine, profile: FaultProfile) -> None:
         self._engine = engine
@@ -18,7 +20,7 @@ class Network:
         self.perfect = False
 
     def send(self, source: str, target: str, deliver: Callable[[], None], *, once: bool = False) -> None:
-        """Bring `deliver` to `target` some time later, perhaps never, and unless `once` perhaps twice."""
+        """Delivers to `target` some time later, perhaps never, and perhaps twice unless `once`."""
         if self.perfect:
             self._engine.after(0.3, deliver)
             return
@@ -32,7 +34,7 @@ class Network:
             self._engine.after(self._delay(), self._unless_cut(source, target, deliver))
 
     def repeats_late(self) -> bool:
-        """Whether a second copy of a message is to come much later."""
+        """Whether a second copy of a message arrives much later."""
         return not self.perfect and self._engine.rng.random() < self._profile.duplicate_chance / 2
 
     def _delay(self) -> float:
@@ -54,7 +56,8 @@ class Network:
         return self._cut.get((source, target), 0) > 0
 
     def partition(self, side: Sequence[str], others: Sequence[str], *, one_way: bool, for_ms: float) -> None:
-        """Cut `side` from `others` for a while; one way: what `side` sends is lost, what it gets is not."""
+        """Cuts `side` off from `others` for a while; one way: what `side` sends is lost, what it receives is
+        not."""
         pairs = [(a, b) for a in side for b in others]
         if not one_way:
             pairs += [(b, a) for a, b in pairs]
@@ -70,6 +73,6 @@ class Network:
         self._engine.after(for_ms, mend)
 
     def heal(self) -> None:
-        """From now on every message arrives, in order, quickly."""
+        """From now on every message arrives, in order and soon."""
         self._cut.clear()
         self.perfect = True

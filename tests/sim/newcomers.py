@@ -1,6 +1,6 @@
-"""A broker that starts without an id: asks the active controller who it is until it is told (S0.1).
+"""A broker that starts without an id: requests one from the active controller until it gets it (S0.1).
 
-Plays the part of the broker's shell before its node exists. What it is told is the caller's to write down.
+Plays the part of the broker's shell before its node exists. The caller stores the id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAUSE_MS = 200
 
 
 class Newcomer:
-    """One start. All its requests carry one id, as the repetitions of one start do."""
+    """One start. All its requests have the same request id, like the retries of a real start."""
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
-"""A cluster in which a controller's directory is replaced by an older copy of itself, under all other faults.
+"""A cluster in which a controller's directory is replaced with an older copy of itself, under all other
+faults.
 
-Owns that fault and its two laws. A node keeps what it knew to be committed, or stops. And where a record that
-was committed is overwritten, a node that knew it says so: the run then ends with that instead of being well.
-A copy that forgets a vote, or comes with the loss of everybody's memory of a record, is left out: nobody is
-left who could know (docs/raft.md, Older copies).
+Owns that fault and its two laws: a node keeps what it knew to be committed, or stops; and if a committed
+record is overwritten, a node that knew of it reports that, and the run ends with this instead of recovering.
+Not included: a copy that forgets a vote, and a copy together with the loss of every other node's memory of a
+record, because then no node is left that could know (docs/raft.md, Older copies).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ PAUSE_MS = (1_000, 3_000)
 
 
 class OlderCopyWorld(World):
-    """Again and again: a copy of one controller, writes that it acknowledges while others are down, kill -9
-    of all, the copy back in its place."""
+    """Repeatedly: a copy of one controller, writes that it acknowledges while others are down, kill -9 of
+    all, and the copy restored in its place."""
 
     def __init__(
         self, seed: int, on_line: Callable[[str], None] | None = None, profile: FaultProfile | None = None
@@ -54,7 +55,7 @@ class OlderCopyWorld(World):
     # ---- the fault -------------------------------------------------------------------------------
 
     def _copy(self) -> None:
-        """A copy of one controller; then others stay down, so that it must acknowledge what is written."""
+        """Copies one controller; then others stay down, so that it must acknowledge what is written."""
         if not self.faults_on or self.lost_from is not None or self._reformatted:
             return
         rng = self.engine.rng
@@ -64,7 +65,7 @@ class OlderCopyWorld(World):
         if active is not None:  # without an election in between no vote is forgotten
             ids.remove(active.node_id)
             ids.append(active.node_id)
-        if 2 * len(self.replaced) >= len(ids) - 1:  # a majority stays sound, and so able to go on alone
+        if 2 * len(self.replaced) >= len(ids) - 1:  # a majority has all its data, and so could continue alone
             ids.sort(key=lambda node_id: node_id not in self.replaced)
         one, absent = ids[0], ids[1 : 1 + len(ids) // 2]
         self.crash(one, power_loss=rng.random() < 0.3)
@@ -136,7 +137,7 @@ class OlderCopyWorld(World):
             self._keeps_what_it_noted(process)
 
     def _lost(self, error: Exception) -> None:
-        """The laws across nodes do not hold any more. From here on those of this module are looked at."""
+        """The laws across nodes no longer hold. From here on those of this module are checked."""
         self.lost_from = self._overwritten_from()
         if self.lost_from is None:
             raise error
@@ -188,7 +189,7 @@ class OlderCopyWorld(World):
 
     def may_fail(self, node_id: int, reason: str) -> bool:
         if FORGETFUL in reason:
-            # After a loss, sound directories have dropped what was committed, too.
+            # After a loss, other directories have dropped committed records too.
             return node_id in self.replaced or self.lost_from is not None
         if self.replaced and any(text in reason for text in SAID):
             self.said.append(f"{self.directory[node_id].name}: {reason}")
@@ -209,7 +210,7 @@ class OlderCopyWorld(World):
         return f"nothing was lost, and {self.said[0]}" if self.said else super()._what_is_unwell()
 
     def _somebody_knows(self, offset: int) -> bool:
-        """Whether a node that was not replaced knows a record at or behind this offset to be committed."""
+        """Whether a node that was not replaced knows a record at or after this offset to be committed."""
         found = [
             node_id
             for node_id in (*self.controller_ids, *self.broker_ids)

@@ -1,7 +1,7 @@
-"""A simulated operator: topics come, grow and go, replicas move, leaders are asked for, brokers leave.
+"""A simulated operator: creates, grows and deletes topics, moves replicas, elects leaders, removes brokers.
 
-Owns which requests are sent; whether they make sense at that moment is for the controller to say. Looks at
-the committed image as any tool does, and may be late with it.
+Owns which requests are sent; whether they make sense at that moment is for the controller to decide. Reads
+the committed image as any tool does, so what it knows may be out of date.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TIMEOUT_MS = 1_500
 
 
 class Operator:
-    """One thread of requests. `target` says which controller to ask."""
+    """One thread of requests. `target` returns the controller to send to."""
 
     def __init__(
         self,

@@ -49,11 +49,11 @@ SESSION_TIMEOUT_MS = 3_000
 HEARTBEAT_INTERVAL_MS = 500
 
 RAFT_CONFIG = RaftConfig(snapshot_chunk_bytes=700, high_watermark_linger_ms=2)
-"""Chunks so small that a snapshot takes several, and a crash or a new leader comes between them."""
+"""Chunks so small that a snapshot takes several, with crashes and leader changes between them."""
 
 
 class Directory:
-    """Who is where: hosts by node id."""
+    """Hosts by node id."""
 
     def __init__(self) -> None:
         self.hosts: dict[int, Host] = {}
@@ -67,7 +67,7 @@ def directory_id(node_id: int) -> bytes:
 
 
 def format_host(host: Host, node_id: int, own_directory_id: bytes | None = None) -> None:
-    """What `storage format` leaves on a disk."""
+    """What `storage format` writes to a disk."""
     host.disk.make_directory(DATA_DIRECTORY)
     host.disk.sync_directory("/")
     identity = MetaProperties(
@@ -77,7 +77,7 @@ def format_host(host: Host, node_id: int, own_directory_id: bytes | None = None)
 
 
 def open_store(host: Host, voter_ids: tuple[int, ...]) -> tuple[ReplicaStore, MetadataImage]:
-    """Open a host's directory as a starting process does, and load its newest snapshot."""
+    """Opens a host's directory as a starting process does, and loads its newest snapshot."""
     store = ReplicaStore.open(
         host.disk,
         DATA_DIRECTORY,
@@ -87,7 +87,7 @@ def open_store(host: Host, voter_ids: tuple[int, ...]) -> tuple[ReplicaStore, Me
         retention_bytes=2 * SEGMENT_BYTES,
     )
     newest = store.latest_snapshot()
-    if newest is None or newest == BOOTSTRAP_SNAPSHOT:  # which holds voters, and nothing of an image
+    if newest is None or newest == BOOTSTRAP_SNAPSHOT:  # which holds voters, and no part of an image
         return store, MetadataImage()
     return store, read_image(host.disk, store.snapshot_path(newest), newest)
 
@@ -105,7 +105,7 @@ class ControllerProcess(Process):
 
     @property
     def broker(self) -> BrokerProcess | None:
-        """The broker in this process; None: it has none."""
+        """The broker in this process; None if there is none."""
         return None
 
     def __init__(
@@ -141,7 +141,7 @@ class ControllerProcess(Process):
         return make_core(self.host, store, voters)
 
     def reach(self, effect: raft.SendRequest) -> Host:
-        """The host that listens where a request goes."""
+        """The host that a request goes to."""
         return self._directory[effect.to]
 
     def make_config(self) -> ControllerConfig:
@@ -203,13 +203,13 @@ class ControllerProcess(Process):
 
 
 class Registrations:
-    """What brokers asked for their ids and were told, as histories for the linearizability checker."""
+    """Registrations of brokers and their responses, as histories for the linearizability checker."""
 
     def __init__(self) -> None:
         self._operations: dict[tuple[int, bytes, int], Operation] = {}
 
     def called(self, broker: BrokerProcess, correlation_id: int, now_ms: int) -> None:
-        """A registration leaves. Until an answer comes back it may have taken effect or not."""
+        """A registration is being sent. Until the response arrives it may have taken effect or not."""
         self._operations[broker.node_id, broker.incarnation_id, correlation_id] = Operation(
             client=broker.incarnation_id.hex()[:8],
             name="register",
@@ -242,7 +242,7 @@ class Registrations:
 
 
 class BrokerProcess(Process):
-    """A broker node on a host, each time a new incarnation."""
+    """A broker node on a host; each is a new incarnation."""
 
     node: BrokerNode
 
@@ -287,13 +287,13 @@ class BrokerProcess(Process):
         )
 
     def serves_without_lease(self) -> None:
-        """Only a broker that does not fence itself may. Raises SafetyError."""
+        """Only a broker that does not fence itself may do this. Raises SafetyError."""
         if self.fences_itself:
             raise SafetyError(f"broker {self.node_id} serves without a lease")
         self._marks.add("broker served on without a lease")
 
     def clean_epoch(self) -> int | None:
-        """What the process before this one proves of its end: its broker epoch, if it stopped in order."""
+        """The proof of a clean shutdown of the previous process: its broker epoch; None if there is none."""
         return None
 
     def make_replicas(self, now_ms: int) -> ReplicaManager | None:
@@ -304,11 +304,11 @@ class BrokerProcess(Process):
         return make_core(self.host, store, voters)
 
     def reach(self, effect: raft.SendRequest) -> Host:
-        """The host that listens where a request goes."""
+        """The host that a request goes to."""
         return self._directory[effect.to]
 
     def controllers_to_ask(self, voters: tuple[Voter, ...]) -> tuple[int, ...]:
-        """The ids of the controllers that this broker asks for the active one."""
+        """The ids of the controllers that this broker sends its requests to."""
         return tuple(voter.node_id for voter in voters)
 
     def make_config(self) -> BrokerConfig:

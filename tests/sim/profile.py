@@ -1,7 +1,7 @@
-"""Which faults a simulated run meets, drawn as one swarm profile a seed.
+"""Which faults a simulated run has, drawn as one swarm profile per seed.
 
-A profile turns whole kinds of faults off as often as it turns them on (swarm testing, Groce et al. 2012):
-a run with crashes and no message loss reaches states that a run with everything never does.
+A profile turns whole kinds of faults off as often as it turns them on (swarm testing, Groce et al. 2012): a
+run with crashes and without message loss reaches states that a run with everything never does.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FaultProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draw_profile(rng: random.Random) -> FaultProfile:
-    """Draw one profile. Every kind of fault is off in about half of the runs."""
+    """Draws one profile. Every kind of fault is off in about half of the runs."""
 
     def maybe(value: float, chance: float = 0.5) -> float:
         return value if rng.random() < chance else 0.0
@@ -83,7 +83,7 @@ def draw_profile(rng: random.Random) -> FaultProfile:
 def calm_profile(
     *, controllers: int = 3, brokers: int = 2, snapshot_every_bytes: int = 1 << 20
 ) -> FaultProfile:
-    """No faults at all: for scenarios that bring their own."""
+    """No faults at all: for scenarios that add their own."""
     return FaultProfile(
         controllers=controllers,
         brokers=brokers,

@@ -1,7 +1,7 @@
-"""What leaders told their producers was safe, and that every later leader has it.
+"""What leaders acknowledged to their producers, and that every later leader has it.
 
-Owns the acknowledged prefix of each partition, by the leader epoch that acknowledged it. Takes back only what
-the cluster never promised to keep: what an unclean election gave up, and what lay on a disk that was lost.
+Owns the acknowledged prefix of each partition, by the leader epoch that acknowledged it. Drops only what the
+cluster never promised to keep: what an unclean election gave up, and what was on a lost disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class BrokenPromise(Exception):
 
 
 class GivesUp(Protocol):
-    """Who must hear that acknowledged records may be gone."""
+    """Is notified when acknowledged records may be lost."""
 
     def given_up(self, key: PartitionKey, below_epoch: int) -> None: ...
 
@@ -32,7 +32,7 @@ class Promises:
         self.acknowledged = 0
 
     def acknowledge(self, key: PartitionKey, leader_epoch: int, prefix: Sequence[int]) -> None:
-        """All of the ISR has `prefix`. A leader that was replaced meanwhile may say so only of what its
+        """The whole ISR has `prefix`. A leader that was replaced meanwhile may acknowledge only what its
         successor has."""
         if leader_epoch < self._void_below.get(key, 0):
             return
@@ -61,7 +61,7 @@ class Promises:
             self._began[key] = (leader_epoch, own, broker_id)
 
     def given_up(self, key: PartitionKey, below_epoch: int) -> None:
-        """What was acknowledged in epochs below is promised no more."""
+        """What was acknowledged in epochs below is no longer promised."""
         self._void_below[key] = max(below_epoch, self._void_below.get(key, 0))
 
 

@@ -1,10 +1,10 @@
-"""Partitions on a simulated broker: it leads and follows what its own applied image says, nothing newer.
+"""Partitions on a simulated broker: it leads and follows according to its own applied image, nothing newer.
 
-Owns the replicas on a host's log directories, and the part of a partition leader: who is in sync, what is
-acknowledged, and the AlterPartition requests that follow from it. A fetch is one step in which a follower
-copies from the leader that both images name; nothing of the network between brokers but its cuts is
-simulated. What a directory holds survives crashes: records are synced before they are counted (a promise
-that only replication keeps is KIP-966's subject, not this one's).
+Owns the replicas in a host's log directories, and the work of a partition leader: which replicas are in sync,
+what is acknowledged, and the AlterPartition requests that follow from it. A fetch is one step in which a
+follower copies from the leader that both images name; of the network between brokers only its cuts are
+simulated. What a directory holds survives crashes: records are synced before they count (promises that only
+replication keeps are KIP-966's subject).
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ RECORDS_MAX = 40
 REMEMBERED_MAX = 20
 
 Send = Callable[[Any, int, Callable[[Any], None], Callable[[], None]], None]
-"""(request, timeout in ms, on an answer, on none)."""
+"""(request, timeout in ms, called with a response, called without one)."""
 
 
 @dataclass(slots=True)
 class Replica:
-    """A replica's records and the directory in which they lie."""
+    """A replica's records and the directory that holds them."""
 
     directory: bytes
     log: list[int] = field(default_factory=list)
 
 
 class LogDirectories:
-    """The log directories of one host, which outlive its processes. Ids are new whenever a disk is."""
+    """The log directories of one host, which outlive its processes. A new disk gets a new id."""
 
     def __init__(self, slot: int, count: int) -> None:
         self._slot = slot
@@ -69,11 +69,11 @@ class LogDirectories:
         return [each for each in self.ids if each not in self.dead]
 
     def fail(self, directory: bytes) -> None:
-        """Nothing can be read from it or written to it any more."""
+        """From now on nothing can be read from the directory or written to it."""
         self.dead.append(directory)
 
     def replace(self, directory: bytes) -> list[PartitionKey]:
-        """An empty disk takes its place; the partitions whose records are lost."""
+        """Replaces the disk with an empty one; returns the partitions whose records are lost."""
         self.ids[self.ids.index(directory)] = self._new_id()
         self.dead = [each for each in self.dead if each != directory]
         lost = [key for key, replica in self.replicas.items() if replica.directory == directory]
@@ -93,7 +93,7 @@ class _Follower:
 
 @dataclass(slots=True)
 class _Alteration:
-    """A request under way. `unanswered`: attempts of which nobody knows what became of them."""
+    """A request in flight. `unanswered`: attempts whose outcome is unknown."""
 
     wanted: PartitionAlteration
     unanswered: int = 0
@@ -101,7 +101,8 @@ class _Alteration:
 
 @dataclass(slots=True)
 class Leading:
-    """One leadership. `maybe_in_sync`: who may be in the ISR because a request's outcome is open."""
+    """One leadership. `maybe_in_sync`: brokers that may be in the ISR because the outcome of a request is
+    unknown."""
 
     leader_epoch: int
     partition_epoch: int
@@ -116,12 +117,12 @@ class Leading:
     next_alter_ms: float = 0.0
 
     def maximal_isr(self) -> list[int]:
-        """Everyone who must have a record before it is acknowledged (KIP-497)."""
+        """Every broker that must have a record before it is acknowledged (KIP-497)."""
         proposed = [] if self.pending is None else [each.broker_id for each in self.pending.wanted.isr]
         return list(dict.fromkeys((*self.isr, *proposed, *self.maybe_in_sync)))
 
     def take(self, isr: tuple[int, ...], partition_epoch: int, recovery_state: int) -> None:
-        """The committed state of a newer partition epoch: whatever was open is settled by it."""
+        """Takes the committed state of a newer partition epoch, which settles any unknown outcome."""
         self.isr, self.partition_epoch, self.recovery_state = isr, partition_epoch, recovery_state
         self.pending, self.maybe_in_sync, self.awaits_image = None, (), False
 
@@ -158,7 +159,7 @@ class Replication:
         self._past: list[AlterPartitionRequest] = []
 
     def publish(self, image: MetadataImage) -> None:
-        """The broker's image moved on."""
+        """The broker has a newer image."""
         self._image = image
         mine = image.topics.rows_with_replica(self.broker_id).tolist()
         found = [image.topics.at(row) for row in mine]
@@ -172,8 +173,8 @@ class Replication:
     # ---- a step ----------------------------------------------------------------------------------
 
     def step(self, leader_of: Callable[[int], Replication | None]) -> None:
-        """Create what is missing, fetch from leaders that can be reached, and lead. `leader_of` finds a
-        broker's process over the network as it is."""
+        """Creates missing replicas, fetches from leaders that can be reached, and leads. `leader_of` finds a
+        broker's process over the network in its current state."""
         if self._image is None:
             return
         serves = self._load.leads_without_lease or not self._node().status(now_ms=self._now_ms()).fenced
@@ -207,8 +208,8 @@ class Replication:
     def _fetch(
         self, key: PartitionKey, partition: PartitionInfo, replica: Replica, leader: Replication | None
     ) -> None:
-        """Truncate to what is common with the leader, copy what follows, and with that tell the leader how
-        far this replica is."""
+        """Truncates to what it has in common with the leader and copies what follows, which also reports this
+        replica's position to the leader."""
         theirs = None if leader is None else leader.leading.get(key)
         if leader is None or theirs is None or theirs.leader_epoch != partition.leader_epoch:
             return
@@ -265,7 +266,8 @@ class Replication:
     def _wanted_isr(
         self, key: PartitionKey, partition: PartitionInfo, led: Leading, replica: Replica, now_ms: float
     ) -> PartitionAlteration | None:
-        """Without those that lag, else with those that have caught up; None: it is as it should be."""
+        """The ISR without replicas that lag, or else with those that have caught up; None: no change is
+        needed."""
         if led.recovery_state == LEADER_RECOVERING:
             return self._alteration(key, led, (self.broker_id,))
 
@@ -290,7 +292,8 @@ class Replication:
         return self._alteration(key, led, (*led.isr, *sorted(joining))) if joining else None
 
     def _may_join(self, broker_id: int) -> bool:
-        """As the own image has it (KIP-841); now and then the leader asks although it should not."""
+        """According to this broker's image (KIP-841); now and then the leader sends the request although it
+        should not."""
         known = None if self._image is None else self._image.brokers.get(broker_id)
         return (known is not None and known.is_active) or self._engine.rng.random() < self._load.stale_chance
 
@@ -366,13 +369,13 @@ class Replication:
             case ErrorCode.NOT_CONTROLLER:
                 self._open(led, alteration)
             case _:
-                # Something newer is in the log: the image will say what.
+                # The log has something newer: the image will show it.
                 self._open(led, alteration)
                 led.awaits_image = True
 
     def _open(self, led: Leading, alteration: _Alteration) -> None:
-        """No answer will say what became of it; an attempt may still take effect. Until a newer partition
-        epoch settles it, those who were to be in sync count as if they were."""
+        """No response will show the outcome; an attempt may still take effect. Until a newer partition epoch
+        settles it, the proposed members count as if they were in the ISR."""
         proposed = [each.broker_id for each in alteration.wanted.isr]
         led.maybe_in_sync = tuple(dict.fromkeys((*led.maybe_in_sync, *proposed)))
         led.pending = None
@@ -381,7 +384,7 @@ class Replication:
     # ---- the rest --------------------------------------------------------------------------------
 
     def _say_where_replicas_are(self) -> None:
-        """Replicas whose directory the image does not know are told to the controller (KIP-858)."""
+        """Reports replicas whose directory the image does not know to the controller (KIP-858)."""
         epoch = self._node().status(now_ms=self._now_ms()).broker_epoch
         if self._assigning or epoch is None:
             return
@@ -398,7 +401,7 @@ class Replication:
         self._assigning = True
 
         def done(_response: Any = None) -> None:
-            # The next look comes when the image had time to show it.
+            # The next look is when the image had time to show it.
             self._engine.after(300, ready)
 
         def ready() -> None:
@@ -410,7 +413,7 @@ class Replication:
         self._send(request, REQUEST_TIMEOUT_MS, done, done)
 
     def _repeat_something_old(self) -> None:
-        """A request that was carried out long ago arrives once more."""
+        """A request that was carried out long ago arrives again."""
         if self._past and self._engine.rng.random() < self._load.stale_chance:
             old = self._engine.rng.choice(self._past)
             self._send(old, REQUEST_TIMEOUT_MS, lambda response: None, lambda: None)

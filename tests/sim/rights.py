@@ -1,8 +1,9 @@
-"""A simulated cluster whose principals gain and lose rights during faults; laws about rights and causes.
+"""A simulated cluster whose principals gain and lose permissions during faults; laws about permissions and
+causes.
 
-Serving brokers are asked what principals may do. Law: the answer is that of the entries which the committed
-log gives at the offset that the broker has applied, by the plain rule. And each committed change of entries
-or topics says who made it.
+Queries serving brokers about what principals may do. The law: the answer is that of the access control
+entries in the committed log at the offset that the broker has applied, by the plain rule; and each committed
+change of entries or topics names its cause.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ EVERY_MS = 60
 
 
 class RightsWorld(World):
-    """Its operator grants and revokes every so often, and asks brokers between."""
+    """Its operator adds and removes entries at intervals, and queries brokers in between."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -72,7 +73,7 @@ class RightsWorld(World):
         return CreateAclsRequest(acls=(acl,))
 
     def _follow(self) -> None:
-        """The entries that the committed log gives, offset by offset."""
+        """The access control entries of the committed log, by offset."""
         committed = self.checks.committed_batches()
         while (found := committed.get(self._state.end_offset)) is not None:
             (batch,) = iter_batches(found[1])
@@ -104,7 +105,7 @@ class RightsWorld(World):
 
 
 def require_causes(records: list[object]) -> None:
-    """Raises SafetyError for a change of entries or topics that does not say who made it."""
+    """Raises SafetyError for a change of entries or topics without a cause."""
     cause = cause_in(records[0])
     for record in records:
         wanted = {

@@ -21,7 +21,7 @@ def directory_of(story: DataStory, partition: PartitionInfo, broker_id: int) -> 
 
 
 def rot(story: DataStory, broker_id: int) -> DataDirectory:
-    """Partition 0 of the broker, which is down, is damaged."""
+    """Damages partition 0 of the broker, which is down."""
     directory = directory_of(story, story.partition(), broker_id)
     assert story.world.rot(broker_id, directory, "kept-0")
     return directory
@@ -50,7 +50,7 @@ def test_a_damaged_follower_is_set_aside_and_made_anew_and_everything_else_goes_
 
 
 def alone_and_damaged(story: DataStory) -> tuple[int, int, DataDirectory]:
-    """The last replica of partition 0 that is in sync comes back damaged; the other one lives."""
+    """The last in-sync replica of partition 0 comes back damaged; the other one is up."""
     leader = story.partition().leader
     other = next(each for each in story.partition().replicas if each != leader)
     story.goes_on(10)

@@ -1,7 +1,7 @@
 """Chosen stories of partition data on the simulated cluster: each brings one fault under load.
 
-The laws of `data_laws` hold after every event here too, and at the end every acknowledged record is in the
-log once, in its order, on every replica.
+The laws of `data_laws` are checked after every event here too, and at the end every acknowledged record is in
+the log once, in order, on every replica.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.sim.processes import SESSION_TIMEOUT_MS
 from tests.sim.test_scenarios import Story
 
 FILE_DELETE_DELAY_MS = 60_000
-"""Of whoever does not know the topic any more."""
+"""For replicas of a topic that no longer exists."""
 KEPT = TopicPlan(name="kept", partitions=4, factor=3, min_insync=2)
 
 
 class DataStory(Story):
-    """Three controllers and three brokers with two log directories each, producers and consumers at work."""
+    """Three controllers and three brokers with two log directories each, producers and consumers running."""
 
     world: DataWorld
 
@@ -50,7 +50,8 @@ class DataStory(Story):
         self.run_for(500)
 
     def finish(self) -> None:
-        """Everything runs and is in sync, every produce has ended, and all that was promised is there."""
+        """Everything runs and is in sync, every produce has ended, and everything that was acknowledged is
+        there."""
         self.world.producing = False
         for node_id in self.world.directory.hosts:
             self.world.boot(node_id)
@@ -79,13 +80,13 @@ class DataStory(Story):
         return self.world.laws.acknowledged
 
     def answers(self) -> set[str]:
-        """How produces were answered, but for batches that overtook others on their way."""
+        """The error codes of produces, except those of batches that overtook others on their way."""
         start = "produce answered "
         found = {mark.removeprefix(start) for mark in self.world.marks.counts if mark.startswith(start)}
         return found - {"OUT_OF_ORDER_SEQUENCE_NUMBER"}
 
     def goes_on(self, count: int = 5) -> None:
-        """Producers get answers."""
+        """Producers get acknowledgements."""
         before = self.acknowledged()
         self.until(lambda: self.acknowledged() >= before + count)
 
@@ -122,7 +123,7 @@ def test_the_power_fails_everywhere_with_records_that_no_disk_has() -> None:
 
 
 def test_all_processes_are_killed_where_acks_wait_for_no_sync() -> None:
-    """Kafka's way: what a kill leaves in the page cache is there again."""
+    """As in Kafka: what a kill leaves in the page cache is there again."""
     story = DataStory(303, flush_before_ack=False)
     story.goes_on(20)
     for broker_id in story.world.broker_ids:
@@ -166,7 +167,7 @@ def test_without_a_quorum_brokers_serve_on_if_they_do_not_fence_themselves(self_
 
 
 def test_an_old_leader_that_does_not_know_it_serves_on_and_no_acknowledged_record_is_lost() -> None:
-    """It reaches its followers and its clients, and no controller: leader epochs and the ISR must do."""
+    """It reaches its followers and its clients, and no controller: leader epochs and the ISR must suffice."""
     story = DataStory(322, self_fencing=False)
     story.goes_on(10)
     old = story.partition().leader
@@ -198,7 +199,7 @@ def test_a_follower_is_cut_off_leaves_the_isr_and_comes_back() -> None:
 
 
 def test_a_dead_directory_is_led_elsewhere_and_nothing_of_it_is_made_anew_on_the_other() -> None:
-    """S3.6, and the difference to Kafka 3.7.0, which puts the replicas on the remaining directory."""
+    """S3.6, unlike Kafka 3.7.0, which recreates the replicas in the remaining directory."""
     story = DataStory(306)
     directories = story.world.data[0].all
     dead = directories[0].directory_id
@@ -225,7 +226,7 @@ def test_a_dead_directory_is_led_elsewhere_and_nothing_of_it_is_made_anew_on_the
 
 
 def test_a_directory_that_is_taken_out_of_the_configuration_is_gone() -> None:
-    """S3.17, S3.29: with no bad directory left, its replicas are made anew on the others."""
+    """S3.17, S3.29: if no bad directory is left, its replicas are recreated in the others."""
     story = DataStory(307)
     directories = story.world.data[0].all
     story.world.crash(0, power_loss=False)
@@ -238,7 +239,7 @@ def test_a_directory_that_is_taken_out_of_the_configuration_is_gone() -> None:
 
 
 def _dies_unassigned(story: DataStory, *, lost_is_heard: bool) -> DataBroker:
-    """Broker 0 makes replicas, the log does not hear where, and their directory dies."""
+    """Broker 0 creates replicas, the log does not learn where, and their directory dies."""
     world, process = story.world, story.data_broker(0)
 
     def loses(request: object) -> bool:
@@ -270,7 +271,7 @@ def _dies_unassigned(story: DataStory, *, lost_is_heard: bool) -> DataBroker:
 
 
 def test_a_directory_dies_before_the_log_says_what_lies_in_it() -> None:
-    """S3.8: the broker says LOST, and only then makes them anew (the laws look at the order)."""
+    """S3.8: the broker reports LOST, and only then recreates them (the laws check the order)."""
     story = DataStory(308)
     world = story.world
     process = _dies_unassigned(story, lost_is_heard=True)
@@ -304,7 +305,7 @@ def _partitions_of(story: DataStory, topic: str) -> list[PartitionInfo]:
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["for a moment", "for good"])
 def test_a_directory_hangs(lasting: bool) -> None:
-    """S3.28: its partitions are led elsewhere when the bound is over, and not before."""
+    """S3.28: its partitions move to other leaders when the bound is over, and not before."""
     story = DataStory(310)
     leader = story.partition().leader
     worker = story.data_broker(leader).workers[story.partition().directory_of(leader) or b""]
@@ -381,7 +382,7 @@ def test_a_replica_that_left_a_small_isr_leads_when_the_last_member_is_gone_and_
 
 
 def test_the_last_replica_in_sync_comes_back_on_a_new_disk_and_waits_for_permission() -> None:
-    """The others have something, it has nothing: nobody is cut to that without an unclean election."""
+    """The others have data, it has none: no replica is truncated to that without an unclean election."""
     story = DataStory(313, TopicPlan(name="kept", partitions=1, factor=2, min_insync=1))
     leader = story.partition().leader
     other = next(each for each in story.partition().replicas if each != leader)
@@ -419,7 +420,7 @@ def test_a_partition_moves_under_load() -> None:
 
 
 def test_brokers_are_restarted_one_after_another_and_no_produce_fails() -> None:
-    """S1.24: each stops in order, and producers meet nothing but another leader."""
+    """S1.24: each shuts down cleanly, and producers only see leader changes."""
     story = DataStory(314)
     bounce_ms = []
     for broker_id in story.world.broker_ids:
@@ -436,7 +437,7 @@ def test_brokers_are_restarted_one_after_another_and_no_produce_fails() -> None:
 
 
 def test_a_topic_is_deleted_while_a_replica_is_away() -> None:
-    """S3.21: whoever comes back finds no such topic, and what it has of it goes."""
+    """S3.21: a broker that comes back finds no such topic, and removes its replica."""
     story = DataStory(315)
     old = story.partition()
     story.goes_on(20)

@@ -1,8 +1,8 @@
-"""Every change of a broker's state, broken off at many points on either side, ends in a right state.
+"""Every change of a broker's state, interrupted at many points on either side, ends in a correct state.
 
 One change begins in a calm world with partitions on three brokers; some events later the active controller
 dies or is cut off, or the broker dies. The laws are checked after every event, and in the end everything
-runs, is led and is in sync again.
+runs, has a leader and is in sync again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POINTS = (0, 4, 12, 30)
 
 
 class LoadedStory(Story):
-    """Three controllers and three brokers, each with two directories; one record a slice."""
+    """Three controllers and three brokers, each with two directories; one record per slice."""
 
     world: LoadedWorld
 
@@ -115,7 +115,7 @@ def test_a_failure_at_any_point_ends_in_a_right_state(change: str, failure: str)
         CHANGES[change](story)
         story.run_events(point)
         FAILURES[failure](story)
-        # What was cut off comes back first: well at once would show nothing.
+        # The cut-off node comes back first: an immediate check would prove nothing.
         story.run_for(3_000 if failure == "controller cut off" else 300)
         if change == "controlled shutdown":
             story.until(lambda story=story: story.world.directory[BROKER].process is None)

@@ -1,6 +1,6 @@
-"""Each law of the simulator, of those that look across nodes, notices the state that breaks it.
+"""Each law of the simulator that looks across nodes detects the state that breaks it.
 
-A calm cluster is brought to rest; then one thing is changed behind its back.
+A calm cluster is brought to rest; then one thing is changed directly.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STILL = VoterPlan(
 
 @pytest.fixture(scope="module")
 def story() -> Story:
-    """Three controllers and two brokers at rest; each test puts back what it changes."""
+    """Three controllers and two brokers at rest; each test restores what it changes."""
     made = Story(7)
     made.until(made.world._same_offsets)
     return made

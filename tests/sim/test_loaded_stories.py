@@ -1,6 +1,6 @@
 """Chosen stories of partitions and broker ids on the simulated cluster: each brings one fault.
 
-The laws of `committed`, `promises` and `loaded` hold after every event here too.
+The laws of `committed`, `promises` and `loaded` are checked after every event here too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_a_dead_directory_loses_its_leaders_and_a_new_disk_gets_its_replicas_bac
     story = LoadedStory(201)
     story.topic("held", 8)
     world = story.world
-    story.run_for(1_000)  # by now every replica has said where it lies
+    story.run_for(1_000)  # by now every replica has reported its directory
     world.fail_directory(0)
     failed = world._directories[0].dead[0]
     inside = [at for at in range(8) if _partition(story, "held", at).directory_of(0) == failed]
@@ -181,7 +181,7 @@ def test_an_alteration_that_comes_twice_is_carried_out_once() -> None:
 
 
 class _StoryOfIds(LoadedStory):
-    """Three hosts without configured ids, and a fourth that is not there yet."""
+    """Three hosts without configured ids, and a fourth that has not started yet."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, generated_ids=True, newcomer=True)

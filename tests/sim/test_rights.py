@@ -1,4 +1,4 @@
-"""Principals gain and lose rights while nodes crash, pause and lose messages."""
+"""Principals gain and lose permissions while nodes crash, pause and lose messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Chosen stories on the simulated cluster: each brings one fault and looks at one promise.
+"""Chosen stories on the simulated cluster: each brings one fault and checks one promise.
 
-The laws of `checks` hold after every event here too; a story adds what a user of that moment would see.
+The laws of `checks` are checked after every event here too; a story adds what a user would see at that
+moment.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.sim.world import World
 
 
 class Story:
-    """A calm world with three controllers and two brokers, and the verbs of the stories."""
+    """A calm world with three controllers and two brokers, and the steps of the stories."""
 
     def __init__(self, seed: int, world: World | None = None, **profile: int) -> None:
         self.world = world or World(seed, profile=calm_profile(**profile))
@@ -52,7 +53,7 @@ class Story:
         return process
 
     def ask(self, node_id: int, request: Any, timeout_ms: int = 20_000) -> list[Any]:
-        """Send a request; the returned list gets the answer, or the reason why there is none."""
+        """Sends a request; the returned list gets the response, or the reason why there is none."""
         got: list[Any] = []
         self.world.calls.client(
             "person",
@@ -71,7 +72,7 @@ class Story:
         )
 
     def isolate(self, node_id: int, for_ms: float = 60_000) -> None:
-        """Cut a node from every other node; whoever stands outside the cluster still reaches it."""
+        """Cuts a node off from every other node; hosts outside the cluster still reach it."""
         hosts = self.world.directory.hosts
         others = [host.name for other, host in hosts.items() if other != node_id]
         self.world.network.partition([hosts[node_id].name], others, one_way=False, for_ms=for_ms)
@@ -83,7 +84,8 @@ def _created(got: list[Any]) -> bool:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_leader_that_was_cut_off_answers_no_read_from_its_past(seed: int) -> None:
-    """It still calls itself the leader when it is asked, and the others have gone on without it."""
+    """It still considers itself the leader when it gets the requests, and the others have elected a new
+    one."""
     story = Story(seed)
     old = story.active()
     story.isolate(old.node_id)
@@ -116,7 +118,7 @@ def test_a_read_after_a_leader_change_sees_every_acknowledged_write(seed: int) -
 
 
 def test_a_leader_paused_past_every_session_fences_no_living_broker() -> None:
-    """All heartbeats of the pause wait in its sockets; it must lose its office, not judge by its clock."""
+    """All heartbeats of the pause wait in its sockets; it must resign, and must not judge by its clock."""
     story = Story(11)
     paused = story.active()
     paused.pause()
@@ -131,7 +133,7 @@ def test_a_leader_paused_past_every_session_fences_no_living_broker() -> None:
 
 
 def test_a_single_controller_paused_past_every_session_hears_the_brokers_first() -> None:
-    """With one voter nobody takes its office away: only the rules about gaps keep the brokers alive."""
+    """The only voter remains the leader: only the rules about gaps keep the brokers unfenced."""
     story = Story(12, controllers=1)
     alone = story.active()
     epochs = {broker_id: story.broker(broker_id).node.status(now_ms=0).broker_epoch for broker_id in (0, 1)}
@@ -158,7 +160,7 @@ def test_a_broker_that_hears_nothing_stops_serving_on_its_own_clock() -> None:
 
 
 def test_a_heartbeat_from_before_a_bounce_does_nothing() -> None:
-    """S1.10: a shutdown request of the earlier incarnation arrives when the next one is at work."""
+    """S1.10: a shutdown request of the earlier incarnation arrives when the next one is running."""
     story = Story(14)
     before = story.broker(0).node.status(now_ms=0).broker_epoch
     assert before is not None
@@ -178,7 +180,8 @@ def test_a_heartbeat_from_before_a_bounce_does_nothing() -> None:
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_a_broker_that_somebody_else_stopped_finds_its_way_back(leads: bool) -> None:
-    """A heartbeat in its name wants to stop; the broker does not, so it serves on, under the same epoch."""
+    """A heartbeat in its name requests a shutdown; the broker did not, so it continues to serve, under the
+    same epoch."""
     story = Story(21)
     if leads:
         created = story.create(story.active().node_id, "led")
@@ -198,7 +201,7 @@ def test_a_broker_that_somebody_else_stopped_finds_its_way_back(leads: bool) -> 
 
 
 def test_a_fast_bounce_keeps_the_id_and_raises_the_epoch() -> None:
-    """S1.14: killed and back within its session: refused while the old lease lives, then let in."""
+    """S1.14: killed and back within its session: refused while the old lease is valid, then accepted."""
     story = Story(15)
     before = story.broker(1).node.status(now_ms=0).broker_epoch
     story.world.crash(1, power_loss=True)
@@ -254,7 +257,7 @@ def test_a_follower_far_behind_comes_back_by_snapshot_and_can_lead() -> None:
 
 
 def test_a_voter_with_an_emptied_disk_observes_and_does_not_vote() -> None:
-    """Under its old name it could elect a leader that lacks what it once acknowledged."""
+    """With its old identity it could elect a leader that lacks what it once acknowledged."""
     story = Story(18)
     leader = story.active()
     follower, survivor = (process for process in story.world.controllers() if process is not leader)
@@ -293,7 +296,7 @@ def test_a_disk_that_fails_stops_its_node_and_nobody_else() -> None:
 
 
 def test_profiles_are_calm_only_where_asked() -> None:
-    """The stories must not pass because the world's faults were left out of the swarm too."""
+    """The stories must not pass because the swarm's profiles have no faults either."""
     calm = calm_profile()
     drawn = World(1).profile
     assert replace(drawn, **{name: getattr(calm, name) for name in ("clients",)}) != calm

@@ -1,4 +1,4 @@
-"""Hundreds of seeds of whole clusters under faults, and what makes such a test worth its time."""
+"""Hundreds of seeds of whole clusters under faults, and the checks that make such a test meaningful."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ LOADED_SEEDS = 45
 DATA_SEEDS = 25
 COPIES_SEEDS = 20
 VOTERS_SEEDS = 75
-"""In each of two tests, so that two processors share them."""
+"""In each of two tests, so that both processors are used."""
 KAFKA_SEEDS = 8
 COMBINED_FIRST, COMBINED_SEEDS = COMBINED_FROM + 21, 5
 OTHER_HASH_SEED = "4711"
-"""Than that of this process, which is drawn by chance."""
+"""Other than that of this process, which is random."""
 
 
 @pytest.mark.timeout(1500)
@@ -83,7 +83,7 @@ def test_no_law_is_broken_and_every_rare_state_is_reached(
     [17, LOADED_FROM + 7, DATA_FROM + 6, COPIES_FROM + 4, VOTERS_FROM, KAFKA_FROM + 2],
 )
 def test_one_seed_is_one_run_whatever_the_hash_seed(seed: int) -> None:
-    """The trace of everything that happened is equal in processes that order their sets differently."""
+    """The trace of everything that happened is the same in processes that order their sets differently."""
     assert os.environ.get("PYTHONHASHSEED", "random") != OTHER_HASH_SEED
     done = subprocess.run(
         [sys.executable, "-m", "tests.sim", str(seed), "--quiet"],

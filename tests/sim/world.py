@@ -1,6 +1,6 @@
 """A whole cluster in one deterministic run: a safety phase with faults, then healing and liveness.
 
-`run(seed)` is everything: it draws a fault profile, runs the real controller and broker state machines on
+`run(seed)` does everything: it draws a fault profile, runs the real controller and broker state machines on
 simulated machines, checks invariants after every event, and returns what was seen. Equal seeds give equal
 runs, in any process. TigerBeetle's VOPR is the model for the two phases.
 """
@@ -46,12 +46,12 @@ FIRST_CONTROLLER_ID = 3000
 LIVENESS_MS = 60_000
 STEP_MS = 100
 FORGETFUL = "older copy of itself"
-"""What a node says that was told that it has forgotten what it acknowledged."""
+"""Part of the reason with which a node stops that has forgotten what it acknowledged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run was: its fingerprint, how much happened and which rare states were reached."""
+    """The result of a run: its fingerprint, how much happened and which rare states were reached."""
 
     seed: int
     digest: str
@@ -63,7 +63,7 @@ class Outcome:
 
 
 class World:
-    """Hosts, clients and the faults that are thrown at them."""
+    """Hosts, clients and their faults."""
 
     def __init__(
         self, seed: int, on_line: Callable[[str], None] | None = None, profile: FaultProfile | None = None
@@ -93,7 +93,7 @@ class World:
         self.faults_on = True
 
     def node_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Those of the controllers and of the brokers. A node that is both has one machine."""
+        """The ids of the controllers and of the brokers. A combined node has one machine."""
         controllers = tuple(FIRST_CONTROLLER_ID + i for i in range(self.profile.controllers))
         return controllers, tuple(range(self.profile.brokers))
 
@@ -138,7 +138,7 @@ class World:
         )
 
     def _last_words(self) -> None:
-        """Once more a lookup of every name through the active controller, then the final checks."""
+        """Looks up every name through the active controller once more, then makes the final checks."""
         reader = self._client("reader")
         reader.running = False
         for name in NAMES:
@@ -190,7 +190,7 @@ class World:
         process.begin()
 
     def _after_event(self) -> None:
-        """Most events are no step of a process: a wake-up that came too early, a packet that gets lost."""
+        """Most events are not a step of a process: a wake-up that came too early, a packet that gets lost."""
         for host in self.directory.hosts.values():
             process = host.process
             if process is not None and (process.touched or not process.alive):
@@ -209,7 +209,8 @@ class World:
             raise SafetyError(str(error)) from error
 
     def _ended(self, node_id: int, host: Host, process: Process) -> None:
-        """A process stopped by its own decision: in order, or because its disk failed. Never for a bug."""
+        """A process stopped by its own decision: cleanly, or because its disk failed. Never because of a
+        bug."""
         host.process = None
         self.calls.process_died(process)
         stopped = process.stopped
@@ -222,7 +223,7 @@ class World:
         self.engine.after(self.engine.rng.randint(*self.profile.down_ms), lambda: self.boot(node_id))
 
     def may_fail(self, node_id: int, reason: str) -> bool:
-        """Whether a process may end itself for this reason."""
+        """Whether a process may stop itself for this reason."""
         return "disk" in reason.lower()
 
     # ---- faults ----------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ class World:
             self.crash(node_id, power_loss=rng.random() < 0.7)
 
     def crash(self, node_id: int, *, power_loss: bool) -> None:
-        """End a process at once and start it again some time later."""
+        """Ends a process at once and starts it again some time later."""
         host = self.directory[node_id]
         process = host.process
         if process is None:
@@ -316,7 +317,7 @@ class World:
             self.calls.client("operator", asked, request, 2_000, finish, lambda reason: None)
 
     def forge_heartbeat(self, broker_id: int) -> None:
-        """Somebody says in a broker's name, with its current epoch, that it wants to stop."""
+        """A heartbeat in a broker's name, with its current epoch, requests a shutdown."""
         active = self._active()
         known = None if active is None else active.node.ledger.newest.brokers.get(broker_id)
         if active is None or known is None:
@@ -352,7 +353,7 @@ class World:
                 process.resume()
 
     def ask_active(self, request: Any, then: Callable[[Any], None] = lambda response: None) -> None:
-        """An operator asks the active controller once, if there is one."""
+        """An operator sends the active controller one request, if there is one."""
         active = self._active()
         if active is not None:
             self.calls.client(
@@ -384,7 +385,7 @@ class World:
         return self.unwell_brokers(active)
 
     def unwell_brokers(self, active: ControllerProcess) -> str:
-        """What is wrong with brokers, as far as one can see; empty: nothing."""
+        """What is wrong with brokers, as far as that can be seen; empty: nothing."""
         brokers = {broker.node_id: broker for broker in self.brokers()}
         for node_id in self.broker_ids:
             broker = brokers.get(node_id)
@@ -409,9 +410,9 @@ class World:
 
 def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
     """One whole run, with load from `LOADED_FROM` on, with data from `DATA_FROM` on, with older copies of
-    directories from `COPIES_FROM` on, with voters that come and go from `VOTERS_FROM` on, with groups and
-    transactions from `KAFKA_FROM` on, with nodes that are controller and broker at once from `COMBINED_FROM`
-    on. Raises SafetyError or LivenessError with the world's last lines as a note."""
+    directories from `COPIES_FROM` on, with changing voters from `VOTERS_FROM` on, with groups and
+    transactions from `KAFKA_FROM` on, with combined nodes from `COMBINED_FROM` on. Raises SafetyError or
+    LivenessError with the world's last lines as a note."""
     from tests.sim.combined import COMBINED_FROM, CombinedWorld
     from tests.sim.data_world import DataWorld
     from tests.sim.kafka.plan import KAFKA_FROM

@@ -1,7 +1,7 @@
 """A broker process with coordinators and a cleaner, and the shell in front of them.
 
-Adds to `DataBroker` what lives in the logs of internal topics, the real handlers of Kafka's protocol on a
-simulated loop, and threads that compact.
+Adds to `DataBroker` the state machines in the logs of internal topics, the real handlers of Kafka's protocol
+on a simulated loop, and threads that compact.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How simulated Kafka clients reach brokers: coroutines that ask, find coordinators and leaders, and read.
+"""How simulated Kafka clients reach brokers: coroutines that send requests, find coordinators and leaders,
+and read.
 
 Owns no protocol of groups or transactions (`members`, `producers`), and judges nothing.
 """
@@ -38,14 +39,14 @@ RETRIABLE = DATA_RETRIABLE | {
 
 
 class Answered(NamedTuple):
-    """`is_current`: the broker was the coordinator when it answered, as the committed metadata has it."""
+    """`is_current`: the broker was the coordinator when it responded, according to the committed metadata."""
 
     body: Any
     is_current: bool
 
 
 class Record(NamedTuple):
-    """A record that a reader of committed transactions got."""
+    """A record that a reader of committed transactions received."""
 
     offset: int
     key: bytes | None
@@ -53,7 +54,7 @@ class Record(NamedTuple):
 
 
 class KafkaClients:
-    """What all clients share. `running` False: finish what is under way, and end."""
+    """What all clients share. `running` False: finish what is in progress, and end."""
 
     def __init__(self, cluster: Cluster, laws: KafkaLaws) -> None:
         self.cluster = cluster
@@ -68,11 +69,11 @@ class KafkaClients:
         return next(each.partitions for each in self.cluster.load.topics if each.name == topic)
 
     def partition_of_group(self, group: str) -> tuple[str, int]:
-        """Where a group's offsets are."""
+        """The partition that holds a group's offsets."""
         return OFFSETS, partition_of(group, self.partitions(OFFSETS))
 
     def begin(self, name: str, client: Any) -> None:
-        """Run a client until it ends by itself."""
+        """Runs a client until it ends."""
         task = self.tasks[name] = self.loop.create_task(client)
         task.add_done_callback(lambda done: done.result())
 
@@ -81,7 +82,7 @@ class KafkaClients:
 
 
 class Connection:
-    """One client's way to the brokers. `name` is its host on the network."""
+    """One client's connection to the brokers. `name` is its host on the network."""
 
     def __init__(self, name: str, clients: KafkaClients) -> None:
         self.name = name
@@ -94,8 +95,8 @@ class Connection:
     async def ask(
         self, broker_id: int, body: Any, version: int, *, about: tuple[str, int] | None = None
     ) -> Answered | None:
-        """The answer of a broker; None: nobody knows what became of the request. `about`: the partition of an
-        internal topic whose coordinator is asked."""
+        """The response of a broker; None: the outcome of the request is unknown. `about`: the partition of an
+        internal topic whose coordinator gets the request."""
         future = asyncio.get_running_loop().create_future()
 
         def settle(answer: Answered | None) -> None:
@@ -120,7 +121,7 @@ class Connection:
         await sleep_ms(low_ms + self._rng.random() * (high_ms - low_ms))
 
     async def coordinator(self, key_type: int, key: str) -> int:
-        """Whom some broker names; asks on until one does."""
+        """The coordinator that some broker names; sends requests until one does."""
         while True:
             request = FindCoordinatorRequest(coordinator_keys=(key,), key_type=key_type)
             answer = await self.ask(self._cluster.some_broker(), request, 4)
@@ -143,8 +144,8 @@ class Connection:
     async def read(
         self, topic: str, index: int, position: int, max_bytes: int = 2_000
     ) -> tuple[int, list[Record]] | None:
-        """Records of committed transactions from `position` on, and the next position; None: the leader gave
-        no answer."""
+        """Records of committed transactions from `position` on, and the next position; None: no response of
+        the leader."""
         place = await self.place(topic, index)
         asked = FetchPartition(
             key=place.key, fetch_offset=position, max_bytes=max_bytes, current_leader_epoch=place.leader_epoch
@@ -167,7 +168,7 @@ class Connection:
         return next_position, list(_committed(part, batches, position))
 
     async def committed_offset(self, group: str, topic: str, index: int, coordinator: int) -> int | None:
-        """What a group has committed; None: this coordinator gives no answer that counts."""
+        """The offset that a group has committed; None: no usable response of this coordinator."""
         kinds = OffsetFetchRequest
         part = kinds.OffsetFetchRequestTopic(name=topic, partition_indexes=(index,))
         request = OffsetFetchRequest(group_id=group, topics=(part,), require_stable=True)
@@ -186,8 +187,8 @@ class Connection:
 
 
 def _committed(part: FetchedPartition, batches: list[RecordBatch], position: int) -> Iterator[Record]:
-    """What a client of Kafka's lets its user see: nothing of aborted transactions, by the list that came with
-    the records."""
+    """The records that Kafka's clients pass to their user: none of aborted transactions, according to the
+    list in the fetch response."""
     waiting = sorted(part.aborted or (), key=lambda each: each[1], reverse=True)
     aborted: set[int] = set()
     for batch in batches:

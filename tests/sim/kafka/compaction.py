@@ -1,7 +1,7 @@
-"""The cleaner's thread of a simulated directory, and what a log says of its keys.
+"""The cleaner's thread of a simulated directory, and the values of keys in a log.
 
-A pass works in pieces, while the directory goes on; what it staged is swapped in by the directory's own
-thread. The law: a swap changes no key's last value, moves no offset and turns no order.
+A pass works in pieces, while the directory continues; the directory's own thread swaps in what the pass has
+staged. The law: a swap changes no key's last value, moves no offset and changes no order.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from tests.sim.kafka.laws import KafkaLaws
 
 Value = tuple[int, bytes | None]
-"""Offset and value; None is a tombstone."""
+"""Offset and value; a value of None is a tombstone."""
 
 
 def batches_with_gaps(data: bytes) -> Iterator[RecordBatch]:
-    """Every batch of a log from which a cleaner may have taken some. Raises SafetyError."""
+    """Every batch of a log from which a cleaner may have removed some. Raises SafetyError."""
     position, expected = 0, 0
     while position < len(data):
         problem = batch_problem(data, position, gaps=True)
@@ -41,7 +41,7 @@ def batches_with_gaps(data: bytes) -> Iterator[RecordBatch]:
 
 
 def last_values(batches: Iterable[RecordBatch]) -> dict[bytes, tuple[int, bytes]]:
-    """The last committed value of each key; keys whose last is a tombstone are not in it."""
+    """The last committed value of each key; keys whose last value is a tombstone are left out."""
     found: dict[bytes, Value] = {}
     pending: dict[int, dict[bytes, Value]] = {}
     for batch in batches:
@@ -62,7 +62,7 @@ def last_values(batches: Iterable[RecordBatch]) -> dict[bytes, tuple[int, bytes]
 
 
 class CleaningWorker(DirectoryWorker):
-    """A directory's threads, and the one that cleans for it."""
+    """The threads of a directory, including its cleaner."""
 
     def __init__(self, *parts: Any, laws: KafkaLaws) -> None:
         self._laws = laws
@@ -84,7 +84,7 @@ class CleaningWorker(DirectoryWorker):
     def _work_on(self, cleaning: Cleaning, replica: StoredReplica, pieces: Iterator[int]) -> None:
         def step() -> None:
             if not self.works:
-                with contextlib.suppress(Exception):  # its disk is gone, too
+                with contextlib.suppress(Exception):  # its disk has failed too
                     cleaning.close()
                 return
             if self.directory.hung:

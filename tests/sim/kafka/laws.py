@@ -1,8 +1,7 @@
-"""What must hold of transactions and compacted topics, looked at from outside of all brokers at once.
+"""What must hold for transactions and compacted topics, seen from outside all brokers at once.
 
-Adds to `DataLaws`: a replica of a compacted topic is a thinning of the one committed log that loses no key's
-last value, and no reader is told a last stable offset beyond a transaction that is under way. Raises
-SafetyError.
+Adds to `DataLaws`: a replica of a compacted topic is the one committed log with some records removed, but no
+key's last value, and no reader gets a last stable offset beyond an open transaction. Raises SafetyError.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def batches_of_truth(truth: Truth) -> list[RecordBatch]:
 
 
 class OpenTransactions:
-    """The transactions under way in one committed log, as far as it was looked through."""
+    """The open transactions of one committed log, as far as it was searched."""
 
     def __init__(self) -> None:
         self.looked_to = 0
@@ -110,7 +109,7 @@ class KafkaLaws(DataLaws):
             )
 
     def is_thinning(self, old: RecordBatch, batch: RecordBatch) -> bool:
-        """Whether a batch is another one, with some of its records taken away."""
+        """Whether a batch is another one with some of its records removed."""
         before, header = old.header, batch.header
         at = (before.crc, header.crc, header.base_offset)
         if at in self._thinned:
@@ -144,9 +143,9 @@ class KafkaLaws(DataLaws):
     def require_values(
         self, name: str, truth: Truth, own: list[RecordBatch], passed: Sequence[range] = ()
     ) -> None:
-        """A log that holds all that was committed has the last value of every key. `passed`: offsets that it
-        never had, since its leader had cleaned them away: a key that was deleted there meanwhile may still
-        have its old value, as with Kafka (delete.retention.ms bounds how long a follower may be away)."""
+        """A log with everything that was committed has the last value of every key. `passed`: offsets that it
+        never had, because its leader had cleaned them away: a key that was deleted there meanwhile may still
+        have its old value, as in Kafka (delete.retention.ms bounds how long a follower may be away)."""
         batches = batches_of_truth(truth)
         wanted, found = last_values(batches), last_values(own)
         for key in found.keys() - wanted.keys():
@@ -164,7 +163,7 @@ class KafkaLaws(DataLaws):
     def swapped(
         self, process: Process, replica: StoredReplica, before: list[RecordBatch], after: list[RecordBatch]
     ) -> None:
-        """A cleaned segment has taken the place of others in a log."""
+        """A cleaned segment has replaced others in a log."""
         name = f"{process.host.name} {replica.topic}-{replica.key[1]} after compaction"
         had = {each.header.base_offset: each for each in before}
         for batch in after:
@@ -202,7 +201,7 @@ class KafkaLaws(DataLaws):
         return self._passed[broker_id, key]
 
     def leads(self, broker_id: int, topic: str, index: int) -> bool:
-        """Whether a broker leads a partition by the committed metadata."""
+        """Whether a broker leads a partition according to the committed metadata."""
         topics = self.image().topics
         info = topics.topic_named(topic)
         found = None if info is None else topics.partition(info.topic_id, index)
@@ -220,7 +219,7 @@ class KafkaLaws(DataLaws):
                 pass
 
     def _read_committed(self, process: DataBroker, part: FetchedPartition) -> None:
-        """Nothing of a transaction under way is read (KIP-98)."""
+        """Nothing of an open transaction is read (KIP-98)."""
         if part.last_stable_offset < 0:
             return
         key, stable = part.key, part.last_stable_offset
@@ -233,7 +232,7 @@ class KafkaLaws(DataLaws):
                 raise SafetyError(f"{name} lets a reader have {batch.header.last_offset} above {stable}")
 
     def first_open(self, key: PartitionKey) -> int | None:
-        """Where the first transaction under way begins in what is committed."""
+        """The first offset of the earliest open transaction in the committed log."""
         known = self._open.setdefault(key, OpenTransactions())
         known.look(self.truth(key, 0))
         return known.first
@@ -246,7 +245,7 @@ class KafkaLaws(DataLaws):
             self.marks.add("markers sent by a second coordinator")
 
     def coordinates(self, process: KafkaBroker, index: int, state: TransactionState, epoch: int) -> None:
-        """A coordinator of transactions is in office: what it found."""
+        """Records what a transaction coordinator found once it is active."""
         at = (process.host.name, index, epoch)
         if at in self._loaded:
             return

@@ -1,7 +1,7 @@
 """An event loop on simulated time, for the coroutines of a broker's shell and of simulated clients.
 
-Owns the order in which callbacks run: first come, first served, at the engine's time. There is no socket, no
-thread and no clock in it, so that one seed is one run for coroutines too.
+Owns the order in which callbacks run: first in, first out, at the engine's time. It has no socket, no thread
+and no clock, so that coroutines are deterministic per seed too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 from tests.sim.engine import Engine
 
 PAUSE_MS = 20.0
-"""How long callbacks of a paused process wait until they are looked at again."""
+"""The interval after which callbacks of a paused process are looked at again."""
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """`runs`: whether the process is there; callbacks of one that is gone are dropped. `is_paused`: it is
-    there and does nothing."""
+    """`runs`: whether the process exists; callbacks of a process that has ended are dropped. `is_paused`: it
+    exists and does nothing."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._problem = error
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is dropped when it would be due."""
+        """A cancelled timer is dropped when it would be due."""
 
     # ---- turns -----------------------------------------------------------------------------------
 
@@ -111,7 +111,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._run()
 
     def _run(self) -> None:
-        """Everything that is ready. Raises what a callback or a task raised: nobody else would hear of it."""
+        """Runs everything that is ready. Raises what a callback or a task raised, which would otherwise get
+        lost."""
         if not self._runs():
             for coro in self._fresh:
                 if inspect.getcoroutinestate(coro) == inspect.CORO_CREATED:

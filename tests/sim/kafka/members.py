@@ -1,8 +1,9 @@
-"""Simulated members of groups: they join, read what they own as far as transactions are decided, and commit.
+"""Simulated group members: they join, read their partitions as far as transactions are decided, and commit.
 
-A member goes on from what its coordinator says is committed. One that does not know what became of a commit
-leaves and joins again, so that the late request is one of a former generation. Some leave, some fall silent
-for longer than their session and go on with the generation that they had. Source: KIP-62, KIP-394, KIP-848.
+A member starts from the committed offset that its coordinator returns. One that does not know the outcome of
+a commit leaves and rejoins, so that the late request belongs to an earlier generation. Some members leave;
+some send nothing for longer than their session timeout and then continue with the generation that they had.
+Source: KIP-62, KIP-394, KIP-848.
 """
 
 from __future__ import annotations
@@ -34,19 +35,21 @@ _GONE = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
-"""The member is not what it took itself for: it joins again."""
+"""The member's id or generation is no longer valid: it rejoins."""
 REVOCATION_MS = SESSION_MS + 1_000
-"""Whoever hears of nothing for so long has lost its session before it is thrown out for not giving up."""
+"""Longer than the session: a member without a response for this long has lost its session before it is
+removed for not giving up partitions."""
 _HELD_SHARE = 0.9
-"""Of its session, for which a member may take what it owns for its own; clocks differ."""
+"""The share of its session for which a member may consider its partitions its own; clocks differ."""
 
 
 class RejoinError(Exception):
-    """What the member knew of its membership is over."""
+    """The membership is over, as far as the member knows."""
 
 
 class Member:
-    """What members of both protocols share: reading, committing, and what they may think that they own."""
+    """What members of both protocols share: reading, committing, and which partitions they consider their
+    own."""
 
     def __init__(
         self,
@@ -114,14 +117,14 @@ class Member:
                 await self._read(place)
 
     async def ask(self, body: Any, version: int) -> Any:
-        """The body of an answer; RejoinError where there is none."""
+        """The body of a response; raises RejoinError if there is none."""
         answer = await self.connection.ask(self.coordinator, body, version)
         if answer is None:
             raise RejoinError
         return answer.body
 
     def require(self, code: int) -> None:
-        """RejoinError unless the code is NONE."""
+        """Raises RejoinError unless the code is NONE."""
         error = ErrorCode(code)
         if error in _GONE or error in RETRIABLE:
             self._marks.add(f"member told {error.name}")
@@ -173,14 +176,14 @@ class Member:
         if code is not None and code in _GONE:
             self._marks.add("commit of a former generation refused")
             raise RejoinError
-        # It may be stored later: from now on in the name of a member that has left.
+        # It may be stored later, but then it is the commit of a member that has left.
         self._marks.add("commit in doubt")
         await self.leave()
         raise RejoinError
 
 
 class ClassicMember(Member):
-    """Of the protocol in which one member assigns."""
+    """A member of the protocol in which one member assigns."""
 
     async def join(self) -> None:
         kinds = messages.JoinGroupRequest
@@ -205,7 +208,7 @@ class ClassicMember(Member):
         await self._sync(joined)
 
     async def _ask_join(self, body: Any) -> Any:
-        """A join waits for the others: longer than other requests."""
+        """A JoinGroup waits for the other members: longer than other requests."""
         for _ in range(6):
             answer = await self.connection.ask(self.coordinator, body, _JOIN)
             if answer is not None:
@@ -251,7 +254,7 @@ class ClassicMember(Member):
         self.require(answer.body.error_code)
 
     async def leave(self) -> None:
-        """Says so once; who does not hear it waits for the session to end."""
+        """Sends one LeaveGroup; a coordinator that does not get it waits for the session timeout."""
         kinds = messages.LeaveGroupRequest
         body = kinds(group_id=self.group.group_id, members=(kinds.MemberIdentity(member_id=self.member_id),))
         if self.member_id:
@@ -260,11 +263,11 @@ class ClassicMember(Member):
 
 
 class ConsumerMember(Member):
-    """Of the protocol in which the coordinator assigns (KIP-848)."""
+    """A member of the protocol in which the coordinator assigns (KIP-848)."""
 
     held_until_ms = 0.0
     _was_lost = False
-    """The last answer did not come: the next request says, and asks for, everything."""
+    """The last response was lost: the next request reports everything, and requests everything."""
     others: list[ConsumerMember]
     """All members of its group."""
 
@@ -302,7 +305,7 @@ class ConsumerMember(Member):
         answer = await self.connection.ask(self.coordinator, body, _CONSUMER, about=at)
         self._was_lost = answer is None or answer.body.error_code in RETRIABLE
         if answer is None or self._was_lost:
-            # It keeps what it has, and says so to whoever coordinates now.
+            # It keeps its partitions, and reports them to the current coordinator.
             self.coordinator = await self.connection.coordinator(GROUP, self.group.group_id)
             return
         self.require(answer.body.error_code)
@@ -313,7 +316,8 @@ class ConsumerMember(Member):
             self._take(answer.body.assignment.topic_partitions)
 
     def _take(self, parts: Any) -> None:
-        """What the member has from now on; others must have given it up, or have been silent too long."""
+        """The member's partitions from now on; others must have given them up, or have been silent for too
+        long."""
         topics = self.clients.laws.image().topics
         told = [(topics.topic(each.topic_id), index) for each in parts for index in each.partitions]
         places = [(info.name, index) for info, index in told if info is not None]
@@ -342,7 +346,7 @@ class ConsumerMember(Member):
 
 
 def _subscription(topics: tuple[str, ...]) -> bytes:
-    """Version 0 of a consumer's metadata."""
+    """A consumer's metadata, in version 0."""
     data = b"\0\0" + len(topics).to_bytes(4, "big")
     for topic in topics:
         data += len(topic).to_bytes(2, "big") + topic.encode()

@@ -1,6 +1,6 @@
-"""What a run with Kafka's clients does: topics, groups, transactional producers and faults of one seed.
+"""The plan of a run with Kafka's clients: topics, groups, transactional producers and faults of one seed.
 
-Drawn from the seed alone. Nothing here may be lost: no election is unclean, no disk comes back empty.
+Drawn from the seed alone. Nothing may be lost: no election is unclean, no disk is replaced with an empty one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ KAFKA_FROM = 5_000
 
 CLEANER_BACKOFF_MS = 300
 SESSION_MS = 4_000
-"""Of members of groups. Longer than a broker's lease: a coordinator that was replaced does not serve on when
-its successor drops members."""
+"""The session timeout of group members. Longer than a broker's lease: a coordinator that was replaced no
+longer serves when its successor drops members."""
 
 SOURCE, TARGET, KEYED = "in", "out", "keyed"
 OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
@@ -48,9 +48,9 @@ class CompactedPlan(TopicPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaLoad:
-    """`data`: brokers, topics and faults. Chances are 0..1. `silence_chance`: a client says nothing for
-    longer than its session or transaction may last, and goes on. `replace_chance`: another process takes over
-    its id, while it goes on."""
+    """`data`: brokers, topics and faults. Chances are 0..1. `silence_chance`: a client sends nothing for
+    longer than its session or transaction timeout, and continues. `replace_chance`: another process takes
+    over its id, while it continues."""
 
     data: DataLoad
     writers: int
@@ -134,7 +134,7 @@ def draw_kafka_load(seed: int) -> KafkaLoad:
         repaired_chance=0.8,
         delete_rate=0.0,
         rot_chance=0.0,
-        eligible_leaders=False,  # an election of the last known leader may lose what was acknowledged
+        eligible_leaders=False,  # an election of the last known leader may lose acknowledged records
     )
     return KafkaLoad(
         data=data,
@@ -152,7 +152,7 @@ def draw_kafka_load(seed: int) -> KafkaLoad:
 
 
 def draw_kafka_profile(seed: int, load: KafkaLoad) -> FaultProfile:
-    """Long enough for transactions to time out and for sessions to end, on a network that mostly delivers."""
+    """Long enough for transactions to time out and sessions to expire, on a network that mostly delivers."""
     drawn = draw_data_profile(seed, load.data)
     return structs.replace(
         drawn,
@@ -166,7 +166,7 @@ def draw_kafka_profile(seed: int, load: KafkaLoad) -> FaultProfile:
 
 
 def quiet_kafka_load(**changed: object) -> KafkaLoad:
-    """Clients and no fault: for stories that bring their own."""
+    """Clients and no fault: for stories that add their own."""
     load = KafkaLoad(
         data=replace(quiet_data_load(*kafka_topics()), consumers=0, produce_pause_ms=(150, 400)),
         writers=1,

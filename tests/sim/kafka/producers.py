@@ -1,8 +1,8 @@
-"""Simulated transactional producers: writers of several partitions, and copiers that commit offsets too.
+"""Simulated transactional producers: writers of several partitions, and copiers that also commit offsets.
 
-A producer asks and repeats until it is answered, as client libraries do: it ends a transaction only when
-every batch was acknowledged. Now and then it falls silent, or another process takes over its id; the first
-one goes on all the same, and must find that it is fenced. Source: KIP-98, KIP-360, KIP-447.
+Like client libraries, a producer repeats a request until it gets a response: it ends a transaction only when
+every batch was acknowledged. Now and then it sends nothing for a while, or another process takes over its id;
+the first one continues nonetheless, and must find that it is fenced. Source: KIP-98, KIP-360, KIP-447.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _FENCES = frozenset(
 
 
 class FencedError(Exception):
-    """Another producer has this transactional id, or the coordinator ended the transaction by itself."""
+    """Another producer has this transactional id, or the coordinator aborted the transaction."""
 
 
 class AbortableError(Exception):
-    """The transaction cannot go on, and can be aborted."""
+    """The transaction cannot continue, and can be aborted."""
 
 
 class TransactionalProducer:
@@ -72,7 +72,7 @@ class TransactionalProducer:
     # ---- asking the coordinator ------------------------------------------------------------------
 
     async def _ask(self, key_type: int, key: str, body: Any, version: int, code: Any) -> Any:
-        """The first answer whose code says neither 'later' nor that another broker coordinates."""
+        """The first response whose error code means neither 'later' nor another coordinator."""
         known = self._coordinator if key_type == TRANSACTION else None
         while True:
             if known is None:
@@ -99,7 +99,7 @@ class TransactionalProducer:
         return body
 
     async def init(self) -> None:
-        """Fences whoever has the id, and ends what it left behind."""
+        """Fences any earlier producer of the id, and ends its transaction."""
         body = messages.InitProducerIdRequest(
             transactional_id=self.transactional_id, transaction_timeout_ms=self._timeout_ms
         )
@@ -117,7 +117,7 @@ class TransactionalProducer:
     # ---- writing ---------------------------------------------------------------------------------
 
     async def add(self, places: list[Place]) -> None:
-        """The partitions belong to the transaction from now on."""
+        """Adds the partitions to the transaction."""
         kinds = messages.AddPartitionsToTxnRequest
         topics: dict[str, list[int]] = {}
         for topic, index in places:
@@ -134,7 +134,7 @@ class TransactionalProducer:
         await self._ask(TRANSACTION, self.transactional_id, body, _ADD, _worst_of_partitions)
 
     async def write(self, txn: Txn, place: Place, records: list[tuple[bytes | None, bytes | None]]) -> None:
-        """One batch, repeated until its leader has taken it."""
+        """Sends one batch until its leader has accepted it."""
         values = [value or b"" for _, value in records]
         txn.records.setdefault(place, []).extend(values)
         sequence = self._sequences.get(place, 0)
@@ -174,7 +174,7 @@ class TransactionalProducer:
             await self.connection.pause()
 
     async def commit_offset(self, txn: Txn, group: str, place: Place, offset: int) -> None:
-        """Offsets go with the transaction."""
+        """Commits offsets with the transaction."""
         producer_id, epoch = self.producer
         body: Any = messages.AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
@@ -226,7 +226,7 @@ def _worst_of_partitions(found: Any) -> int:
 
 
 class Worker:
-    """Runs transactions under one id, one process after the other. Subclasses say what is in one."""
+    """Runs transactions under one id, one process after the other. Subclasses define their contents."""
 
     def __init__(
         self, transactional_id: str, clients: KafkaClients, history: TransactionHistory, load: KafkaLoad
@@ -240,14 +240,14 @@ class Worker:
         self._running = 0
 
     def begin(self) -> None:
-        """Start another process of this id."""
+        """Starts another process of this id."""
         self._processes += 1
         name = f"{self.transactional_id}#{self._processes}"
         self.clients.begin(name, self._run(name))
 
     async def _run(self, name: str) -> None:
-        """Transactions, until another process has the id. One that is alone begins again when it was fenced:
-        its transaction took too long."""
+        """Runs transactions until another process has the id. If there is no other process, it starts over
+        after it was fenced: its transaction took too long."""
         producer = TransactionalProducer(
             name, self.transactional_id, self.clients, self.history, self.load.transaction_timeout_ms
         )
@@ -282,7 +282,7 @@ class Worker:
         self.ended(producer, committed=committed)
 
     async def _maybe_odd(self, producer: TransactionalProducer) -> None:
-        """Before the end: silence for longer than a transaction may take, or another process."""
+        """Before the end of a transaction: silence for longer than its timeout, or another process."""
         if self.rng.random() < self.load.replace_chance and self._running == 1:
             self.clients.marks.add("producer replaced")
             self.begin()
@@ -294,7 +294,7 @@ class Worker:
         """A process has its epoch."""
 
     async def fill(self, producer: TransactionalProducer, txn: Txn) -> bool:
-        """Everything but the end; False: there is nothing to do."""
+        """Everything but the end of a transaction; False: there is nothing to do."""
         raise NotImplementedError
 
     def ended(self, producer: TransactionalProducer, *, committed: bool) -> None:
@@ -302,7 +302,7 @@ class Worker:
 
 
 class Writer(Worker):
-    """Writes to several partitions, keyed ones among them; a null value removes its key."""
+    """Writes to several partitions, including keyed records; a null value removes its key."""
 
     async def fill(self, producer: TransactionalProducer, txn: Txn) -> bool:
         places = [(topic, index) for topic in (TARGET, KEYED) for index in range(2)]
@@ -331,7 +331,7 @@ class Copier(Worker):
         self._next: dict[TransactionalProducer, int] = {}
 
     async def started(self, producer: TransactionalProducer) -> None:
-        """Where the process before has left it."""
+        """Where the previous process stopped."""
         connection = producer.connection
         while True:
             coordinator = await connection.coordinator(GROUP, COPIES)

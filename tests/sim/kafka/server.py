@@ -1,7 +1,7 @@
-"""What stands in front of the coordinators of a simulated broker: the handlers of the real shell.
+"""The shell in front of the coordinators of a simulated broker: its real handlers.
 
-Plays the part of the listener: a request is a decoded message, its answer too. The handlers run on the
-simulated loop of their process, and their requests to other brokers go through the simulated network.
+Plays the part of the listener: a request is a decoded message, and so is its response. The handlers run on
+the simulated loop of their process, and their requests to other brokers go through the simulated network.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class SimulatedBrokers:
 
 
 class KafkaServer:
-    """The APIs of one broker process. `looked_at` is told of markers that are sent."""
+    """The APIs of one broker process. `looked_at` is called with markers that are sent."""
 
     def __init__(self, process: KafkaBroker, config: CoordinatorConfig) -> None:
         self._process = process
         self.loop = SimulatedLoop(process.host.engine, lambda: process.alive, lambda: process.paused)
-        # Its answers must not be taken for those to clients of the network, whose keys are numbers too.
+        # Distinguishes its responses from those to clients of the network, whose keys are numbers too.
         self.requests = DataRequests(self._submit, self._post, produced_max_bytes=None)
         others = cast("OtherBrokers", SimulatedBrokers(process))
         topic, offsets = config.transactions_topic.name, config.offsets_topic
@@ -137,7 +137,7 @@ class KafkaServer:
     # ---- requests --------------------------------------------------------------------------------
 
     def arrived(self, body: Any, version: int, client_id: str, answer: Callable[[Any], None]) -> None:
-        """A request of a client or of another broker; `answer` gets the body of the answer."""
+        """A request of a client or of another broker; `answer` gets the body of the response."""
         header = RequestHeader(api_key=-1, version=version, correlation_id=0, client_id=client_id)
         request = Request(header, body, 0)
         client = Client(listener=LISTENER, address="127.0.0.1")
@@ -147,7 +147,7 @@ class KafkaServer:
             answer(await found if isinstance(found, Awaitable) else found)
 
         def begin() -> None:
-            """Without a task, as the broker's listener does."""
+            """Without a task, as in the broker's listener."""
             serving = Driven(serve())
             if serving.done():
                 serving.result()
@@ -168,9 +168,9 @@ class KafkaServer:
         self._process.deliver(lambda: replace(event, key=(_OWN, event.key)))
 
     def answered(self, effect: DataRespond) -> bool:
-        """False: the answer is to a client of the network."""
+        """False: the response is to a client of the network."""
         if not isinstance(effect.key, tuple):
             return False
-        # On the loop: coroutines go on within the call.
+        # On the loop, because coroutines continue within the call.
         self.loop.call_soon(self.requests.answer, replace(effect, key=effect.key[1]))
         return True

@@ -1,4 +1,4 @@
-"""Each law of groups, transactions and compacted topics notices what breaks it."""
+"""Each law of groups, transactions and compacted topics detects what breaks it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_batch_is_only_thinned() -> None:
     assert laws.is_thinning(old, old)
     assert not laws.is_thinning(old, batch(4, b"1", b"other", keys=(b"a", b"b")))
     assert not laws.is_thinning(old, batch(5, b"1", b"2", keys=(b"a", b"b")))
-    assert not laws.is_thinning(old, batch(4, b"1", keys=(b"a",)))  # its last offset is another
+    assert not laws.is_thinning(old, batch(4, b"1", keys=(b"a",)))  # its last offset differs
 
 
 def test_offsets_only_rise() -> None:
@@ -283,7 +283,7 @@ def test_offsets_never_go_back() -> None:
     group.committed(1, OUT, 5)
     group.fetched(1, OUT, 3)
     group.fetched(2, OUT, 5)
-    group.fetched(2, OUT, 8)  # in doubt, and stored after all
+    group.fetched(2, OUT, 8)  # its outcome was unknown, and it was stored
     with pytest.raises(SafetyError, match="was committed before"):
         group.fetched(2, OUT, 3)
     with pytest.raises(SafetyError, match="nobody committed"):

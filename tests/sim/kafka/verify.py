@@ -1,7 +1,7 @@
-"""After healing: what the committed logs say of every transaction, copy and offset.
+"""After healing: the outcome of every transaction, copy and offset according to the committed logs.
 
 Reads the one committed log of each partition, as it was before any cleaning, and compares it with what
-producers and members did and were told. Raises SafetyError.
+producers and members did and received. Raises SafetyError.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tests.sim.kafka.plan import OFFSETS, SOURCE
 from tests.sim.kafka.producers import COPIES
 
 Fates = dict[str, set[bool]]
-"""Of transactions by name: how they ended, wherever they wrote."""
+"""The outcomes of transactions by name, in all partitions that they wrote to."""
 
 
 class CommittedLogs:
-    """The committed log of each partition, walked once. `values`: (offset, value, committed) of records of
-    transactions, `plain`: offsets of other records, `offsets`: what each group has at the end."""
+    """The committed log of each partition, walked once. `values`: (offset, value, committed) of records in
+    transactions, `plain`: offsets of other records, `offsets`: the offsets of each group at the end."""
 
     def __init__(self) -> None:
         self.fates: Fates = {}
@@ -31,7 +31,7 @@ class CommittedLogs:
         self.offsets: dict[tuple[str, Place], int] = {}
 
     def walk(self, place: Place, batches: list[RecordBatch]) -> None:
-        """Raises SafetyError where a transaction has not ended."""
+        """Raises SafetyError if a transaction has not ended."""
         pending: dict[int, list[RecordBatch]] = {}
         for batch in batches:
             header = batch.header
@@ -83,8 +83,8 @@ class CommittedLogs:
 
 
 def verify_transactions(logs: CommittedLogs, history: TransactionHistory) -> None:
-    """Each is there in whole or not at all, as its producer was told; what was not committed by its own
-    producer is not committed."""
+    """Each transaction is in the logs completely or not at all, with the outcome that its producer received;
+    without an EndTxn of its own producer that commits, none is committed."""
     for name, fates in logs.fates.items():
         txn = history.by_name.get(name)
         if txn is None:
@@ -119,8 +119,8 @@ def _require_whole(txn: Txn, stored: dict[Place, list[tuple[bytes, bool]]]) -> N
 
 
 def verify_copies(logs: CommittedLogs) -> int:
-    """Every record below a copier's offset was copied once, in committed transactions; none above it. The
-    number of copies."""
+    """Every record below a copier's offset was copied once, in committed transactions; none above it. Returns
+    the number of copies."""
     copied: dict[int, list[int]] = {}
     for found in logs.values.values():
         for _, value, committed in found:
@@ -142,7 +142,7 @@ def verify_copies(logs: CommittedLogs) -> int:
 
 
 def verify_offsets(logs: CommittedLogs, group: GroupHistory) -> None:
-    """What a group has at the end is not below what it was told is stored."""
+    """A group's offset at the end is not below the highest acknowledged one."""
     for place in group.places():
         found, newest = logs.offsets.get((group.group_id, place), -1), group.newest(place)
         if found < newest:

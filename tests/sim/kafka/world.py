@@ -1,7 +1,7 @@
 """A world whose brokers have coordinators and a cleaner, with groups and transactional producers.
 
 Adds to `DataWorld` the brokers of `broker`, the clients of `producers` and `members`, the laws of `laws` and
-`history`, and what it means for transactions and groups to be well after healing.
+`history`, and the conditions under which transactions and groups have recovered after healing.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class KafkaWorld(DataWorld):
         super()._heal()
 
     def _is_well(self) -> bool:
-        """Looked at now and then: that takes longer than most events do."""
+        """Checked at intervals, because it costs more than most events."""
         if self.engine.now_ms < self._look_at_ms or self.clients_of_kafka.unfinished():
             return False
         self._look_at_ms = self.engine.now_ms + LOOK_MS
@@ -168,7 +168,7 @@ class KafkaWorld(DataWorld):
             truth = self.laws.truth(key, 0)
             if topic is not None:
                 logs.walk((topic.name, info.index), batches_of_truth(truth))
-            # Where a loss was accepted, what was committed before it is no measure of what there is now.
+            # After an accepted loss, what was committed before it does not determine what exists now.
             if self.laws.is_compacted(key) and not self.laws.generation(key, info.leader_epoch):
                 for member in info.replicas:
                     process = brokers[member]

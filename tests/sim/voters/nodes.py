@@ -1,7 +1,8 @@
-"""Controllers and brokers of a world in which voters come and go: they are found by their endpoints.
+"""Controllers and brokers of a world in which voters are added and removed: they are found by their
+endpoints.
 
 Owns how a process of such a world is set up, which host a request reaches, and the marks that one process
-proves of itself.
+proves by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PORT = 9093
 
 
 class Addresses:
-    """Which host listens where. A bootstrap server keeps its name, whoever it is by its record."""
+    """Which host listens where. A bootstrap server keeps its name, whichever voter the record names there."""
 
     def __init__(self, nowhere: Host) -> None:
         self.names: dict[int, str] = {}
@@ -48,7 +49,7 @@ class Addresses:
         return (Endpoint(LISTENER, self.names[node_id], PORT),)
 
     def reach(self, effect: raft.SendRequest) -> Host:
-        """The host that a request goes to: none listens there any more where a node was renamed."""
+        """The host that a request goes to: after a node was renamed, no host listens at its old name."""
         if effect.to in self.bootstrap:
             return self._hosts[self.bootstrap[effect.to]]
         found = self._hosts.get(effect.to, self._nowhere)
@@ -57,8 +58,8 @@ class Addresses:
 
 
 class VoterController(ControllerProcess):
-    """A controller that may be made a voter, when it is at most `lag_max` records behind. `on_standing` hears
-    of every candidacy."""
+    """A controller that may be made a voter if it is at most `lag_max` records behind. `on_standing` is
+    called for every candidacy."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class VoterController(ControllerProcess):
 
 
 class VoterBroker(BrokerProcess):
-    """A broker that finds the quorum through bootstrap servers, whoever names its voters."""
+    """A broker that finds the quorum through bootstrap servers, whatever names its voters."""
 
     def __init__(self, addresses: Addresses, controllers: tuple[int, ...], *parts: Any) -> None:
         self.addresses = addresses
@@ -150,7 +151,7 @@ class VoterBroker(BrokerProcess):
 
 
 def write_first_checkpoint(host: Host, voters: VoterSet) -> None:
-    """What formatting with voters leaves beside the identity."""
+    """What formatting with voters writes besides the identity."""
     directory = join(DATA_DIRECTORY, METADATA_DIRECTORY)
     host.disk.make_directory(directory)
     host.disk.sync_directory(DATA_DIRECTORY)
@@ -160,7 +161,7 @@ def write_first_checkpoint(host: Host, voters: VoterSet) -> None:
 
 
 def as_record(voter: VoterNode) -> Voter:
-    """A voter as records and requests have it."""
+    """A voter as in records and requests."""
     return Voter(
         voter_id=voter.node_id,
         voter_directory_id=voter.directory_id or b"",

@@ -1,7 +1,7 @@
 """The operator of a quorum: adds, removes and replaces voters, upgrades kraft.version, one step at a time.
 
-Owns which change is asked for, and that none is asked for after which no majority could commit it: what the
-commands of the program check before they send it.
+Owns which change is requested. Requests no change after which no majority could commit it: the commands of
+the program check this before they send one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ VoterChangeRequest = AddRaftVoterRequest | RemoveRaftVoterRequest | UpgradeKRaft
 CHANGE_TIMEOUT_MS = 1_000
 CALL_TIMEOUT_MS = 1_500
 ARRIVES_WITHIN_MS = 600
-"""A request that was sent so long ago has arrived, or never will."""
+"""A request that was sent this long ago has arrived, or never will."""
 
 
 class VoterOperator:
-    """One thread of changes. `world` says who is well; everything else is read from the leader, as a command
-    would ask it."""
+    """One thread of changes. `world` knows which voters work; everything else is read from the leader, as a
+    command does."""
 
     def __init__(self, world: VoterWorld) -> None:
         self._world = world
@@ -44,7 +44,7 @@ class VoterOperator:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing that it asked for is still on its way to a leader."""
+        """None of its requests is still on its way to a leader."""
         return not self._waiting and self._engine.now_us - self._sent_us > ARRIVES_WITHIN_MS * 1_000
 
     def begin(self) -> None:
@@ -67,7 +67,7 @@ class VoterOperator:
             self.ask(leader.node_id, request, self.begin)
 
     def ask(self, node_id: int, request: VoterChangeRequest, then: Callable[[], None]) -> None:
-        """One request to one controller, and what follows its answer, or its loss."""
+        """One request to one controller, and what follows its response, or its loss."""
         self._waiting, self._sent_us = True, self._engine.now_us
         self._engine.trace("admin", f"asks {node_id}: {told(request)}")
 
@@ -101,8 +101,8 @@ class VoterOperator:
         return self._remove(leader, rng.choice(voters)) if voters else None
 
     def repair(self, leader: ControllerProcess) -> VoterChangeRequest | None:
-        """The next step that replaces a directory that is gone: first it is removed, then the new one added.
-        None: every voter is well."""
+        """The next step that replaces a lost directory: first it is removed, then the new one is added. None:
+        every voter works."""
         dead = [one for one in leader.core.voters.nodes if not self._world.is_well(one)]
         for voter in dead:
             request = self._remove(leader, voter.node_id)

@@ -1,6 +1,8 @@
-"""What a run with voters that come and go is like: how many nodes, which changes, which losses of memory.
+"""The plan of a run in which voters are added and removed: how many nodes, which changes, which losses of
+memory.
 
-Drawn from the seed alone, one swarm profile a seed: whole kinds of changes and faults are off as often as on.
+Drawn from the seed alone, one swarm profile per seed: whole kinds of changes and faults are off as often as
+on.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from msgspec.structs import replace
 from tests.sim.profile import FaultProfile, draw_profile
 
 VOTERS_FROM = 4_000
-"""Seeds from here on run with voters that come and go."""
+"""Seeds from here on add and remove voters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,8 @@ class VoterPlan:
     spares: int
     """Controllers that only observe at first."""
     formatted: bool
-    """Voters are in the first checkpoint (kraft.version 1), else configured (0), until they are upgraded."""
+    """Whether voters are in the first checkpoint (kraft.version 1); otherwise they are configured (0) until
+    an upgrade."""
     operator_pause_ms: tuple[int, int]
     upgrade: bool
     remove: bool
@@ -63,7 +66,7 @@ def draw_plan(seed: int) -> VoterPlan:
 
 
 def draw_faults(seed: int, plan: VoterPlan) -> FaultProfile:
-    """The other faults: those of every run, for a shorter time and with more of what a change can meet."""
+    """The other faults: those of every run, for a shorter time and with more of what can affect a change."""
     rng = random.Random(f"faults beside voters of {seed}")
     drawn = draw_profile(rng)
     return replace(

@@ -1,9 +1,9 @@
-"""A cluster whose voters come and go while everything else fails: added, removed, replaced, moved, upgraded.
+"""A cluster whose voters change while everything else fails: added, removed, replaced, moved, upgraded.
 
-Adds to `World` an operator who changes the voters, disks that are emptied or rolled back to an older copy,
-and hosts that are renamed. All three are losses that a quorum survives while every set of voters that may
-still count keeps a majority of sound directories; the faults keep to that and to nothing else. After healing
-every change that was open is committed or undone, and the operator can repair what is left.
+Adds to `World` an operator that changes the voters, disks that are emptied or rolled back to an older copy,
+and hosts that are renamed. A quorum survives all three losses as long as every set of voters that may still
+count keeps a majority of directories that have all their data; the faults respect exactly that. After healing
+every pending change is committed or undone, and the operator can repair what is left.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class VoterWorld(World):
         self.directory_ids = {node_id: directory_id(node_id) for node_id in self.controller_ids}
         self.rolled_back: dict[int, Backup] = {}
         self.lost: set[bytes] = set()
-        """Directories that are gone, or that know that they forgot something."""
+        """Directories that are lost, or that know that they have forgotten something."""
         self._replaced: set[int] = set()
         self._backups: dict[int, Backup] = {}
         self._known_sets: dict[int, list[tuple[int, VoterSet]]] = {}
@@ -110,7 +110,7 @@ class VoterWorld(World):
         return max(leads, key=lambda process: process.core.epoch, default=None)
 
     def is_well(self, voter: VoterNode) -> bool:
-        """Its directory is there, has again what it forgot, and its host is where its entry says."""
+        """Its directory exists and has again what it forgot, and its host is where its entry says."""
         node_id = voter.node_id
         is_found = voter.endpoints in ((), self.addresses.endpoints(node_id))
         own = voter.directory_id == self.directory_ids[node_id] and voter.directory_id not in self.lost
@@ -125,11 +125,11 @@ class VoterWorld(World):
         return held < rolled.end_offset
 
     def replaced(self, voters: VoterSet) -> list[int]:
-        """Nodes that voted before their directory was replaced, and do not vote yet again."""
+        """Nodes that voted before their directory was replaced, and do not vote again yet."""
         return [node_id for node_id in sorted(self._replaced) if node_id not in voters]
 
     def _sets_that_count(self) -> list[VoterSet]:
-        """The newest set that is committed, and all that stand behind it in any log."""
+        """The newest committed set, and all that come after it in any log."""
         committed = self.checks.history.voters
         last = max(committed, default=-2)
         found = [committed[last]] if committed else []
@@ -144,7 +144,7 @@ class VoterWorld(World):
         return self._known_sets.get(node_id, [(-1, self.configured)])
 
     def _spared(self, node_id: int) -> bool:
-        """Whether every set that counts has a sound majority without this node."""
+        """Whether every set that counts has a working majority without this node."""
 
         def has_majority(voters: VoterSet) -> bool:
             well = [one for one in voters.nodes if one.node_id != node_id and self.is_well(one)]
@@ -153,7 +153,7 @@ class VoterWorld(World):
         return all(has_majority(voters) for voters in self._sets_that_count())
 
     def _may_lose(self) -> bool:
-        """Nothing is on its way that was asked for when more was well."""
+        """No request is in flight that was sent when more voters worked."""
         paused = any(
             host.process is not None and host.process.paused for host in self.directory.hosts.values()
         )
@@ -182,7 +182,7 @@ class VoterWorld(World):
 
     @property
     def wants_quiet(self) -> bool:
-        """A fault waits until nothing is asked for."""
+        """A fault waits until no request is in flight."""
         return bool(self._wanted)
 
     def _maybe_empty(self) -> bool:
@@ -238,7 +238,7 @@ class VoterWorld(World):
         if not isinstance(process, VoterController) or not process.alive:
             return
         sets = process.known_sets(self.configured)
-        # A set of one voter elects its only member, which asks nobody who could know better.
+        # A set of one voter elects its only member, which asks no other node.
         if all(len(voters) > 1 for _, voters in sets):
             end = process.core.log_end_offset
             self._backups[node_id] = Backup(process.directory_id, host.disk.copy(), end)
@@ -247,8 +247,8 @@ class VoterWorld(World):
         self._known_sets[node_id] = process.known_sets(self.configured)
 
     def _maybe_roll_back(self) -> bool:
-        """The copy of one controller comes back in its place, when all that it forgets is on every other
-        directory, so that nothing that it may do wrongly costs a commit or elects a second leader."""
+        """Restores the copy of one controller, once everything that it forgets is in every other directory:
+        so nothing that it may do wrong loses a commit or elects a second leader."""
         for node_id in self.controller_ids:
             backup, process = self._backups.get(node_id), self.directory[node_id].process
             if backup is None or not isinstance(process, VoterController) or not process.alive:
@@ -282,7 +282,7 @@ class VoterWorld(World):
             self._format_again(node_id)
 
     def may_fail(self, node_id: int, reason: str) -> bool:
-        """A directory that forgot something is found out; one that did not must never be accused."""
+        """A directory that forgot something is detected; one that did not must never be accused."""
         if FORGETFUL in reason:
             rolled = self.rolled_back.get(node_id)
             return rolled is not None and rolled.directory_id == self.directory_ids[node_id]
@@ -296,7 +296,7 @@ class VoterWorld(World):
             self._mark_committed()
 
     def _mark_committed(self) -> None:
-        """What kind of change is committed now, and by whom."""
+        """Marks which kind of change was committed, and by which leader."""
         committed = self.checks.history.voters
         offsets = sorted(committed)
         for offset in offsets[self._committed_sets :]:
@@ -357,7 +357,8 @@ class VoterWorld(World):
         super()._last_words()
 
     def _same_offsets(self) -> bool:
-        """Observers are not woken for a NoOp: they may lack the newest, and have the image all the same."""
+        """Observers are not woken for a NoOp: they may lack the newest one, and have the same image
+        nonetheless."""
         active = self._active()
         if active is None or active.node.ledger.pending:
             return False
@@ -372,7 +373,7 @@ class VoterWorld(World):
         )
 
     def _repair(self) -> None:
-        """The operator can still replace every directory that is gone."""
+        """The operator can still replace every lost directory."""
         deadline_us = self.engine.now_us + LIVENESS_MS * 1_000
         while True:
             leader = self.leader()

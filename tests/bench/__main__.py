@@ -1,7 +1,7 @@
-"""Runs the benches: `python -m tests.bench [NAME ...] [--json]`, all of them without a name.
+"""Runs the benchmarks: `python -m tests.bench [NAME ...] [--json]`, all of them without a name.
 
-Each bench runs in a process of its own, so that none inherits another's heap. `idle` takes ten minutes and
-is only run by its name.
+Each benchmark runs in a process of its own, so that none inherits another's heap. `idle` takes ten minutes
+and runs only by name.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> int:
         return run_one(names[0], sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one object with all figures")
-    parser.add_argument("--with-idle", action="store_true", help="the ten idle minutes too")
+    parser.add_argument("--with-idle", action="store_true", help="also run the ten minutes of `idle`")
     options = parser.parse_args()
     chosen = [name for name in BENCHES if options.with_idle or name not in ON_DEMAND]
     return run_all(chosen, as_json=options.json)
@@ -72,7 +72,7 @@ def run_one(name: str, rest: list[str]) -> int:
     if not options.json:
         print(head(name, where), flush=True)
     figures: list[Figure] = []
-    for figure in module.run(options):  # a long one yields each as it is measured
+    for figure in module.run(options):  # a long one yields each figure as it is measured
         figures.append(figure)
         if not options.json:
             print(figure.as_line(), flush=True)

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 
 def image_of(entries: int) -> MetadataImage:
-    """Every user has literal and prefixed entries on topics of every team, some for one host alone."""
+    """Every user has literal and prefixed entries on topics of every team, some of them for one host only."""
     image = MetadataImage()
     builder = image.acls.builder()
     for at in range(entries):

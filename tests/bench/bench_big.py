@@ -1,8 +1,9 @@
 """2,000,000 partitions in three real controllers: memory, and snapshots while heartbeats are answered.
 
-The directories are seeded with a snapshot. 300 simulated brokers heartbeat. A topic is created after another
-until the active controller cuts a snapshot; how long that takes is what its own log says. Then a follower is
-killed and started: it loads the snapshot. Peaks are the kernel's (VmHWM), counted anew before the snapshot.
+The directories are seeded with a snapshot. 300 simulated brokers send heartbeats. Topics are created one
+after another until the active controller writes a snapshot; its own log says how long that takes. Then a
+follower is killed and started: it loads the snapshot. Peaks are the kernel's (VmHWM), reset before the
+snapshot.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from tests.bench.seeding import Shape, forget_peak, peak_resident_mib, resident_
 from tests.e2e.cluster import Cluster, Node
 
 BETWEEN_SNAPSHOTS = 1024 * 1024
-"""Bytes after which a snapshot is cut: small, so that the bench need not write for long."""
+"""Bytes between two snapshots: few, so that the benchmark need not write for long."""
 
 BYTES_A_PARTITION = 80
-"""Of a PartitionRecord in the log, at least."""
+"""The minimum size of a PartitionRecord in the log."""
 
 SETTLE_S = 3.0
 _WROTE = re.compile(r"wrote snapshot .* in (\d+) ms")
@@ -105,7 +106,8 @@ def waits(when: str, latencies_ms: list[float]) -> list[Figure]:
 
 
 def written_ms(cluster: Cluster, active: Node) -> int:
-    """Writes until the active controller begins a snapshot; how long it took by its own log."""
+    """Writes until the active controller begins a snapshot; returns how long that took according to its
+    log."""
     written = 0
     while written < BETWEEN_SNAPSHOTS:
         topics = [
@@ -122,7 +124,7 @@ def _logged(node: Node, pattern: re.Pattern[str]) -> int | None:
 
 
 def restarted(cluster: Cluster, node: Node) -> tuple[int, float]:
-    """Kills a follower and starts it: ms until its image was loaded, s until it was caught up."""
+    """Kills a follower and starts it: ms until its image was loaded, s until it had caught up."""
     node.kill()
     begun = time.monotonic()
     node.start()

@@ -2,7 +2,7 @@
 
 The log is generated: brokers, then topics one by one, each followed by batches of a hundred changes of
 earlier partitions, in segments of 64 MiB, with a snapshot every half a million records. The search runs as a
-process of its own, start-up included, as a user runs it.
+process of its own, including its startup, as a user runs it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ BATCH_RECORDS = 100
 SEGMENT_BYTES = 64 << 20
 PARTITIONS_A_TOPIC = 50
 TOPIC_EVERY = 5_000
-"""Records between two new topics; the rest changes partitions of earlier ones."""
+"""Records per new topic; all others change partitions of earlier topics."""
 EPOCH_EVERY = 1_000_000
 """Records of one leader epoch."""
 
 
 TOPICS_A_SET = 50
-"""New topics after which the changes are made anew, so that they reach the newer ones."""
+"""New topics after which the changes are generated again, so that they reach the newer ones."""
 
 
 def encoded(records: list[bytes]) -> tuple[bytes, int]:
-    """The records section of a batch, which any base offset fits, and how many records it is."""
+    """The records section of a batch, for any base offset, and its number of records."""
     batch = encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=0, values=records)
     return batch[HEADER_BYTES:], len(records)
 

@@ -1,7 +1,8 @@
-"""A broker that is bounced (SIGTERM, start): how long until it is out, and until it serves again (S1.24).
+"""A broker that is restarted (SIGTERM, start): how long until it has stopped, and until it serves again
+(S1.24).
 
-Three controllers and three brokers as processes, default configuration. Before each bounce leadership
-goes back to preferred replicas, so that the broker has its share to give up.
+Three controllers and three brokers as processes, default configuration. Before each restart the preferred
+leaders are elected, so that the broker leads its share of the partitions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The cleaner, and what a leader does with the records of a batch, in processor time.
 
-Cleaner: a log of keyed records, uncompressed input bytes by processor second of one whole pass (both walks,
+Cleaner: a log of keyed records; uncompressed input bytes per processor second of one whole pass (both walks,
 checksums, the rewritten segments), on a disk in memory so that only the processor counts. Leader: one batch
-checked, opened and stored. Beside: events of a loop while another process cleans, on the real disk.
+checked, opened and stored. Also: events of a loop while another process cleans, on the real disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROUNDS = 5
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--megabytes", type=int, default=32, help="of records in the log that is cleaned")
+    parser.add_argument("--megabytes", type=int, default=32, help="MB of records in the log that is cleaned")
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 
 def beside(megabytes: int) -> tuple[float, float]:
-    """How many events of 0.6 ms, due every 2 ms, a loop handles per second while a pass is under way, with
+    """How many events of 0.6 ms, due every 2 ms, a loop handles per second while a pass is in progress, with
     system calls between their parts; and the MB per second of the pass."""
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         place = f"{directory}/t-0"
@@ -103,7 +103,7 @@ def one_batch(base: int, keys: list[bytes], value_bytes: int, codec: int, rng: r
 
 
 def dirty(disk: Disk, place: str, megabytes: int, value_bytes: int, codec: int) -> tuple[Cleaning, int]:
-    """A pass, and the end of its log. Every key is there twice on average; batches of 16 KiB."""
+    """A pass, and the end of its log. Every key occurs twice on average; batches of 16 KiB."""
     rng = random.Random(7)
     config = LogConfig(segment_bytes=megabytes << 17, index_interval_bytes=64 << 10)
     log = PartitionLog.load(disk, place, config, FilePool(disk, 8), disk.file_system(parent_of(place)))
@@ -133,7 +133,7 @@ def cleaned(megabytes: int, value_bytes: int, codec: int) -> float:
         if cleaning.staged is not None:
             cleaning.swap()
     took_s = time.process_time() - begun
-    # A record's length, deltas and counts have 8 bytes or so.
+    # A record's length, deltas and counts take about 8 bytes.
     return end * (value_bytes + len(b"key 00000000") + 8) / took_s / 1e6
 
 
@@ -152,7 +152,7 @@ def opened(count: int, value_bytes: int, codec: int) -> float:
 
 
 def best_s(work: Callable[[], None]) -> float:
-    """Processor time of one call, the best of some rounds."""
+    """Processor time of one call, the best of several rounds."""
     times = []
     for _ in range(ROUNDS):
         begun = time.process_time()

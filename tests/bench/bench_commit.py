@@ -1,5 +1,6 @@
-"""One small metadata write through gRPC on three local controllers with sync on: latency, throughput, CPU,
-beside a gRPC call that does nothing."""
+"""One small metadata write through gRPC on three local controllers with sync on: latency, throughput and CPU,
+compared with a gRPC call that does nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ CLIENTS = 64
 CHANNELS = 8
 WARM_UP = 300
 ROUNDS = 4
-"""So often commits and empty calls take turns."""
+"""How many times commits and empty calls alternate."""
 
 EMPTY = "an empty call's server"
 RATIO_AT_MOST = 3.1
@@ -68,8 +69,8 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 
 class Measured:
-    """Latencies in ms of empty calls and of writes, how long each took together in s, and the processor time
-    in s of the processes that served them."""
+    """Latencies in ms of empty calls and of writes, how long all of each took in s, and the processor time in
+    s of the processes that served them."""
 
     def __init__(self, cluster: Cluster, empty: EmptyServer) -> None:
         self._pids = {f"controller {node.node_id}": node.pid for node in cluster.controllers}
@@ -82,7 +83,8 @@ class Measured:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Adds the processor time of what runs inside. Who waits for nothing uses none worth counting."""
+        """Adds the processor time of what runs in the context. Processes without requests use a negligible
+        amount."""
         before = {name: cpu_seconds(pid) for name, pid in self._pids.items()}
         yield
         for name, pid in self._pids.items():
@@ -128,7 +130,7 @@ def latency_figures(name: str, ms: list[float], median: float | None, p99: float
 
 
 def cpu_figures(name: str, measured: Measured, leader_id: int) -> list[Figure]:
-    """Each controller's for a write, and for comparison the empty server's for a call."""
+    """Each controller's per write, and the empty server's per call for comparison."""
     return [
         Figure(
             name=f"{name}: CPU of {who}" + (" (active)" if who == f"controller {leader_id}" else ""),
@@ -140,7 +142,7 @@ def cpu_figures(name: str, measured: Measured, leader_id: int) -> list[Figure]:
 
 
 def sync_ms(directory: Path, rounds: int = 200) -> float:
-    """What the disk itself takes, to compare with."""
+    """The time of a sync on the disk itself, for comparison."""
     path = directory / "sync-probe"
     took = []
     with path.open("wb", buffering=0) as file:
@@ -154,7 +156,7 @@ def sync_ms(directory: Path, rounds: int = 200) -> float:
 
 
 async def one_after_another(cluster: Cluster, writes: int) -> list[float]:
-    """Latencies in ms, as the one client saw them."""
+    """Latencies in ms, as measured by a single client."""
     leader, _ = await leader_of(cluster)
     channel = channel_to(leader)
     try:
@@ -164,14 +166,14 @@ async def one_after_another(cluster: Cluster, writes: int) -> list[float]:
 
 
 async def many_clients(cluster: Cluster, seconds: float) -> tuple[list[float], float]:
-    """Latencies in ms of all writes of `CLIENTS` clients, and how long it took, in s."""
+    """Latencies in ms of all writes of `CLIENTS` clients, and how long they took, in s."""
     leader, _ = await leader_of(cluster)
     channels = [channel_to(leader) for _ in range(CHANNELS)]
     return await all_clients(channels, [stub_of(channel) for channel in channels], write, seconds)
 
 
 async def empty_after_another(address: str, calls: int) -> list[float]:
-    """The same with calls that nobody works on."""
+    """The same with empty calls."""
     channel = grpc.aio.insecure_channel(address)
     try:
         return [await ask_nothing(empty_call(channel)) for _ in range(calls)]
@@ -180,7 +182,7 @@ async def empty_after_another(address: str, calls: int) -> list[float]:
 
 
 async def many_empty(address: str, seconds: float) -> tuple[list[float], float]:
-    # gRPC shares connections between equal channels; the pool of its own makes them as many as above.
+    # gRPC shares connections between equal channels; with pools of their own there are as many as above.
     options = (("grpc.use_local_subchannel_pool", 1),)
     channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(CHANNELS)]
     return await all_clients(channels, [empty_call(each) for each in channels], ask_nothing, seconds)
@@ -208,7 +210,7 @@ async def all_clients(
     call: Callable[[Any], Coroutine[Any, Any, float]],
     seconds: float,
 ) -> tuple[list[float], float]:
-    """Latencies in ms of what `CLIENTS` clients call for so long, and how long it took, in s."""
+    """Latencies in ms of the calls of `CLIENTS` clients during `seconds`, and how long they took, in s."""
     took: list[float] = []
     start = time.perf_counter()
     until = start + seconds
@@ -226,7 +228,7 @@ async def all_clients(
 
 
 async def leader_of(cluster: Cluster) -> tuple[Node, int]:
-    """The active controller's process and its epoch; asked on the clients' loop."""
+    """The active controller's process and its epoch; requested on the clients' loop."""
     async with AdminClient(cluster.bootstrap) as client:
         quorum = await client.describe_quorum()
     return cluster.controller(quorum.leader_id), quorum.leader_epoch

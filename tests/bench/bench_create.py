@@ -1,8 +1,9 @@
-"""Topics created through gRPC on three local controllers, RF 3: partitions a second, accepted and committed.
+"""Topics created through gRPC on three local controllers, RF 3: partitions per second, accepted and
+committed.
 
 The client sends one request after another to the active controller, as Apache Kafka was measured; three
-simulated brokers that hold nothing heartbeat from a process of their own. Every answer is checked. A round
-has all the cases; each case gives the median and the best of the rounds.
+simulated brokers that hold nothing send heartbeats from a process of their own. Every response is checked. A
+round has all the cases; each case gives the median and the best of the rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CASES = {
     "one request of 100 topics x 100": (100, 100, 1, None),
     "single-partition topics": (1, 1, 300, 350),
 }
-"""Topics a request, partitions a topic, requests a round, and what is wanted (partitions a second)."""
+"""Topics per request, partitions per topic, requests per round, and the target (partitions per second)."""
 
 KAFKA = {
     "1 topic x 100 a request": "2,200 to 2,800",

@@ -1,6 +1,6 @@
 """The controller's decisions without disk and network: select, decide, encode, replay.
 
-The clusters have 300 brokers with two directories each, 100 partitions a topic and replication factor 3, as
+The clusters have 300 brokers with two directories each, 100 partitions per topic and replication factor 3, as
 the requirement says. Every figure is processor time of the active controller's thread.
 """
 
@@ -44,13 +44,13 @@ BROKERS = 300
 PARTITIONS_A_TOPIC = 100
 DIRECTORIES = [[random.Random(f"dir{b}{d}").randbytes(16) for d in range(2)] for b in range(BROKERS)]
 clock = time.thread_time
-"""CPU time of the one thread that works, which on an idle machine is the time on the wall."""
+"""CPU time of the one thread that works, which on an idle machine equals wall-clock time."""
 
 SLICE = ControllerConfig(cluster_id="", node_id=0).records_per_slice_max
 
 
 def cluster(partitions: int, brokers: int = BROKERS, common: int | None = None) -> ReplayState:
-    """An image of so many partitions, replicas drawn at random; `common` is a replica of every one."""
+    """An image of this many partitions with random replicas; `common` is a replica of every one."""
     engine = Replayer()
     offset = 0
     pending: list[bytes] = []
@@ -105,7 +105,7 @@ def append(state: ReplayState, records: Sequence[Record]) -> tuple[ReplayState, 
 
 
 def fence(state: ReplayState, broker_id: int, slice_records: int) -> dict[str, Any]:
-    """Take a broker out of everything, in slices; seconds of each."""
+    """Takes a broker out of everything, in slices; seconds of each."""
     image = state.newest
     rules = rules_of(image, lambda other: image.brokers.is_active(other) and other != broker_id)
     final = fence_record(broker_id, image.brokers[broker_id].epoch)
@@ -133,7 +133,7 @@ def fence(state: ReplayState, broker_id: int, slice_records: int) -> dict[str, A
 
 
 def unfence(state: ReplayState, broker_id: int, slice_records: int) -> dict[str, Any]:
-    """Give a returned broker the partitions that only it is in sync with."""
+    """Gives a returned broker the partitions of which it is the only in-sync replica."""
     image = state.newest
     epoch = image.brokers[broker_id].epoch
     rules = rules_of(image, lambda other: image.brokers.is_active(other) or other == broker_id)
@@ -209,7 +209,7 @@ def best(times: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def bench_small(partitions: int, slice_records: int) -> dict[str, Any]:
-    """Three brokers: the dead one holds a replica of every partition and leads a third."""
+    """Three brokers: the dead one has a replica of every partition and leads a third of them."""
     state = cluster(partitions, brokers=3)
     return best(5, lambda: fence(state, 1, slice_records))
 
@@ -220,7 +220,7 @@ def bench_large(partitions: int, common: int | None, slice_records: int) -> dict
 
 
 def bench_unfence(partitions: int, slice_records: int) -> dict[str, Any]:
-    """Every other replica has left: the last broker takes all leaderships with it and brings them back."""
+    """Every other replica has left: the last broker lost all its leaderships and gets them back."""
     state = cluster(partitions, brokers=3)
     for broker_id in (0, 1, 2):
         state = fence(state, broker_id, slice_records)["after"]
@@ -228,7 +228,7 @@ def bench_unfence(partitions: int, slice_records: int) -> dict[str, Any]:
 
 
 def bench_missing_ids(partitions: int) -> dict[str, Any]:
-    """Ids that partitions name and nobody has, found in an index."""
+    """Ids that partitions name and no broker has, found in an index."""
     image = cluster(partitions).newest
     spent = []
     for _ in range(20):
@@ -241,7 +241,7 @@ def bench_missing_ids(partitions: int) -> dict[str, Any]:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--partitions", type=int, default=1_000_000)
-    parser.add_argument("--slice", type=int, default=SLICE, help="changes a batch")
+    parser.add_argument("--slice", type=int, default=SLICE, help="changes per batch")
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
@@ -266,7 +266,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 
 def shown(name: str, result: dict[str, Any]) -> Iterator[tuple[str, float, str, float | None]]:
-    """(what, value, unit, target) of what a case found."""
+    """(what, value, unit, target) of the results of a case."""
     targets = {"missing ids": 1.0}
     for key, (what, unit) in {
         "total_ms": ("in all", "ms"),

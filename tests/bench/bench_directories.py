@@ -1,4 +1,4 @@
-"""One log directory of a broker: many replicas opened, one written, read and searched."""
+"""One log directory of a broker: many replicas opened, one of them written, read and searched."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ DIRECTORY_ID = b"a-log-directory!"
 BATCH_BYTES = 64 * 1024
 WINDOW_BYTES = 1024 * 1024
 CPU_S: list[float] = []
-"""What every opening of the directory took of the CPU."""
+"""The CPU time of every opening of the directory."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=int, default=2_000)
-    parser.add_argument("--megabytes", type=int, default=1_024, help="size of the log that is read")
-    parser.add_argument("--directory", help="where the log directory is made (default: the temporary one)")
+    parser.add_argument("--megabytes", type=int, default=1_024, help="size in MB of the log that is read")
+    parser.add_argument(
+        "--directory", help="where to create the log directory (default: the temporary directory)"
+    )
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
@@ -94,7 +96,7 @@ def data(base: int, size: int, producer: int) -> bytes:
 
 
 def many(path: str, count: int) -> list[Figure]:
-    """`count` replicas with 16 KiB each, opened after an orderly stop and after a kill."""
+    """`count` replicas with 16 KiB each, opened after a clean shutdown and after a kill."""
     keys = [(number.to_bytes(16, "big"), 0) for number in range(count)]
     where: dict[str, Any] = {"directory_id": DIRECTORY_ID, "incarnation": 1}
     store, _, _ = opened(path)
@@ -109,10 +111,10 @@ def many(path: str, count: int) -> list[Figure]:
     figures.append(Figure(name=name, value=synced(store), unit="s"))
     start, used = time.perf_counter(), time.process_time()
     store.close(clean=True)
-    figures.append(Figure(name="orderly stop", value=time.perf_counter() - start, unit="s"))
+    figures.append(Figure(name="clean shutdown", value=time.perf_counter() - start, unit="s"))
     figures.append(Figure(name="  the same by its own CPU time", value=time.process_time() - used, unit="s"))
     store, found, took_s = opened(path)
-    figures.append(Figure(name="open after an orderly stop", value=took_s, unit="s", at_most=2))
+    figures.append(Figure(name="open after a clean shutdown", value=took_s, unit="s", at_most=2))
     figures.append(Figure(name="  the same by its own CPU time", value=CPU_S[-1], unit="s"))
     figures.append(Figure(name="open files of idle replicas", value=len(store._opened.pool), unit=""))
     fill(store, keys, {one.key: one.incarnation for one in found.replicas}, 4)

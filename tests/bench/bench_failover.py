@@ -1,8 +1,8 @@
 """From the end of the active controller to the next accepted write, with the default configuration.
 
-A client for each survivor sends it a small write every few milliseconds; the first success, committed by the
-new quorum, stops the clock. Kill -9, SIGTERM and SIGSTOP; candidacies and epochs are those that the
-survivors logged.
+One client per survivor sends it a small write every few milliseconds; the first success, committed by the new
+quorum, stops the clock. Kill -9, SIGTERM and SIGSTOP; candidacies and epochs are those that the survivors
+logged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _ROLE = re.compile(r"epoch (\d+): (\w+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """`epochs`: how far the epoch rose. The two counts are how often survivors entered these roles."""
+    """`epochs`: by how much the epoch increased. The two counts are how often survivors entered these
+    roles."""
 
     took_ms: float
     epochs: int
@@ -55,9 +56,12 @@ class Failover:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--signals", default="SIGKILL,SIGTERM,SIGSTOP", help="which, separated by commas")
+    parser.add_argument("--signals", default="SIGKILL,SIGTERM,SIGSTOP", help="signals, separated by commas")
     parser.add_argument(
-        "--partitions", type=int, default=0, help="so many, of 300 simulated brokers that heartbeat"
+        "--partitions",
+        type=int,
+        default=0,
+        help="number of partitions, of 300 simulated brokers that send heartbeats",
     )
 
 
@@ -75,7 +79,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 @contextmanager
 def loaded(partitions: int) -> Iterator[Cluster]:
-    """A quorum with that many partitions, whose brokers are simulated."""
+    """A quorum with this many partitions, whose brokers are simulated."""
     shape = Shape(partitions=partitions)
     with seeded(shape) as cluster:
         brokers = list(range(shape.brokers))
@@ -120,9 +124,9 @@ def figures_of(name: str, number: signal.Signals, found: list[Failover]) -> list
 
 
 def one_failover(cluster: Cluster, number: signal.Signals) -> Failover:
-    """Ends (or pauses) the active controller once, measures, and makes the quorum whole again."""
+    """Ends (or pauses) the active controller once, measures, and completes the quorum again."""
     wait_all_caught_up(cluster)
-    time.sleep(random.uniform(0.2, 0.8))  # any phase of the idle quorum's rhythm is as likely as another
+    time.sleep(random.uniform(0.2, 0.8))  # so that any phase of the idle quorum's cycle is equally likely
     before = cluster.quorum()
     leader = cluster.controller(before.leader_id)
     survivors = [node for node in cluster.controllers if node is not leader]
@@ -154,7 +158,7 @@ def heal(leader: Node, number: signal.Signals) -> None:
 
 
 async def until_accepted(leader: Node, survivors: list[Node], number: signal.Signals) -> float:
-    """Sends the signal; ms until a survivor has accepted a write."""
+    """Sends the signal; returns the ms until a survivor has accepted a write."""
     channels = [channel_to(node) for node in survivors]
     stubs = [stub_of(channel) for channel in channels]
     try:

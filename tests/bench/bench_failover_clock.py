@@ -1,12 +1,13 @@
-"""kill -9 of a broker: what passes until every survivor knows, part by part (S4.19).
+"""kill -9 of a broker: the time until every survivor has learned of it, part by part (S4.19).
 
-Three controllers are real processes with their own directories. `10k` and `100k`: three real brokers, the
-dead one has a replica of every partition and leads a third; the partitions are created anew for every run.
-`1M`: 300 simulated brokers over three processes, of which the one with the victim is killed, and one real
+Three controllers are real processes with their own directories. `10k` and `100k`: three real brokers; the
+dead one has a replica of every partition and leads a third of them; the partitions are recreated for every
+run. `1M`: 300 simulated brokers in three processes, of which the one with the victim is killed, and one real
 broker that holds no replica and applies the log as the others would. `1M-all`: the victim has a replica of
-every partition, and only eight of the simulated brokers fetch. Sessions last 3 s and heartbeats come every
-0.5 s, as where Apache Kafka was measured. Meanwhile probes heartbeat every 20 ms (at 1M: the survivors, in
-their rhythm): how long a heartbeat waits is reported too. tests/bench/moments.py says what is read where.
+every partition, and only eight of the simulated brokers fetch. Sessions last 3 s, and heartbeats are sent
+every 0.5 s, as in the measurements of Apache Kafka. Meanwhile probes send heartbeats every 20 ms (at 1M: the
+survivors, at their own interval): how long a heartbeat waits is reported too. tests/bench/moments.py says
+what is read where.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PROBES = (9000, 9001, 9002)
 PROBE_MS = 20
 SETTLE_S = 2.0
 FOLLOWERS_OF_ALL = 8
-"""Simulated brokers that fetch in `1M-all`: 45 MB for each of 300 is more than one machine carries."""
+"""Simulated brokers that fetch in `1M-all`: 45 MB for each of 300 is more than one machine can send."""
 CASES = ("10k", "100k", "1M", "1M-all")
 SIZES = {"10k": 10_000, "100k": 100_000, "1M": 1_000_000, "1M-all": 1_000_000}
 
@@ -54,7 +55,7 @@ KAFKA = {
     },
     "100k": {"committed": "1,100 to 3,500 ms, controllers only"},
 }
-"""Medians of quiet runs, from MEASUREMENTS.md, tables b and b'; ends at clients that see every leader."""
+"""Medians of quiet runs, from MEASUREMENTS.md, tables b and b'; they end when clients see every leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +70,8 @@ class Run:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cases", default=",".join(CASES), help="which, separated by commas")
-    parser.add_argument("--runs", type=int, default=3, help="deaths a case (1M-all: always one)")
+    parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas")
+    parser.add_argument("--runs", type=int, default=3, help="kills per case (1M-all: always one)")
     parser.add_argument("--partitions", type=int, default=0, help="another size for the cases 1M and 1M-all")
 
 
@@ -98,7 +99,7 @@ def real(partitions: int, runs: int) -> list[Run]:
 
 @contextmanager
 def shown(cluster: Cluster) -> Iterator[None]:
-    """What the processes said, when a bench fails."""
+    """Prints what the processes logged if a benchmark fails."""
     try:
         yield
     except Exception:
@@ -136,7 +137,7 @@ def real_death(cluster: Cluster, partitions: int, number: int) -> Run:
 
 
 def create(cluster: Cluster, name: str, partitions: int) -> None:
-    """RF 3, 100 partitions a topic, leaders spread evenly; the brokers are told by the log."""
+    """RF 3, 100 partitions per topic, leaders spread evenly; the brokers learn of them from the log."""
     total = partitions // 100
     for low in range(0, total, 90):
         topics = [
@@ -174,7 +175,7 @@ def wait_applied(cluster: Cluster) -> None:
 
 
 def simulated(case: str, partitions: int, runs: int) -> list[Run]:
-    """Every run kills another broker; the one that all partitions name dies once."""
+    """Every run kills another broker; the one that all partitions name is killed once."""
     victims = [7] if case == "1M-all" else [7 + 10 * at for at in range(runs)]
     shape = Shape(partitions=partitions, common=7 if case == "1M-all" else None)
     with seeded(shape, real_brokers=1, properties=PROPERTIES) as cluster, shown(cluster):
@@ -205,7 +206,8 @@ def simulated_task(
     fetches: bool = True,
     heartbeat_ms: int = HEARTBEAT_MS,
 ) -> Task:
-    """Seeded brokers that do one or both; who fetches leaves the registration to who heartbeats."""
+    """Seeded brokers that send heartbeats, fetch or do both; those that fetch leave the registration to those
+    that send heartbeats."""
     return Task(
         cluster_id=cluster.cluster_id,
         controllers=addresses(cluster.controllers),

@@ -1,8 +1,8 @@
-"""Simulated brokers that heartbeat every 2 s and hold metadata fetches at one active controller.
+"""Simulated brokers that send heartbeats every 2 s and hold metadata fetches at one active controller.
 
 Each broker has what a real one has: a connection with the Raft stream, on which it fetches the log as an
 observer and waits for news, and a connection for its heartbeats, which carry the offset that it has applied
-(here: fetched). All brokers live in this process; the clock of a heartbeat runs in it, so a share of every
+(here: fetched). All brokers are in this process; the clock of a heartbeat runs in it, so a share of every
 latency is this process's own. NoOp records are on, as by default.
 """
 
@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--brokers", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument(
-        "--writes-per-s", type=float, default=0.0, help="topics created meanwhile; each wakes all"
+        "--writes-per-s", type=float, default=0.0, help="topics created meanwhile; each wakes all fetches"
     )
 
 
@@ -107,8 +107,8 @@ def figures_of(
     ms = seen.latencies_ms
     return [
         Figure(name="brokers", value=options.brokers, unit=""),
-        Figure(name="heartbeats a second", value=len(ms) / took_s, unit="1/s"),
-        Figure(name="fetches answered a second", value=seen.fetches / took_s, unit="1/s"),
+        Figure(name="heartbeats per second", value=len(ms) / took_s, unit="1/s"),
+        Figure(name="fetches answered per second", value=seen.fetches / took_s, unit="1/s"),
         Figure(name="heartbeats refused or answered 'fenced'", value=seen.refused, unit="", at_most=0),
         Figure(name="heartbeat, median", value=statistics.median(ms), unit="ms"),
         Figure(name="heartbeat, p99", value=percentile(ms, 0.99), unit="ms", at_most=100),
@@ -127,7 +127,7 @@ def figures_of(
 
 
 class SimulatedBroker:
-    """One broker's two connections and what it says on them."""
+    """One broker's two connections and what it sends on them."""
 
     def __init__(self, broker_id: int, leader: Node, leader_epoch: int, cluster_id: str, seen: Seen) -> None:
         self._id = broker_id
@@ -143,8 +143,8 @@ class SimulatedBroker:
         self._high_watermark = -1
 
     async def join(self, gate: asyncio.Semaphore) -> None:
-        """Registers and is unfenced by its first heartbeat. It has the log up to its registration, like a
-        broker that comes back, and fetches what follows."""
+        """Registers, and is unfenced by its first heartbeat. It has the log up to its registration, like a
+        broker that returns, and fetches what follows."""
         async with gate:
             answer = await self._lifecycle.Register(registration(self._id, self._cluster_id), timeout=30)
             if answer.HasField("error"):
@@ -165,7 +165,7 @@ class SimulatedBroker:
         return answer  # type: ignore[no-any-return]
 
     async def heartbeat(self) -> None:
-        """Every 2 s by the clock, not after the answer."""
+        """Every 2 s by the clock, not after the response."""
         loop = asyncio.get_running_loop()
         at = loop.time() + random.uniform(0, HEARTBEAT_S)
         while True:
@@ -178,7 +178,7 @@ class SimulatedBroker:
                 self._seen.refused += answer.is_fenced
 
     async def fetch(self) -> None:
-        """Follows the log as an observer; what it fetches is looked at and thrown away."""
+        """Follows the log as an observer; what it fetches is looked at and discarded."""
         await asyncio.sleep(random.uniform(0, HEARTBEAT_S))
         exchange: Any = RaftStub(self._raft_channel).Exchange
         call = exchange()

@@ -1,7 +1,7 @@
 """The Kafka listener: a controller and three brokers as processes, librdkafka as the client.
 
 Topics have replication factor 3, producers acks=all. Rows are measured with `log.flush.before.ack` true (a
-replica counts when its disk has the record), those named "not synced" with false (as Kafka).
+replica counts when its disk has the record), those named "not synced" with false (as in Kafka).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Iterator[Figure]:
-    """Each figure as it is measured: an interrupted run has told something."""
+    """Yields each figure as it is measured, so that an interrupted run has results too."""
     options.megabytes = 40 if options.short else 400
     options.seconds = 6.0 if options.short else 60.0
     options.singles = 200 if options.short else 2_000

@@ -1,10 +1,11 @@
 """Measures the pipeline on Spark, local[2], in one warm session: the data source to Parquet, and all tables.
 
 Writes synthetic fleets of several sizes with `pipeline.fleet`, and times the real jobs on them: one record
-type's table, the wide view, and a whole ingest. Cost must grow in proportion to the records: the slowest rate
-of the sizes is compared with the fastest. With --records and --clusters one size of your own, as in the
-requirement (50,000,000 records of 200 clusters). With --one a single cluster of that size on one executor and
-on two, and with --fixed an ingest of that number of clusters with the fewest records they can have.
+type's table, the wide view, and a whole ingest. Cost must be proportional to the number of records: the
+slowest rate of the sizes is compared with the fastest. With --records and --clusters, one size of your own,
+such as that of the requirement (50,000,000 records of 200 clusters). With --one, a single cluster of that
+size on one executor and on two; with --fixed, an ingest of that number of clusters with the minimum number of
+records.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ ROUNDS = 3
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--records", type=int, help="one size: so many records")
-    parser.add_argument("--clusters", type=int, default=8, help="of so many clusters")
+    parser.add_argument("--records", type=int, help="one size: this many records")
+    parser.add_argument("--clusters", type=int, default=8, help="number of clusters")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument(
-        "--one", type=int, help="instead: one cluster of so many records, on 1 and 2 executors"
+        "--one", type=int, help="instead: one cluster of this many records, on 1 and 2 executors"
     )
-    parser.add_argument("--fixed", type=int, help="instead: so many of the smallest clusters")
+    parser.add_argument("--fixed", type=int, help="instead: this many of the smallest clusters")
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
@@ -103,7 +104,7 @@ def _size(session: SparkSession, folder: Path, records: int, clusters: int, figu
 
 
 def _one(folder: Path, records: int) -> list[Figure]:
-    """One cluster with a snapshot each SPAN_RECORDS, after others that warm the session."""
+    """One cluster with a snapshot every SPAN_RECORDS, after others that warm up the session."""
     from metaquorum.pipeline.fleet.files import write_fleet
     from metaquorum.pipeline.fleet.plan import FleetPlan
     from metaquorum.pipeline.ingest.spark import HERE_RECORDS
@@ -136,7 +137,7 @@ def _fixed(folder: Path, options: argparse.Namespace) -> list[Figure]:
 
 
 def _timed(master: str, fleets: list[Path], out: Path) -> float:
-    """Seconds that the ingest of the last of some fleets takes, in a session that has ingested the others."""
+    """Seconds of the ingest of the last of some fleets, in a session that has ingested the others."""
     from metaquorum.pipeline.ingest.job import ingest
     from metaquorum.pipeline.session import spark_session
 
@@ -152,7 +153,7 @@ def _timed(master: str, fleets: list[Path], out: Path) -> float:
 
 
 def _best(job: Callable[[], int]) -> float:
-    """Records a second of the fastest of some rounds: the first ones warm the session."""
+    """Records per second of the fastest of several rounds: the first ones warm up the session."""
     rates = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
@@ -162,7 +163,7 @@ def _best(job: Callable[[], int]) -> float:
 
 
 class _Memory:
-    """The most that this process and all below it held at once, looked at now and then."""
+    """The peak memory of this process and all its descendants, sampled at intervals."""
 
     def __init__(self) -> None:
         self.most_gib = 0.0

@@ -1,8 +1,8 @@
 """Measures replay, snapshots and memory of the image, on one core.
 
-Builds logs in the shape that the requirement names (100 partitions a topic, 300 brokers, two directories
-each, replication factor 3), and times the real code on their bytes, CRC check included: in memory, and from
-a file as a node reads its log.
+Builds logs in the shape that the requirement names (100 partitions per topic, 300 brokers, two directories
+each, replication factor 3), and times the real code on their bytes, including the CRC check: in memory, and
+from a file as a node reads its log.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def replayed(log: bytes) -> ReplayState:
 
 
 def replayed_from_file(directory: Path) -> ReplayState:
-    """As a tool or a restarted node does it: batches off the disk, checked, and into the image."""
+    """As a tool or a restarted node does it: batches from the disk, checked, and into the image."""
     engine = Replayer()
     reader = LogReader(PosixDisk(), str(directory), start_offset=0)
     try:
@@ -132,7 +132,7 @@ def replayed_from_file(directory: Path) -> ReplayState:
 
 
 def from_file(log: bytes, partitions: int, repeat: int) -> float:
-    """Records a second; the file is in the page cache."""
+    """Records per second; the file is in the page cache."""
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         (Path(directory) / f"{0:020d}.log").write_bytes(log)
         return partitions / best_of(repeat, lambda: replayed_from_file(Path(directory)))
@@ -149,7 +149,7 @@ def best_of(repeat: int, work: Callable[[], Any]) -> float:
 
 
 def one_record_log(batches: int, partitions: int, base_offset: int) -> bytes:
-    """A log as real ones are: one record a batch, half changes of partitions, half NoOp."""
+    """A log like real ones: one record per batch, half of them changes of partitions, half NoOp."""
     rng = random.Random(5)
     parts = []
     no_op = encode(NoOpRecord(), 0)
@@ -173,7 +173,7 @@ def one_record_log(batches: int, partitions: int, base_offset: int) -> bytes:
 
 
 def change_log(changes: int, partitions: int, base_offset: int) -> bytes:
-    """Broker 7 fenced: changes of many partitions, 1,000 a batch, sorted by topic."""
+    """Broker 7 fenced: changes of many partitions, 1,000 per batch, sorted by topic."""
     records = []
     for at in range(changes):
         number, index = divmod(at * (partitions // changes), PARTITIONS_A_TOPIC)
@@ -235,7 +235,7 @@ def tails(state: ReplayState, partitions: int, repeat: int) -> dict[str, float]:
 
 
 def single_writes(state: ReplayState) -> dict[str, float]:
-    """Microseconds of one pure step from a frozen image, as the active controller takes it."""
+    """Microseconds of one pure step from a frozen image, as the active controller does it."""
     record = PartitionChangeRecord(5, topic_id(3), isr=(1, 2))
     loops = 2000
 
@@ -255,7 +255,7 @@ def single_writes(state: ReplayState) -> dict[str, float]:
 
 
 def memory(log: bytes, partitions: int) -> dict[str, float]:
-    """Bytes a partition of the image, and at the peak while a snapshot of it is written."""
+    """Bytes per partition of the image, and at the peak while a snapshot of it is written."""
     from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
     from metaquorum.storage.types import LogPosition
 

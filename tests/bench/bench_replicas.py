@@ -1,7 +1,8 @@
 """A broker with thousands of replicas: its start, its restart after kill -9, idling, and a dead directory.
 
 A controller and two brokers with two directories each as processes; every partition has a replica on both,
-and broker 0 leads all of them. The directory dies by the broker's own test hook: every call to it gives EIO.
+and broker 0 leads all of them. The directory is made to fail by the broker's own test hook: every call to it
+returns EIO.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
         figures.append(Figure(name=f"{count:,} partitions made and written once", value=made_s, unit="s"))
         restarted(cluster, victim, faults, kill=False)
         clean_s = restarted(cluster, victim, faults, kill=False)
-        figures.append(Figure(name="start after a stop in order", value=clean_s, unit="s", at_most=5))
+        figures.append(Figure(name="start after a clean shutdown", value=clean_s, unit="s", at_most=5))
         touch_all(cluster, count)
         killed_s = restarted(cluster, victim, faults, kill=True)
         figures.append(Figure(name="restart after kill -9", value=killed_s, unit="s", at_most=8))
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 
 def producer_of(cluster: Cluster) -> Producer:
-    """With acks=all. A partition that has no leader yet is asked for again at once."""
+    """With acks=all. Metadata of a partition that has no leader yet is requested again soon."""
     servers = ",".join(f"{HOST}:{broker.kafka_port}" for broker in cluster.brokers)
     quick = {"topic.metadata.refresh.fast.interval.ms": 50, "retry.backoff.max.ms": 200}
     return Producer({"bootstrap.servers": servers, **quick})
@@ -115,7 +116,7 @@ def led_elsewhere(cluster: Cluster, victim: Node) -> int:
 
 
 def dead_directory(cluster: Cluster, victim: Node, faults: FaultFile, count: int) -> list[Figure]:
-    """From the first failed write until every partition of the directory is led elsewhere."""
+    """From the first failed write until every partition of the directory has another leader."""
     lost = victim.log_dirs[0]
     (registration,) = [each for id_, each in cluster.registrations().items() if id_ == victim.node_id]
     held: dict[bytes | None, list[int]] = {each: [] for each in registration.directories}

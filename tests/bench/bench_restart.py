@@ -1,8 +1,8 @@
-"""A controller that is started again with an image of many partitions: how long until it is ready.
+"""A controller that is restarted with an image of many partitions: how long until it is ready.
 
-The three directories are made with the library: once with a snapshot and a log behind it, once with nothing
-but a log. The clock runs from the start of the process until it serves (it follows, can vote, and knows the
-high watermark) and has applied everything up to the high watermark that the leader had at the start.
+The three directories are made with the library: once with a snapshot and a log after it, once with only a
+log. The clock runs from the start of the process until it serves (it follows, can vote, and knows the high
+watermark) and has applied everything up to the high watermark that the leader had at the start.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ NO_SNAPSHOTS = {
         "metadata.log.max.snapshot.interval.ms": "0",
     }
 }
-"""Every start finds what was made: otherwise the first one writes a snapshot, and later ones load it."""
+"""Every start finds the files as they were made: otherwise the first one writes a snapshot, and later ones
+load it."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=int, default=1_000_000)
-    parser.add_argument("--tail", type=int, default=20_000, help="one-record batches behind the snapshot")
+    parser.add_argument("--tail", type=int, default=20_000, help="one-record batches after the snapshot")
     parser.add_argument("--runs", type=int, default=5)
 
 
@@ -97,7 +98,7 @@ def made(log: bytes, tail: bytes, fill: Any) -> Iterator[Cluster]:
 
 
 def with_snapshot(store: ReplicaStore, log: bytes, tail: bytes) -> None:
-    """As a node keeps it: the image in a snapshot, what came later in a log that begins there."""
+    """As a node keeps it: the image in a snapshot, later records in a log that begins there."""
     position = LogPosition(1, end_of(log))
     store.write_snapshot(position, snapshot_batches(replayed(log).image, position=position))
     store.log.reset_to(position)

@@ -1,7 +1,7 @@
-"""What a scrape of a controller's figures costs at a million partitions, and how long it keeps the loop.
+"""The cost of a scrape of a controller's metrics at a million partitions, and how long it blocks the loop.
 
-A controller alone in its quorum runs in this process, with real files, HTTP and loop; a thread asks. `loop`
-is how late a timer of 1 ms comes at worst while a page is made.
+A controller alone in its quorum runs in this process, with real files, HTTP and loop; a thread scrapes.
+`loop` is the maximum delay of a timer of 1 ms while a page is made.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def timed(
 
 
 class Ticker:
-    """A timer that looks at how late it is."""
+    """A timer that measures how late it is."""
 
     def __init__(self) -> None:
         self._late_s = 0.0
@@ -108,7 +108,7 @@ class Ticker:
             self._late_s = max(self._late_s, time.perf_counter() - begun - TICK_S)
 
     async def end(self) -> float:
-        """The worst, in ms."""
+        """The maximum, in ms."""
         await asyncio.sleep(TICK_S)
         self._task.cancel()
         return self._late_s * 1000

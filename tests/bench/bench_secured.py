@@ -1,8 +1,9 @@
-"""Logins, TLS, rights and quotas on the data path: librdkafka against two clusters, with and without them.
+"""Logins, TLS, permissions and quotas on the data path: librdkafka against two clusters, with and without
+them.
 
-Each cluster is a controller and a broker. The ways in are measured in turns, every other round in the other
-order, so that other work on the machine meets all of them; what counts is the ratio. Connecting is not
-measured, and no quota is reached.
+Each cluster is a controller and a broker. The ways to connect are measured in turn, every other round in
+reverse order, so that other work on the machine affects all of them equally; what counts is the ratio.
+Connecting is not measured, and no quota is reached.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ RECORD_BYTES = 1_000
 ENTRIES = 200
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 READ_AGAIN = 4
-"""Times what was produced in a round are fetched: fetching it once is over too soon to be measured."""
+"""How many times the messages of a round are fetched: one time is too short to measure."""
 Measured = tuple[float, float, float, float]
-"""MB a second of producing, and ms of the broker's processor for each of these MB; the same of fetching."""
+"""MB per second of producing, and ms of the broker's processor per MB; the same for fetching."""
 KINDS = tuple(
     (f"{way}{what}", unit)
     for way in ("produced", "fetched")
@@ -86,7 +87,7 @@ def opened_way(cluster: Cluster) -> dict[str, Any]:
 
 
 def secured_ways(cluster: Cluster, folder: Path) -> dict[str, dict[str, Any]]:
-    """A user that may do what it does by one of many entries, and that its quotas let through."""
+    """A user that has its permissions from one of many entries, and whose quotas are not reached."""
     authority = certificate_files(folder, "authority", None)
     certificate_files(folder, "node", authority)
     plain, tls = free_ports(2)
@@ -140,7 +141,7 @@ def secured_ways(cluster: Cluster, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def produced(config: dict[str, Any], megabytes: int, broker: int) -> tuple[float, float]:
-    """MB a second and ms of the processor for each. `broker`: the id of its process."""
+    """MB per second and ms of the processor per MB. `broker`: its process id."""
     count = megabytes * 1_000_000 // RECORD_BYTES
     failed: list[confluent_kafka.KafkaError] = []
     throttled: list[confluent_kafka.ThrottleEvent] = []
@@ -166,7 +167,7 @@ def produced(config: dict[str, Any], megabytes: int, broker: int) -> tuple[float
 
 
 def fetched(config: dict[str, Any], megabytes: int, broker: int) -> tuple[float, float]:
-    """The same for the newest records, from the first that comes."""
+    """The same for the newest records, from the first one that arrives."""
     count = megabytes * 1_000_000 // RECORD_BYTES
     throttled: list[confluent_kafka.ThrottleEvent] = []
     consumer = confluent_kafka.Consumer(

@@ -1,9 +1,9 @@
 """Controlled shutdown of a broker that leads 10,000 partitions: how long the active controller is busy.
 
-300 simulated brokers over three real controllers; the leaving one leads the given number of partitions and
-says so in a heartbeat. The first answer comes when the first batch of moves is committed, the last one when
-the broker may stop. Processor time is that of the active controller over the whole, heartbeats of the others
-included. Each run another broker leaves.
+300 simulated brokers and three real controllers; the leaving broker leads the given number of partitions and
+requests its shutdown in a heartbeat. The first response comes when the first batch of moves is committed, the
+last one when the broker may stop. Processor time is that of the active controller for all of it, including
+heartbeats of the others. Each run shuts down another broker.
 """
 
 from __future__ import annotations

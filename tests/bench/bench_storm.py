@@ -1,8 +1,8 @@
-"""A storm of transitions: so many brokers fenced or unfenced every second, at 1,000,000 partitions.
+"""A storm of transitions: a given number of brokers fenced or unfenced every second, at 1,000,000 partitions.
 
-300 simulated brokers heartbeat from one process and fetch the log from another. Every fence takes about
+300 simulated brokers send heartbeats from one process and fetch the log from another. Every fence takes about
 10,000 partitions from a broker; the same broker is unfenced two seconds later. Counted are elections of the
-quorum, brokers that were fenced without being asked to, and how long heartbeats wait.
+quorum, brokers that were fenced unintentionally, and how long heartbeats wait.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def storm(
         Figure(name=f"heartbeat, p99 of {len(waits)}", value=percentile(waits, 0.99), unit="ms"),
         Figure(name="heartbeat, worst", value=max(waits), unit="ms", at_most=100),
         Figure(name="a transition, p99 (asked and committed)", value=percentile(took, 0.99), unit="ms"),
-        Figure(name="fetches answered a second", value=fetched["fetches"] / seconds, unit="1/s"),
+        Figure(name="fetches answered per second", value=fetched["fetches"] / seconds, unit="1/s"),
         Figure(name="bytes fetched a second", value=fetched["fetched_bytes"] / seconds / 2**20, unit="MiB/s"),
         *(
             Figure(

@@ -1,7 +1,7 @@
-"""Measures `metaquorum log` as a user runs it: start-up, reading, replay and output of whole logs.
+"""Measures `metaquorum log` as a user runs it: startup, reading, replay and output of whole logs.
 
-Three logs of a million records each: partitions created a thousand a batch; one record a batch on top of
-100,000 partitions (half NoOp, half changes), as a quiet cluster writes; all kinds of records, ten a batch.
+Three logs of a million records each: partitions created a thousand per batch; one record per batch on top of
+100,000 partitions (half NoOp, half changes), as a quiet cluster writes; all kinds of records, ten per batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KAFKA_DUMP = "kafka-dump-log, about 100,000 records/s, text only"
 
 
 def mixed_values(count: int) -> Iterator[bytes]:
-    """Framed records of ten types in turn, ids and names different; made for reading, not for replay."""
+    """Framed records of ten types in turn with different ids and names; for reading, not for replay."""
     kinds: list[bytes] = []
     for at in range(200):
         uuid, name = topic_id(at), f"topic-{at}"
@@ -61,7 +61,7 @@ def put(directory: Path, name: str, log: bytes) -> str:
 
 
 def seconds(repeat: int, *args: str, codes: tuple[int, ...] = (0,)) -> float:
-    """The best of a few whole runs of the command, which end with one of `codes`; output is thrown away."""
+    """The best of several whole runs of the command, which end with one of `codes`; output is discarded."""
     times = []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 
 def _scans(singles: str, count: int, repeat: int) -> list[Figure]:
-    """Tools that look at every batch, over batches of one record."""
+    """Tools that look at every batch, on batches of one record."""
     asked = (
         ("log check", (11,), ("check", singles)),
         ("log timeline --severity critical", (0,), ("timeline", "--severity", "critical", singles)),
@@ -107,7 +107,7 @@ def _scans(singles: str, count: int, repeat: int) -> list[Figure]:
     )
     return [
         Figure(
-            name=f"{name}, one record a batch",
+            name=f"{name}, one record per batch",
             value=round(count / seconds(repeat, *args, codes=codes)),
             unit="records/s",
         )
@@ -122,7 +122,7 @@ def _bisect(path: str, predicate: str) -> tuple[str, ...]:
 def _states(partitions: str, singles: str, repeat: int) -> list[Figure]:
     return [
         _state("log state, partitions 1,000 a batch", partitions, repeat),
-        _state("log state, one record a batch", singles, repeat),
+        _state("log state, one record per batch", singles, repeat),
     ]
 
 
@@ -144,14 +144,14 @@ def _dumps(partitions: str, singles: str, mixed: str, count: int, repeat: int) -
             kafka=KAFKA_DUMP,
         ),
         Figure(
-            name="log dump --json, all kinds, ten a batch",
+            name="log dump --json, all kinds, ten per batch",
             value=rate(mixed),
             unit="records/s",
             at_least=MIXED_RECORDS_PER_S,
             kafka=KAFKA_DUMP,
         ),
         Figure(
-            name="log dump --json, one record a batch",
+            name="log dump --json, one record per batch",
             value=rate(singles),
             unit="records/s",
             at_least=MIXED_RECORDS_PER_S,

@@ -1,8 +1,9 @@
-"""Voters that come and go (KIP-853): adding an observer that has caught up, and replacing an emptied voter.
+"""Voters that are added and replaced (KIP-853): an observer that has caught up, and a voter with an emptied
+disk.
 
-Three controllers are real processes. `add`: from the request to the answer, which is given when the change is
-committed. `replace`: from the start of the process with an empty directory until the command that makes it a
-voter has ended, while small writes go on; their times are those of the whole repair.
+Three controllers are real processes. `add`: from the request to the response, which is sent when the change
+is committed. `replace`: from the start of the process with an empty directory until the command that makes it
+a voter has ended, while small writes continue; their times are those of the whole repair.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ BEFORE_S = 5
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--partitions", type=int, default=500_000, help="of the quorum that is repaired")
+    parser.add_argument(
+        "--partitions", type=int, default=500_000, help="partitions of the quorum that is repaired"
+    )
     parser.add_argument("--adds", type=int, default=20, help="observers that are added")
     parser.add_argument("--writes", type=int, default=500, help="small writes per second during the repair")
 
@@ -58,7 +61,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 
 def _adds(cluster: DynamicCluster, count: int) -> list[Figure]:
-    """The same follower goes and comes."""
+    """The same follower is removed and added."""
     follower = next(node for node in cluster.controllers if node is not cluster.leader())
     times_ms = [_add(cluster, follower) for _ in range(count)]
     return spread("add a caught-up observer", times_ms, "ms", ADD_MS, ADD_MS)
@@ -76,7 +79,7 @@ def _add(cluster: DynamicCluster, node: Node) -> float:
 
 
 def _observes(cluster: DynamicCluster, voter: ReplicaStatus) -> bool:
-    """It has fetched what is committed since it was removed."""
+    """It has fetched what was committed after it was removed."""
     quorum = cluster.quorum()
     return quorum.open_change is None and any(
         one.directory_id == voter.directory_id and one.log_end_offset > (quorum.voters_offset or 0)
@@ -89,7 +92,7 @@ def _observes(cluster: DynamicCluster, voter: ReplicaStatus) -> bool:
 
 @dataclass(slots=True)
 class Writes:
-    """Small writes at a steady rate, each for itself: one that is slow delays no other."""
+    """Small writes at a steady rate, independent of each other: a slow one delays no other."""
 
     per_s: int
     times_ms: list[float] = field(default_factory=list)
@@ -99,7 +102,7 @@ class Writes:
     @classmethod
     @contextmanager
     def meanwhile(cls, bootstrap: str, per_s: int) -> Iterator[Writes]:
-        """Goes on until the block ends and all are answered."""
+        """Continues until the block ends and all writes have a response."""
         writes = cls(per_s)
         running = asyncio.run_coroutine_threadsafe(writes._go(bootstrap), client_loop().loop)
         try:

@@ -1,7 +1,7 @@
 """Requests and responses of Kafka's protocol, bytes to values and back, in processor time.
 
-The messages are those of the published measurements of other codecs: what a client asks first, and what
-brokers move all day. `--against-kio` also measures kio, the implementation that the tests compare with.
+The messages are those of the published measurements of other codecs: a client's first requests, and the most
+common ones on brokers. `--against-kio` also measures kio, the implementation that the tests compare with.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def measure_kio(name: str, key: int, version: int, is_request: bool, body: Any) 
 
 
 def microseconds(work: Callable[[], object]) -> float:
-    """Processor time of one call: the best of some rounds of at least 20 ms."""
+    """Processor time of one call: the best of several rounds of at least 20 ms."""
     begun = time.process_time()
     work()
     calls = max(1, int(0.02 / max(time.process_time() - begun, 1e-6)))

@@ -1,6 +1,7 @@
-"""A gRPC server that does nothing, in a process of its own: what a call costs before anybody works on it.
+"""A gRPC server that does nothing, in a process of its own: the cost of a call without any work.
 
-The bench of commits measures it in the same run as the controllers, since both move with the machine.
+The benchmark of commits measures it in the same run as the controllers, since both depend on the machine's
+speed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ METHOD = "/metaquorum.bench.Empty/Call"
 
 @dataclass(frozen=True, slots=True)
 class EmptyServer:
-    """One that runs."""
+    """A running server."""
 
     address: str
     pid: int
@@ -30,7 +31,7 @@ class EmptyServer:
 
 @contextmanager
 def empty_server() -> Iterator[EmptyServer]:
-    """Starts one and stops it."""
+    """Starts a server and stops it."""
     command = [sys.executable, "-m", "tests.bench.empty_call"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdout is None or process.stdin is None:

@@ -1,4 +1,6 @@
-"""What a bench reports: figures with a unit, the target where there is one, and the machine they are from."""
+"""What a benchmark reports: figures with a unit, the target if there is one, and the machine that they are
+from.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ import psutil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """`at_most` and `at_least`: the target; a figure without one is context. `kafka`: what Apache Kafka 3.7
-    took on a like machine, where it was measured."""
+    """`at_most` and `at_least`: the target; a figure without one is context. `kafka`: the value of Apache
+    Kafka 3.7 on a similar machine, if it was measured."""
 
     name: str
     value: float
@@ -73,24 +75,25 @@ def spread(name: str, values: Sequence[float], unit: str, median: float, worst: 
 
 
 def busy_cpu_s() -> float:
-    """CPU time that everything on this machine has used since it was booted (proc(5), /proc/stat)."""
+    """CPU time that everything on this machine has used since boot (proc(5), /proc/stat)."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _idle, _iowait, irq, softirq = map(int, fields[:7])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def own_cpu_s() -> float:
-    """CPU time of this process and of all below it, of those that have ended too."""
+    """CPU time of this process and its descendants, including those that have ended."""
     used, here = 0.0, psutil.Process()
     for process in [here, *here.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):  # it ended: its parent has its time from now on
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended: from now on its parent has its time
             times = process.cpu_times()
             used += times.user + times.system + times.children_user + times.children_system
     return used
 
 
 class Neighbours:
-    """How many cores other work on the machine used, from now until it is asked: what makes figures worse."""
+    """How many cores other work on the machine used, from now until it is read: such work makes figures
+    worse."""
 
     def __init__(self) -> None:
         self._busy, self._own, self._start = busy_cpu_s(), own_cpu_s(), time.monotonic()
@@ -101,7 +104,7 @@ class Neighbours:
 
 
 def machine() -> dict[str, Any]:
-    """Cores, memory, Python, kernel and the load just now."""
+    """Cores, memory, Python, kernel and the current load."""
     pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return {
         "cores": os.cpu_count(),

@@ -1,9 +1,10 @@
-"""Simulated brokers in a process of their own: they register, heartbeat and fetch, and hold no image.
+"""Simulated brokers in a process of their own: they register, send heartbeats and fetch, and hold no image.
 
-`python -m tests.bench.fleet` reads one JSON object with its task, then commands, one a line; each is answered
-with one line. Heartbeats run by the clock, not after the answer, so that a slow controller is seen as slow.
-One process can be given heartbeats only and another one fetches only: a real broker's heartbeat does not wait
-behind the bytes that 299 others fetch. The other half of this file starts such processes and talks to them.
+`python -m tests.bench.fleet` reads one JSON object with its task, then commands, one per line; each gets a
+response of one line. Heartbeats are sent by the clock, not after the response, so that a slow controller is
+seen as slow. One process may only send heartbeats and another one only fetch: a real broker's heartbeat does
+not wait behind the bytes that 299 others fetch. The rest of this file starts such processes and sends them
+commands.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tests.bench.seeding import METADATA_VERSION, Shape, broker_epoch, directori
 from tests.e2e.processes import ENVIRONMENT, REPOSITORY
 
 EVERYTHING_APPLIED = 2**40
-"""They hold no image and lag behind nobody: they say that they have applied whatever there is."""
+"""They hold no image and never lag: they report everything as applied."""
 
 FETCH_WAIT_MS = 2000
 FETCH_BYTES = 8 * 1024 * 1024
@@ -48,8 +49,9 @@ CALL_S = 10.0
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fleet is. `shape` is that of the seeded cluster; None: the brokers are new and are unfenced by
-    their first heartbeats. `from_offset`, `from_epoch`: where fetches begin (the end of what was seeded)."""
+    """The task of a fleet. `seeded`: the shape of the seeded cluster; None: the brokers are new, and are
+    unfenced by their first heartbeats. `from_offset`, `from_epoch`: where fetches begin (the end of what was
+    seeded)."""
 
     cluster_id: str
     controllers: list[tuple[str, int]]
@@ -65,7 +67,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Seen:
-    """Since the last `mark`. Latencies are those of brokers that are unfenced and mean to stay so."""
+    """Since the last `mark`. Latencies are those of brokers that are unfenced and are to stay unfenced."""
 
     latencies_ms: list[float] = field(default_factory=list)
     refused: int = 0
@@ -97,7 +99,7 @@ class Fleet:
         gc.freeze()
 
     async def obey(self, command: dict[str, Any]) -> dict[str, Any]:
-        """One command; its answer."""
+        """Carries out one command; returns its response."""
         match command:
             case {"do": "mark"}:
                 self.seen = Seen()
@@ -120,7 +122,8 @@ class Fleet:
                 raise ValueError(f"no such command: {command}")
 
     async def _reach(self, offset: int) -> dict[str, Any]:
-        """Waits until every broker has fetched up to `offset`; when the last one had (monotonic, s)."""
+        """Waits until every broker has fetched up to `offset`; returns when the last one had (monotonic,
+        s)."""
         while any(each.end_offset < offset for each in self.brokers.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         return {"last_s": max(each.reached_at(offset) for each in self.brokers.values())}
@@ -133,7 +136,7 @@ class Fleet:
 
 
 class SimulatedBroker:
-    """One broker's connections and what it says on them."""
+    """One broker's connections and what it sends on them."""
 
     def __init__(self, fleet: Fleet, broker_id: int) -> None:
         self._fleet = fleet
@@ -196,7 +199,7 @@ class SimulatedBroker:
             await asyncio.sleep(RETRY_S)
 
     async def _ask(self, method: str, request: Any) -> Any:
-        """The answer of whom the fleet takes for the active controller; None: it is not there."""
+        """The response of the node that the fleet considers the active controller; None: there is none."""
         channel = self._channel(self._fleet.leader)
         stub: Any = BrokerLifecycleStub(channel)
         try:
@@ -227,7 +230,7 @@ class SimulatedBroker:
         self._fleet.leader = (self._fleet.leader + 1) % len(self._fleet.task.controllers)
 
     async def beat(self) -> bool:
-        """One heartbeat; whether it was taken."""
+        """Sends one heartbeat; returns whether it was accepted."""
         request = pb.BrokerHeartbeatRequest(
             broker_id=self._id,
             broker_epoch=self._broker_epoch,
@@ -236,7 +239,7 @@ class SimulatedBroker:
             want_shutdown=self._wants_shutdown,
         )
         asked, seen = self._fleet.leader, self._fleet.seen
-        healthy = not (self.wants_fence or self.is_fenced)  # whose state changes waits for a commit
+        healthy = not (self.wants_fence or self.is_fenced)  # a change of state waits for a commit
         start = time.perf_counter()
         answer = await self._beat(request)
         if answer is None or answer.HasField("error"):
@@ -263,7 +266,8 @@ class SimulatedBroker:
                 at = loop.time() + RETRY_S
 
     async def shut_down(self) -> dict[str, Any]:
-        """Asks to leave until the controller lets it; how long the first answer and all took, in ms."""
+        """Requests a controlled shutdown until the controller permits it; returns how long the first response
+        and all of them took, in ms."""
         self._wants_shutdown = True
         start = time.perf_counter()
         await self.beat()
@@ -276,7 +280,7 @@ class SimulatedBroker:
     # --- the log
 
     async def fetch(self) -> None:
-        """Follows the log as an observer; what it fetches is looked at and thrown away."""
+        """Follows the log as an observer; what it fetches is looked at and discarded."""
         await asyncio.sleep(random.uniform(0, 0.5))
         while True:
             asked = self._fleet.leader
@@ -287,7 +291,7 @@ class SimulatedBroker:
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self, at: int) -> None:
-        """Until that controller does not lead any more."""
+        """Until that controller no longer leads."""
         exchange: Any = self._channel(at).stream_stream(
             "/metaquorum.v1.Raft/Exchange",
             request_serializer=RaftEnvelope.SerializeToString,
@@ -345,7 +349,7 @@ class SimulatedBroker:
 
 
 def fields(message: memoryview) -> dict[int, Any]:
-    """The fields of a protobuf message by number: integers as they stand, and views of what has a length.
+    """The fields of a protobuf message by number: integers as they are, and views of length-delimited fields.
     Hundreds of brokers in one process have no time to copy what each of them fetches."""
     found: dict[int, Any] = {}
     at = 0
@@ -391,7 +395,7 @@ async def main() -> None:
 
 
 class FleetProcess:
-    """A fleet as a bench sees it."""
+    """A fleet, for a benchmark."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -413,7 +417,7 @@ class FleetProcess:
         return self._child.pid
 
     def tell(self, **command: Any) -> dict[str, Any]:
-        """One command; its answer."""
+        """Sends one command; returns its response."""
         self._say(json.dumps(command))
         return self._hear()
 
@@ -437,7 +441,7 @@ class FleetProcess:
 
 @contextmanager
 def fleets(*tasks: Task, ready: bool = True) -> Iterator[list[FleetProcess]]:
-    """Running fleets, killed in the end. `ready` False: the quorum is yet to be started."""
+    """Running fleets, killed in the end. `ready` False: the quorum has not been started yet."""
     running: list[FleetProcess] = []
     try:
         for task in tasks:
@@ -451,7 +455,7 @@ def fleets(*tasks: Task, ready: bool = True) -> Iterator[list[FleetProcess]]:
 
 
 def addresses(nodes: Sequence[Any]) -> list[tuple[str, int]]:
-    """Of controllers, for a task."""
+    """Addresses of controllers, for a task."""
     return [("127.0.0.1", node.port) for node in nodes]
 
 

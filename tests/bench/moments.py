@@ -1,10 +1,10 @@
 """When things happened in processes of this machine: read from their own logs and records, as Unix ms.
 
-Owns which line or record stands for which moment. All processes share one clock, and both kinds of time are
-cut to whole milliseconds, so that a difference is right to 1 ms.
+Owns which line or record represents which moment. All processes share one clock, and both kinds of time are
+truncated to whole milliseconds, so a difference is accurate to 1 ms.
 
-    decided    the time of the first batch of changes: read when the step began in which the active controller
-               called the session expired
+    decided    the time of the first batch of changes: read at the beginning of the step in which the active
+               controller expired the session
     first      its line that the broker "is being fenced": the first batch is decided, encoded and replayed,
                and goes to the log next
     appended   the time of the batch that ends with the fence record
@@ -32,7 +32,7 @@ FENCED_WAIT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fencing:
-    """The moments above, as Unix ms; `end_offset` is behind the fence record."""
+    """The moments above, as Unix ms; `end_offset` is after the fence record."""
 
     decided_ms: int
     first_ms: int
@@ -65,7 +65,8 @@ def logged_ms(node: Node, part: str, after_ms: int) -> int:
 
 
 def fencing(active: Node, others: Sequence[Node], broker_id: int, after_ms: int, from_offset: int) -> Fencing:
-    """The fencing of a broker that fell silent, as the active controller and the other processes tell it."""
+    """The fencing of a broker without heartbeats, according to the active controller and the other
+    processes."""
     fenced = f"broker {broker_id} is fenced "
     committed_ms = logged_ms(active, fenced, after_ms)
     first_ms = logged_ms(active, f"broker {broker_id} sent no heartbeat", after_ms)
@@ -86,7 +87,7 @@ def fencing(active: Node, others: Sequence[Node], broker_id: int, after_ms: int,
 
 
 def _matters(batch: RecordBatch) -> bool:
-    """Whether it is one of a fencing: changes of partitions, or the fence record alone."""
+    """Whether a batch belongs to a fencing: changes of partitions, or the fence record alone."""
     if batch.header.is_control:
         return False
     first = next(iter(decode_batch(batch))).record if batch.header.records_count <= 2 else None

@@ -1,6 +1,6 @@
-"""Three real controllers for a bench, a stand-in for a broker, and the cheapest write that they take.
+"""Three real controllers for a benchmark, a stand-in for a broker, and the smallest write that they accept.
 
-The processes are those of tests/e2e/cluster.py. Everything that talks runs on its one client loop.
+The processes are those of tests/e2e/cluster.py. All clients run on its one client loop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.e2e.processes import wait_until
 
 BROKER_ID = 1
 EVERYTHING_APPLIED = 2**40
-"""The stand-in holds no image: it says that it has applied whatever there is."""
+"""The stand-in holds no image: it reports everything as applied."""
 
 HEARTBEAT_S = 0.5
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -57,7 +57,7 @@ def succeeded(answer: admin.TopicsResponse) -> bool:
 
 
 class StandInBroker:
-    """Registers one broker and heartbeats to whoever is the active controller: topics need a place."""
+    """Registers one broker and sends heartbeats to the active controller: topics need a broker."""
 
     def __init__(self, nodes: list[Node], cluster_id: str) -> None:
         self._nodes = nodes
@@ -87,7 +87,7 @@ class StandInBroker:
             await asyncio.gather(*(channel.close(None) for channel in channels))
 
     async def _ask(self, stub: Any) -> None:
-        """Only the active controller takes it; the others refuse, or are dead."""
+        """Only the active controller accepts it; the others refuse it, or are dead."""
         with contextlib.suppress(grpc.aio.AioRpcError):
             if self._epoch < 0:
                 answer = await stub.Register(self._registration(), timeout=2)
@@ -142,7 +142,7 @@ def three_controllers(
 
 
 def wait_all_caught_up(cluster: Cluster) -> None:
-    """Until every voter follows the leader and lacks nothing."""
+    """Until every voter follows the leader and has everything."""
 
     def all_there() -> bool:
         quorum = cluster.quorum()

@@ -1,7 +1,7 @@
 """Big quorums without the wait: directories filled through our own storage code, before a process starts.
 
-Owns what such a cluster looks like (brokers with two directories each, 100 partitions a topic, RF 3, replicas
-drawn at random) and how it gets into a metadata directory: as a snapshot, or as the log that made it.
+Owns what such a cluster looks like (brokers with two directories each, 100 partitions per topic, RF 3, random
+replicas) and how it gets into a metadata directory: as a snapshot, or as the log that creates it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ NO_SNAPSHOTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """`common`: a broker that has a replica of every partition. `leads_all`: one that is the first replica
-    of the first so many partitions."""
+    """`common`: a broker that has a replica of every partition. `leads`: (broker, count), a broker that is
+    the first replica of the first `count` partitions."""
 
     partitions: int
     brokers: int = 300
@@ -103,7 +103,7 @@ def broker_record(shape: Shape, broker_id: int) -> BrokerRecord:
 
 
 def log_batches(shape: Shape) -> Iterator[tuple[int, bytes]]:
-    """(base offset, batch) of a log that begins at 0 and makes the cluster."""
+    """(base offset, batch) of a log that begins at 0 and creates the cluster."""
     head: list[Record] = [FeatureLevelRecord("metadata.version", METADATA_VERSION)]
     head += [broker_record(shape, broker_id) for broker_id in range(shape.brokers)]
     yield 0, _batch(head, 0)
@@ -159,7 +159,7 @@ def _batch(records: Any, offset: int) -> bytes:
 
 
 def image_of(shape: Shape) -> MetadataImage:
-    """What the seeded log says."""
+    """The image that the seeded log leads to."""
     engine = Replayer()
     for _, data in log_batches(shape):
         engine.apply_batch(next(iter_batches(data)))
@@ -193,9 +193,9 @@ def seeded(
     as_snapshot: bool = True,
     properties: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Iterator[Cluster]:
-    """A quorum of three whose directories hold the cluster, and so many real brokers beside it that hold no
-    replica (their ids follow the seeded ones) and start from the same image. Nothing runs yet: whoever
-    simulates the seeded brokers begins first, for their leases run from the first election on."""
+    """A quorum of three whose directories hold the cluster, and this many real brokers that hold no replica
+    (their ids follow the seeded ones) and start from the same image. Nothing runs yet: simulated brokers must
+    be started first, because their leases run from the first election on."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
         Cluster(Path(directory), controllers=3, properties=properties) as cluster,
@@ -212,7 +212,8 @@ def seeded(
 
 
 def start(cluster: Cluster, running: Sequence[FleetProcess] = ()) -> None:
-    """Starts what `seeded` made; returns when all is caught up and every broker of the fleets is unfenced."""
+    """Starts the nodes of `seeded`; returns when all have caught up and every broker of the fleets is
+    unfenced."""
     for node in cluster.controllers:
         node.start()
     cluster.wait_leader()
@@ -225,7 +226,7 @@ def start(cluster: Cluster, running: Sequence[FleetProcess] = ()) -> None:
 
 
 def merged(*parts: Mapping[str, str]) -> dict[str, str]:
-    """Configurations on top of each other."""
+    """Merges configurations; later ones override earlier ones."""
     return functools.reduce(lambda one, other: {**one, **other}, parts, {})
 
 
@@ -235,12 +236,12 @@ def resident_mib(pid: int) -> float:
 
 
 def peak_resident_mib(pid: int) -> float:
-    """The most that a process had since it started, or since `forget_peak`."""
+    """The peak of a process since its start, or since `forget_peak`."""
     return _status_mib(pid, "VmHWM:")
 
 
 def forget_peak(pid: int) -> None:
-    """The peak counts anew from here (proc(5), clear_refs)."""
+    """Resets the peak (proc(5), clear_refs)."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 

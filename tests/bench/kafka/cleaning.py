@@ -18,8 +18,8 @@ LOGS = 2
 
 
 def steady_while_cleaning(site: Site, options: argparse.Namespace) -> list[Figure]:
-    """A compacted topic gets the same keys again and again beside the 1,000 messages a second; its logs are
-    smaller in the end than what was written, or the bench fails."""
+    """A compacted topic gets the same keys again and again besides the 1,000 messages per second; its logs
+    are smaller in the end than what was written, or the benchmark fails."""
     site.create(
         "compacted",
         LOGS,
@@ -45,7 +45,7 @@ def steady_while_cleaning(site: Site, options: argparse.Namespace) -> list[Figur
 
 
 def _write(site: Site, ended: threading.Event) -> int:
-    """2 MB a second; the bytes of keys and values."""
+    """2 MB per second; returns the bytes of keys and values."""
     rng, total = random.Random(7), 0
     producer = site.producer(**{"linger.ms": 50})
     while True:

@@ -1,4 +1,4 @@
-"""What connections and processes cost that do nothing, and Metadata of many partitions."""
+"""The cost of idle connections and idle processes, and of Metadata of many partitions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.bench.kafka.site import MIB, Site, Wire, request_frame
 
 CONNECTIONS = 1_000
 SIZES = ((1_000, 1.0), (10_000, 8.0))
-"""Partitions in one Metadata answer, and its target in ms."""
+"""Partitions in one Metadata response, and its target in ms."""
 
 _METADATA = 12
 
 
 def idle_memory(site: Site, options: argparse.Namespace) -> list[Figure]:
-    """Resident memory of brokers that have just started; `own`: what no other process shares."""
+    """Resident memory of brokers that have just started; `own`: not shared with any other process."""
     found = [process.memory_full_info() for process in site.processes()]
     worst = max(each.rss for each in found) / MIB
     own = max(each.uss for each in found) / MIB
@@ -30,7 +30,7 @@ def idle_memory(site: Site, options: argparse.Namespace) -> list[Figure]:
 
 
 def idle_connections(site: Site, options: argparse.Namespace) -> list[Figure]:
-    """1,000 connections to each broker that asked ApiVersions and Metadata, and then nothing."""
+    """1,000 connections to each broker that sent ApiVersions and Metadata, and then nothing."""
     before = [process.memory_info().rss for process in site.processes()]
     alone = _idle_share(site, options.idle_seconds)
     wires = [Wire(port) for port in site.ports.values() for _ in range(CONNECTIONS)]
@@ -51,7 +51,7 @@ def idle_connections(site: Site, options: argparse.Namespace) -> list[Figure]:
 
 
 def _idle_share(site: Site, seconds: float) -> float:
-    """The share of a core of the busiest broker meanwhile."""
+    """The busiest broker's share of a core meanwhile."""
     before = [sum(process.cpu_times()[:2]) for process in site.processes()]
     time.sleep(seconds)
     after = [sum(process.cpu_times()[:2]) for process in site.processes()]
@@ -59,7 +59,8 @@ def _idle_share(site: Site, seconds: float) -> float:
 
 
 def metadata(site: Site, options: argparse.Namespace) -> list[Figure]:
-    """All topics' Metadata, question to answer, once it is in the cache. The topics have one replica."""
+    """All topics' Metadata, from request to response, once it is in the cache. The topics have one
+    replica."""
     figures, there = [], 0
     for size, target in SIZES[: 1 if options.short else None]:
         topics = [
@@ -88,7 +89,7 @@ def _asked(site: Site, names: list[str], partitions: int, target: float) -> Figu
             return sum(len(topic.partitions) for topic in answer.topics)
 
         site.cluster.wait(lambda: count() == partitions or None, f"Metadata of {partitions} partitions", 120)
-        time.sleep(2)  # the replicas are made
+        time.sleep(2)  # until the replicas are created
         frame, waits = request_frame("Metadata", _METADATA, topics=topics), []
         for _ in range(200):
             begun = time.perf_counter()

@@ -28,7 +28,7 @@ _FETCH_KEY = 1
 
 KAFKA = {1024: "38 MB/s", 100: "16.8 MB/s"}
 TARGETS = {(1024, True): 100.0, (1024, False): 120.0, (100, True): 40.0, (100, False): 50.0}
-"""MB/s by bytes of a message, and whether the brokers sync before the ack."""
+"""MB/s by bytes per message, and whether the brokers sync before the ack."""
 
 
 def produced(site: Site, options: argparse.Namespace, *, size: int, batch: int, synced: bool) -> list[Figure]:
@@ -108,7 +108,7 @@ def single(site: Site, options: argparse.Namespace, *, synced: bool) -> list[Fig
 
 
 def steady(site: Site, options: argparse.Namespace, *, synced: bool, topic: str = "steady") -> list[Figure]:
-    """A message of 100 bytes each millisecond, timed from when it was due."""
+    """A message of 100 bytes every millisecond, timed from when it was due."""
     site.create(topic, PARTITIONS)
     canary = subprocess.Popen([sys.executable, "-c", _CANARY], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     waits: list[float] = []
@@ -131,8 +131,8 @@ def steady(site: Site, options: argparse.Namespace, *, synced: bool, topic: str 
 
 
 def waits_at_rate(site: Site, topic: str, seconds: float) -> list[float]:
-    """ms from when each message was due to its acknowledgement, by when it was due: a producer that is held
-    up does not make it look better."""
+    """ms from when each message was due to its acknowledgement: a producer that is blocked does not make the
+    figure look better."""
     producer = site.producer(**{"linger.ms": 0})
     count = int(seconds * RATE)
     waits = [0.0] * count
@@ -169,7 +169,7 @@ def waits_at_rate(site: Site, topic: str, seconds: float) -> list[float]:
 
 
 def stalls(waits: Sequence[float]) -> int:
-    """Times at which messages began to take more than 50 ms: those that follow one belong to it."""
+    """How many times messages began to take more than 50 ms: messages that follow one belong to it."""
     found, calm_since = 0, RATE
     for wait in waits:
         if wait > STALL_MS:
@@ -192,7 +192,8 @@ print(worst * 1000)
 
 
 def fetched(site: Site, options: argparse.Namespace) -> list[Figure]:
-    """What was just produced, from the page cache: by a client that only takes bytes, and by librdkafka."""
+    """What was just produced, from the page cache: by a client that only receives bytes, and by
+    librdkafka."""
     topic = "read-back"
     topic_id = site.create(topic, PARTITIONS)
     _fill(site, topic, options.megabytes)
@@ -241,7 +242,7 @@ def _fill(site: Site, topic: str, megabytes: int) -> None:
 
 
 def _read_all(port: int, topic_id: bytes, partitions: list[int]) -> int:
-    """Bytes of batches in the partitions that this broker leads, each from its begin to its end."""
+    """Bytes of batches in the partitions that this broker leads, each from beginning to end."""
     offsets, total = dict.fromkeys(partitions, 0), 0
     with Wire(port) as wire:
         while offsets:

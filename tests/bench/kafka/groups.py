@@ -1,4 +1,4 @@
-"""Commits of offsets, transactions, and a group of 50 members that one more joins."""
+"""Offset commits, transactions, and a group of 50 members that one more joins."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def commits(site: Site, options: argparse.Namespace) -> list[Figure]:
 
 
 def transactions(site: Site, options: argparse.Namespace) -> list[Figure]:
-    """One producer: 10 messages over 3 partitions and the commit, one transaction after another."""
+    """One producer: 10 messages to 3 partitions and the commit, one transaction after another."""
     site.create("transacted", PARTITIONS)
     producer = site.producer(**{"transactional.id": "bench", "linger.ms": 0})
     producer.init_transactions(WAIT_S)
@@ -80,7 +80,7 @@ def transactions(site: Site, options: argparse.Namespace) -> list[Figure]:
 def rebalance(site: Site, options: argparse.Namespace) -> list[Figure]:
     """49 members are stable and one more joins: from the last JoinGroup of the 50 to the last assignment."""
     site.create("shared", MEMBERS)
-    for _ in range(2):  # the second one finds a coordinator that is loaded
+    for _ in range(2):  # the second request finds a coordinator that has loaded
         coordinator = site.wire(0, "FindCoordinator", 4, key_type=0, coordinator_keys=("crowd",))
         time.sleep(2 if coordinator.coordinators[0].error_code else 0)
     port = coordinator.coordinators[0].port
@@ -91,7 +91,7 @@ def rebalance(site: Site, options: argparse.Namespace) -> list[Figure]:
 
 
 class _Crowd:
-    """Members of one group, each on a connection of its own."""
+    """Members of one group, each on its own connection."""
 
     def __init__(self, port: int) -> None:
         self._port = port

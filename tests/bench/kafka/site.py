@@ -1,6 +1,7 @@
-"""A running cluster for the rows of the Kafka bench, what its processes use, and a client that only asks.
+"""A running cluster for the rows of the Kafka benchmark, its resource usage, and a client that only sends
+requests.
 
-Owns starting, topics and a blocking connection of the wire tables, whose own work is small beside the
+Owns starting, topics and a blocking connection with the wire tables, whose own work is small compared to the
 brokers'. The producers are librdkafka's.
 """
 
@@ -41,7 +42,7 @@ class Site:
         self.ports = {node.node_id: node.kafka_port for node in cluster.brokers}
 
     def create(self, name: str, partitions: int, *, replicas: int = 3, **configs: str) -> bytes:
-        """The topic's id, once a first message is in each of its partitions."""
+        """Returns the topic's id, once a first message is in each of its partitions."""
         settings = tuple((key.replace("_", "."), value) for key, value in configs.items())
         topic = NewTopic(name=name, partitions=partitions, replication_factor=replicas, configs=settings)
         (result,) = self.cluster.call(lambda client: client.create_topics([topic])).results
@@ -68,7 +69,7 @@ class Site:
         return {part.partition_index: part.leader_id for part in found.partitions}
 
     def wire(self, broker_id: int, api: str, version: int, **fields: Any) -> Any:
-        """One question on a connection of its own."""
+        """One request on a connection of its own."""
         with Wire(self.ports[broker_id]) as wire:
             return wire.ask(api, version, **fields)
 
@@ -93,8 +94,8 @@ def running_site(properties: Mapping[str, str] | None = None) -> Iterator[Site]:
 
 
 class Wire:
-    """A blocking connection. `ask` decodes the answer; `read` gives its frame, in a buffer that the next one
-    overwrites."""
+    """A blocking connection. `ask` decodes the response; `read` returns its frame, in a buffer that the next
+    one overwrites."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection((HOST, port), timeout=WAIT_S)
@@ -140,7 +141,7 @@ def request_frame(api: str, version: int, **fields: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """What a piece of work took: seconds, and those of the brokers' processors and of this process's."""
+    """The cost of a piece of work: seconds, and those of the brokers' processors and of this process's."""
 
     took_s: float
     brokers_s: float
@@ -158,7 +159,7 @@ def using(site: Site, work: Callable[[], None]) -> Used:
 
 
 def disk_mb_s(count: int = 400, size: int = 256 * 1024) -> float:
-    """Blocks of 256 KiB, each synced: what the disk takes at this moment."""
+    """Blocks of 256 KiB, each synced: the current speed of the disk."""
     data = os.urandom(size)
     with tempfile.TemporaryFile(prefix="bench-") as file:
         began = time.perf_counter()

@@ -16,8 +16,8 @@ from tests.e2e.processes import COMMAND, ENVIRONMENT
 
 
 def first_produce(options: argparse.Namespace) -> list[Figure]:
-    """3 controllers and 3 brokers, and one combined node: from the command to the acknowledgement, with
-    the topic."""
+    """3 controllers and 3 brokers, and one combined node: from the command to the acknowledgement, including
+    the creation of the topic."""
     figures: list[Figure] = []
     for nodes, more, most in (("3 + 3", (), 2.5), ("one combined node", ("--combined", "1"), 1.0)):
         took = [_once(*more) for _ in range(1 if options.short else 5)]

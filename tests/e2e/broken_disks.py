@@ -1,11 +1,12 @@
-"""Log directories that break under a running broker: for real, where the machine allows it, or inside of it.
+"""Log directories that break under a running broker: for real if the machine allows it, or by the broker's
+test hook.
 
 `LoopDisk` puts an ext4 file system in a file under a directory, mounted in a mount namespace of the broker's
 own process, and shuts the file system down (the ioctl that xfs_io's `shutdown` uses): from then on every
-call, on open descriptors too, gives EIO, and only a new mount brings the directory back. Nothing is left
-behind: the mount and its loop device go with the process. It needs root, mkfs.ext4 and loop devices.
-
-`FaultFile` uses the broker's own test hook (broker/server/data/disk_faults.py): any machine, hangs as well.
+call, also on open descriptors, returns EIO, and only a new mount brings the directory back. Nothing is left
+behind: the mount and its loop device disappear with the process. It needs root, mkfs.ext4 and loop devices.
+`FaultFile` uses the broker's own test hook (broker/server/data/disk_faults.py): it works on any machine, and
+can also make calls hang.
 """
 
 from __future__ import annotations
@@ -30,9 +31,8 @@ _MOUNT = 'while [ "$1" != -- ]; do mount -o loop "$1" "$2" || exit 90; shift 2; 
 
 
 class LoopDisk:
-    """A file system of its own under `directory`, which keeps what is in it now. Give `prefix_of` to
-    `Process.start`; a broker that is started again with it has the same files, on a file system that
-    works."""
+    """A file system of its own under `directory`, which keeps its current contents. Pass `prefix_of` to
+    `Process.start`; a broker that is restarted with it has the same files, on a file system that works."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -40,7 +40,7 @@ class LoopDisk:
         _make_image(self.image, directory)
 
     def shut_down(self, pid: int) -> None:
-        """Breaks the disk for the process, at once and for as long as it lives."""
+        """Breaks the disk for the process, at once and until the process ends."""
         descriptor = os.open(f"/proc/{pid}/root{self.directory}", os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(descriptor, _EXT4_IOC_SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH))
@@ -49,7 +49,7 @@ class LoopDisk:
 
 
 def prefix_of(disks: Sequence[LoopDisk]) -> tuple[str, ...]:
-    """The command that runs a broker with these disks mounted for it alone."""
+    """The command that runs a broker with these disks mounted only for it."""
     mounts = [text for disk in disks for text in (str(disk.image), str(disk.directory))]
     return ("unshare", "--mount", "--propagation", "private", "sh", "-c", _MOUNT, "sh", *mounts, "--")
 
@@ -84,7 +84,7 @@ def why_no_loop_disks() -> str | None:
 
 
 class FaultFile:
-    """The control file of the broker's own hook. Give `environment` to `Process.start`."""
+    """The control file of the broker's own hook. Pass `environment` to `Process.start`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -95,7 +95,7 @@ class FaultFile:
         return {VARIABLE: str(self._path)}
 
     def add(self, directory: Path, fault: str, operations: Sequence[str] = ()) -> None:
-        """`fault` as broker/server/data/disk_faults.py has it; `operations` empty: every call."""
+        """`fault` as in broker/server/data/disk_faults.py; empty `operations`: every call."""
         self._faults.append({"directory": str(directory), "fault": fault, "operations": list(operations)})
         self._write()
 
@@ -104,7 +104,7 @@ class FaultFile:
         self._write()
 
     def _write(self) -> None:
-        """In one step: the broker may be looking."""
+        """In one step: the broker may be reading the file."""
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps(self._faults))
         temporary.replace(self._path)

@@ -1,7 +1,7 @@
-"""A cluster of real processes on loopback, for tests and benches.
+"""A cluster of real processes on loopback, for tests and benchmarks.
 
 Owns directories, ports, configuration files and identities, which the command itself formats, and the
-questions that a test asks of the running cluster. What runs is `processes.Process`.
+requests that a test sends to the running cluster. Processes are `processes.Process`.
 
     with Cluster(tmp_path, controllers=3, brokers=2) as cluster:
         cluster.start()
@@ -47,7 +47,7 @@ FAST_BROKERS: Mapping[str, Mapping[str, str]] = {
     "controller": {"broker.session.timeout.ms": "3000"},
     "broker": {"broker.heartbeat.interval.ms": "300", "controller.request.timeout.ms": "1000"},
 }
-"""Sessions short enough for a test to see one end, and long enough for a busy machine to keep them."""
+"""Sessions short enough for a test to see one expire, and long enough for a busy machine to keep them."""
 
 T = TypeVar("T")
 
@@ -58,7 +58,8 @@ def random_id() -> str:
 
 
 class LoopThread:
-    """An event loop on a thread of its own, so that tests are plain functions and load runs beside them."""
+    """An event loop on a thread of its own, so that tests are plain functions and load runs at the same
+    time."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -73,7 +74,7 @@ _loop_thread: LoopThread | None = None
 
 
 def client_loop() -> LoopThread:
-    """The one loop of all clients of this test process (gRPC likes to have one)."""
+    """The single loop of all clients of this test process (gRPC works best with one)."""
     global _loop_thread  # noqa: PLW0603
     if _loop_thread is None:
         _loop_thread = LoopThread()
@@ -127,9 +128,9 @@ class Node(Process):
 
 
 class Cluster:
-    """See the module. `properties`: more configuration by role. `log_dirs`: so many directories for
-    partitions each broker has beside that of its metadata log; 0: everything lies in one. `formatting`: more
-    words for the formatting of controllers. Leaving it kills every process."""
+    """See the module. `properties`: additional configuration by role. `log_dirs`: the number of directories
+    for partitions per broker, besides that of its metadata log; 0: one directory holds everything.
+    `formatting`: additional arguments for formatting controllers. Leaving the context kills every process."""
 
     def __init__(
         self,
@@ -182,7 +183,7 @@ class Cluster:
         )
 
     def _internal_topics(self) -> dict[str, str]:
-        """A replica on each broker of a small cluster: by default there are three, and none with fewer."""
+        """A replica on each broker of a small cluster: the default is three, and none with fewer brokers."""
         replicas = str(min(3, len(self.brokers)))
         return {
             "offsets.topic.replication.factor": replicas,
@@ -193,7 +194,7 @@ class Cluster:
         return run_cli(*self._formatting(node, cluster_id))
 
     def _format_here(self, node: Node) -> None:
-        """The same command in this process: a cluster of six would begin with six starts of Python."""
+        """The same command in this process: a cluster of six would otherwise start Python six times."""
         result = CliRunner().invoke(main, self._formatting(node, None))
         assert result.exit_code == 0, result.output + repr(result.exception)
 
@@ -203,7 +204,7 @@ class Cluster:
         return ["storage", "format", "--config", str(node.config), *identity, *more]
 
     def add_broker(self, broker_id: int, *, home: str | None = None, cluster_id: str | None = None) -> Node:
-        """One more broker, formatted and not started; `home` names its folder (two may have one id)."""
+        """Adds a broker, formatted and not started; `home` names its folder (two may have one id)."""
         (port,) = free_ports(1)
         folder = self.directory / (home or f"broker-{broker_id}")
         node = Node(folder, "broker", broker_id, port, "")
@@ -247,8 +248,8 @@ class Cluster:
             self._client = None
 
     def start(self) -> None:
-        """Starts every node that does not run, and waits until each is up, for a leader, and for every broker
-        to be unfenced (which, by the log, it may be before it runs)."""
+        """Starts every node that does not run, and waits until each of them is up, there is a leader, and
+        every broker is unfenced (which the log may say before the broker runs)."""
         started = [node for node in self.nodes if not node.is_running]
         for node in started:
             node.start()
@@ -258,7 +259,7 @@ class Cluster:
         self.wait_brokers({node.node_id: "running" for node in self.brokers})
 
     def stop(self) -> dict[str, int]:
-        """SIGTERM: brokers first, the active controller last; the exit codes."""
+        """SIGTERM: brokers first, the active controller last; returns the exit codes."""
         codes: dict[str, int] = {}
         for broker in self.brokers:
             if broker.is_running:
@@ -270,14 +271,14 @@ class Cluster:
         return codes
 
     def kill_all(self, nodes: Iterable[Node]) -> None:
-        """kill -9 of all of them, with nothing between."""
+        """kill -9 of all of them, with no delay in between."""
         for node in nodes:
             node.signal(signal.SIGKILL)
         for node in nodes:
             node.wait_exit()
 
     def assert_no_bugs(self) -> None:
-        """No process has written a traceback or blamed itself, in any of its runs."""
+        """No process has logged a traceback or a bug of its own, in any of its runs."""
         for node in self.nodes:
             if node.log_file.exists():
                 text = node.log_file.read_text(errors="replace")
@@ -287,7 +288,7 @@ class Cluster:
     # --- asking it
 
     def call(self, method: Callable[[AdminClient], Coroutine[Any, Any, T]]) -> T:
-        """One call of a client that knows the controllers and tries for a few seconds."""
+        """One call of a client that knows the controllers and retries for a few seconds."""
         if self._client is None:
             self._client = AdminClient(self.bootstrap, timeout_ms=CALL_TIMEOUT_MS)
         return client_loop().call(method(self._client))
@@ -304,7 +305,7 @@ class Cluster:
     def call_at(
         self, node: Node, method: Callable[[AdminClient], Coroutine[Any, Any, T]], *, timeout_ms: int = 3_000
     ) -> T:
-        """One single attempt at one node."""
+        """A single attempt at one node."""
 
         async def ask() -> T:
             async with AdminClient(node.address, timeout_ms=timeout_ms, attempts_max=1) as client:
@@ -335,7 +336,7 @@ class Cluster:
     # --- waiting for it
 
     def wait(self, condition: Callable[[], T | None], what: str, timeout_s: float = READY_S) -> T:
-        """`wait_until`, in which a quorum that does not answer counts as a condition that is not true yet."""
+        """`wait_until`; while the quorum does not respond, the condition is not true yet."""
         problems: list[str] = []
 
         def guarded() -> T | None:
@@ -348,7 +349,7 @@ class Cluster:
         return wait_until(guarded, what, timeout_s=timeout_s, details=lambda: self.report(problems[-1:]))
 
     def wait_leader(self, *, after_epoch: int = -1, not_node: int | None = None) -> DescribeQuorumResponse:
-        """The quorum once a leader of a later epoch than `after_epoch` answers."""
+        """Waits for a leader of an epoch later than `after_epoch`; returns the quorum that it reports."""
 
         def led() -> DescribeQuorumResponse | None:
             found = self.quorum()
@@ -358,7 +359,7 @@ class Cluster:
         return self.wait(led, f"a leader after epoch {after_epoch}")
 
     def wait_brokers(self, wanted: Mapping[int, str], timeout_s: float = READY_S) -> None:
-        """Until each broker is `running`, `fenced` or `absent`, as the active controller has it."""
+        """Until each broker is `running`, `fenced` or `absent` according to the active controller."""
 
         def there() -> bool:
             known = self.registrations()
@@ -368,7 +369,7 @@ class Cluster:
             self.wait(there, f"brokers to be {dict(wanted)}", timeout_s)
 
     def wait_new_epoch(self, broker_id: int, *, after: int) -> BrokerRegistration:
-        """Until the broker is unfenced in a registration that is newer than the broker epoch `after`."""
+        """Until the broker is unfenced in a registration newer than the broker epoch `after`."""
 
         def renewed() -> BrokerRegistration | None:
             found = self.registrations().get(broker_id)
@@ -377,7 +378,7 @@ class Cluster:
         return self.wait(renewed, f"broker {broker_id} to run in an epoch after {after}")
 
     def wait_caught_up(self, node: Node) -> None:
-        """Until the leader says that the voter has everything that is committed now."""
+        """Until the leader reports that the voter has everything that is committed now."""
         high_watermark = self.wait(lambda: self.quorum().high_watermark, "a high watermark")
 
         def caught_up() -> bool:
@@ -387,7 +388,7 @@ class Cluster:
         self.wait(caught_up, f"{node.name} to reach offset {high_watermark}")
 
     def report(self, problems: list[str]) -> str:
-        """What a failure is to show: the last problem and the ends of all logs."""
+        """What to print for a failure: the last problem and the ends of all logs."""
         ends = [
             f"--- {node.name} (exit code {node.exit_code})\n" + "\n".join(node.lines()[-8:])
             for node in self.nodes
@@ -403,7 +404,7 @@ def broker_state(registration: BrokerRegistration | None) -> str:
 
 
 def read_batches(node: Node, *, from_offset: int = 0) -> list[RecordBatch]:
-    """Every whole batch of a node's log as its files have them now, from the one with `from_offset` on."""
+    """Every whole batch that is in a node's log files now, from the one with `from_offset` on."""
     reader = LogReader(PosixDisk(), str(node.metadata_log), start_offset=from_offset)
     try:
         return list(reader.batches())
@@ -412,17 +413,18 @@ def read_batches(node: Node, *, from_offset: int = 0) -> list[RecordBatch]:
 
 
 def log_end_offset(node: Node) -> int:
-    """Where a node's log ends, told from its files."""
+    """Where a node's log ends, according to its files."""
     return read_batches(node)[-1].header.next_offset
 
 
 def log_start_offset(node: Node) -> int:
-    """Where a node's log begins, told from its files."""
+    """Where a node's log begins, according to its files."""
     return min(int(path.stem) for path in node.segments())
 
 
 def log_bytes(node: Node, *, from_offset: int = 0, to_offset: int) -> bytes:
-    """The bytes of a node's batches from `from_offset` up to `to_offset`, which must both be boundaries."""
+    """The bytes of a node's batches from `from_offset` up to `to_offset`, which must both be batch
+    boundaries."""
     batches = read_batches(node, from_offset=from_offset)
     wanted = [one for one in batches if from_offset <= one.header.base_offset < to_offset]
     assert wanted, f"{node.name} has nothing from {from_offset} to {to_offset}"

@@ -1,6 +1,6 @@
-"""Produces and fetches at a cluster's brokers, each call to one node, for tests that want no client between.
+"""Produces and fetches at a cluster's brokers, each call to one node, for tests without a Kafka client.
 
-Owns who leads, and asks again where an answer says so.
+Owns finding the leader, and retries if a response requires one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Directory = DescribeLogDirsResponse.DescribeLogDirsResult
 
 
 class DataCalls:
-    """Calls to a cluster's brokers, each to one node, each once."""
+    """Calls to a cluster's brokers, each to one node and sent once."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._producers = 1_000_000
 
     def call(self, node: Node, ask: Callable[[BrokerCalls], Awaitable[T]]) -> T:
-        """The answer. Raises ConnectionFailed or TimeoutError."""
+        """The response. Raises ConnectionFailed or TimeoutError."""
 
         async def asked() -> T:
             async with calls_to(node.kafka_port) as calls:
@@ -37,7 +37,7 @@ class DataCalls:
         return client_loop().call(asked())
 
     def leader(self, topic: str, partition: int = 0) -> Node:
-        """The node that leads, as the active controller has it."""
+        """The node that leads, according to the active controller."""
         leader = self.partition(topic, partition).leader
         return next(node for node in self._cluster.brokers if node.node_id == leader)
 
@@ -53,12 +53,12 @@ class DataCalls:
         return {Path(each.log_dir): each for each in answer.results}
 
     def produce(self, node: Node, topic: str, values: Sequence[bytes], **fields: int) -> Produced:
-        """One batch to partition 0, with more of its header's fields."""
+        """One batch to partition 0, with further fields of its header."""
         return self.call(node, lambda calls: calls.produce(topic, batch(values, **fields)))
 
     def produce_until_taken(self, topic: str, values: Sequence[bytes]) -> Produced:
-        """One batch to whoever leads, repeated while an error is one that passes. Its producer is its own: a
-        batch that was replicated before its leader failed is not there twice."""
+        """One batch to the leader, retried while the error is retriable. It has a producer of its own: a
+        batch that was replicated before its leader failed is not stored twice."""
         self._producers += 1
         producer = {"producer_id": self._producers, "producer_epoch": 0, "base_sequence": 0}
 
@@ -79,7 +79,7 @@ class DataCalls:
         return self.call(node, lambda calls: calls.fetch_one(topic, offset, max_wait_ms=max_wait_ms))
 
     def read_all(self, node: Node, topic: str, *, up_to: int) -> list[tuple[int, bytes]]:
-        """(offset, value) of every record below `up_to`, from the start, asked for until they are there."""
+        """(offset, value) of every record below `up_to`, from the start, fetched until all are there."""
         found: list[tuple[int, bytes]] = []
 
         def read() -> bool:

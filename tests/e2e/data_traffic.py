@@ -1,4 +1,4 @@
-"""A producer and a consumer that run while a cluster is hurt, and the account of what passed.
+"""A producer and a consumer that run while faults hit a cluster, and the account of what they wrote and read.
 
 Every message is `partition:number`, numbered from 0 in each partition, with acks=all from librdkafka's
 idempotent producer. `finish` is the check of KIP-112's system tests: everything that was acknowledged is read
@@ -22,7 +22,7 @@ PROGRESS_S = 60.0
 IN_FLIGHT_MAX = 2_000
 _POLL_S = 0.05
 _QUICK = {
-    # Brokers die and come back within seconds: librdkafka would wait longer between its attempts.
+    # Brokers are killed and restarted within seconds: librdkafka would wait longer between its attempts.
     "reconnect.backoff.max.ms": 500,
     "retry.backoff.max.ms": 200,
     "topic.metadata.refresh.fast.interval.ms": 50,
@@ -31,7 +31,7 @@ _QUICK = {
 
 @dataclass(slots=True)
 class Passed:
-    """Messages by partition: given to the producer, acknowledged, and read."""
+    """Messages by partition: passed to the producer, acknowledged, and read."""
 
     sent: dict[int, int] = field(default_factory=dict)
     acknowledged: dict[int, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Passed:
 
     @property
     def total(self) -> int:
-        """Read so far."""
+        """The number of messages read so far."""
         return sum(self.read.values())
 
 
@@ -66,7 +66,7 @@ class Traffic:
         return self
 
     def flows(self, messages: int = 20) -> None:
-        """Waits until so many more than now were acknowledged and read."""
+        """Waits until this many more messages were acknowledged and read."""
         before = self.passed.total
         wait_until(
             lambda: self._alive() and self.passed.total >= before + messages,
@@ -76,8 +76,8 @@ class Traffic:
         )
 
     def finish(self) -> Passed:
-        """Stops, and compares: nothing that was acknowledged is missing, nothing came twice or in another
-        order, and nothing that was sent failed."""
+        """Stops, and compares: nothing that was acknowledged is missing, nothing was read twice or in another
+        order, and no send failed."""
         self._writes = False
         for thread in self._running:
             thread.join(2 * PROGRESS_S)
@@ -135,7 +135,7 @@ class Traffic:
         places = [TopicPartition(self._topic, each, OFFSET_BEGINNING) for each in range(self._partitions)]
         consumer.assign(places)
         writing, until_s = self._running[0], None
-        # Once writing has ended and every answer is in, all that was acknowledged must come.
+        # Once writing has ended and every response is in, everything that was acknowledged must arrive.
         while writing.is_alive() or self.passed.read != self.passed.acknowledged:
             for message in consumer.consume(500, timeout=_POLL_S):
                 self._take(message)

@@ -1,8 +1,8 @@
-"""Commands as forks of one process that has imported what they need: a start of Python takes most of the
+"""Commands as forks of one process that has imported what they need: starting Python takes most of the
 processor time of a short command, and the end-to-end tests run hundreds.
 
 Owns that process and what a fork changes before it runs the command. A test of the start itself, of the
-environment that Python reads when it starts or of a terminal starts Python anew.
+environment that Python reads when it starts, or of a terminal starts a new Python.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run_forked(
     arguments: Sequence[str], *, environment: Mapping[str, str], given: str = "", timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
     """`metaquorum ARGUMENTS`, run to its end in this directory and with this umask; `given`: its standard
-    input. Raises subprocess.TimeoutExpired, and it is gone then."""
+    input. Raises subprocess.TimeoutExpired, after killing the command."""
     with tempfile.TemporaryDirectory(prefix="command-") as name:
         files = [Path(name) / stream for stream in ("input", "output", "errors")]
         files[0].write_text(given)
@@ -66,7 +66,7 @@ class _Order(NamedTuple):
 
 
 def _run(order: _Order) -> None:
-    """In the fork, which ends with what the command gives to sys.exit."""
+    """In the fork, which exits with the code that the command passes to sys.exit."""
     os.environ.clear()
     os.environ.update(order.environment)
     os.chdir(order.directory)

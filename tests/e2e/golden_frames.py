@@ -1,7 +1,7 @@
-"""The requests of a golden capture, sent again to brokers of ours, and Kafka's answers in their terms.
+"""The requests of a golden capture, sent again to our brokers, and Kafka's responses translated to their ids.
 
-Owns what two clusters cannot have in common: ids of topics, producers, sessions and members, and ports. Knows
-no rule of what else may differ.
+Owns what two clusters cannot have in common: ids of topics, producers, sessions and members, and ports. Does
+not know what else may differ.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from metaquorum.wire.codec import RequestHeader
 BROKER = "broker-"
 HOST = "127.0.0.1"
 GOLDEN_PORT = 41010
-"""Of broker 0 in the captures; those of the others follow."""
+"""Port of broker 0 in the captures; those of the others follow."""
 TIMEOUT_S = 30.0
 ORDER = "[order]"
-"""Where two arrays have the same parts in another order."""
+"""Marks two arrays that have the same elements in another order."""
 
 _KINDS = {
     "topic_id": "topic",
@@ -44,7 +44,7 @@ _KINDS = {
 }
 """What is translated, by field."""
 _TEACHES = {"InitProducerId": "producer_id", "Fetch": "session_id", "JoinGroup": "member_id"}
-"""Which field of an answer gives a new id, by API."""
+"""The field of a response that holds a new id, by API."""
 _NO_ID = {-1, ""}
 
 _BATCH = struct.Struct(">qi")
@@ -55,7 +55,7 @@ _CRC, _PRODUCER = struct.Struct(">I"), struct.Struct(">q")
 
 @dataclass(frozen=True)
 class Frame:
-    """One request to a broker, and Kafka's answer; None: it closed the connection."""
+    """One request to a broker, and Kafka's response; None: it closed the connection."""
 
     label: str
     node_id: int
@@ -74,7 +74,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Difference:
-    """`path`: the field, with the places of its arrays. `beside`: what of Kafka's answer has the field."""
+    """`path`: the field, with array indexes. `beside`: the part of Kafka's response that has the field."""
 
     path: str
     theirs: Any
@@ -90,8 +90,8 @@ def scripted(path: Path, apis: Collection[str]) -> Iterator[Frame]:
 
 
 def recorded(path: Path, apis: Collection[str], clients: str) -> Iterator[Frame]:
-    """The requests of these APIs from clients whose ids match, in the order of Kafka's answers, up to the
-    first stop of a broker."""
+    """The requests of these APIs from clients whose ids match, in the order of Kafka's responses, up to the
+    first shutdown of a broker."""
     waiting: dict[tuple[int, int], dict[str, Any]] = {}
     for row in _rows(path):
         if row["dir"] == "mark" and "SIGTERM" in row["text"]:
@@ -145,7 +145,7 @@ class Replay:
             connection.close()
 
     def ask(self, frame: Frame) -> Any:
-        """Our answer to the request in our terms; None: the connection was closed."""
+        """Our response to the request, in our terms; None: the connection was closed."""
         answer = self.send(frame.node_id, frame.header, self.translated(frame.body))
         name = _TEACHES.get(frame.api)
         if name is not None and answer is not None and frame.answer is not None:
@@ -169,7 +169,7 @@ class Replay:
         return _mapped(body, _plain_value)
 
     def translated(self, message: Any) -> Any:
-        """A message of the captures as this cluster would have it."""
+        """A message of the captures with this cluster's ids."""
         return _mapped(message, self._translated_value)
 
     def _translated_value(self, name: str, value: Any) -> Any:
@@ -178,7 +178,7 @@ class Replay:
         return self.ids[_KINDS[name]].get(value, value) if name in _KINDS else _plain_value(name, value)
 
     def _records(self, records: bytes) -> bytes:
-        """Batches with our producer ids, sealed again where they were sealed."""
+        """Batches with our producer ids, with a valid CRC if they had one."""
         return b"".join(map(self._batch, split(records)))
 
     def _batch(self, batch: bytes) -> bytes:
@@ -194,7 +194,7 @@ class Replay:
 
 
 def _mapped(value: Any, leaf: Callable[[str, Any], Any], name: str = "") -> Any:
-    """A message with its values replaced by what `leaf` makes of a field's name and value."""
+    """A message whose values are replaced with what `leaf` returns for a field's name and value."""
     if isinstance(value, tuple):
         return tuple(_mapped(each, leaf, name) for each in value)
     if isinstance(value, msgspec.Struct):
@@ -222,7 +222,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def codes(message: Any, name: str = "") -> set[int]:
-    """The error codes in an answer."""
+    """The error codes in a response."""
     if isinstance(message, msgspec.Struct):
         return set().union(*(codes(getattr(message, each), each) for each in message.__struct_fields__))
     if isinstance(message, tuple):
@@ -231,7 +231,7 @@ def codes(message: Any, name: str = "") -> set[int]:
 
 
 def split(records: bytes) -> Iterator[bytes]:
-    """Its batches; the last one may be cut short."""
+    """Its batches; the last one may be incomplete."""
     at = 0
     while at < len(records):
         end = len(records)

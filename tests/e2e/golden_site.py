@@ -1,5 +1,5 @@
-"""Three brokers as the golden captures' scripts found them: the topics with their replicas and settings, a
-partition that had seven leader epochs, and a transactional id that had been used.
+"""Three brokers in the state in which the golden captures' scripts found them: the topics with their replicas
+and settings, a partition that had seven leader epochs, and a transactional id that had been used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TOPICS: tuple[tuple[Any, ...], ...] = (
     (TRANSACTIONS, ((1, 2, 0), (1, 2, 0)), COMPACTED),
 )
 """Each name, the replicas of each partition, the first of which leads, and settings. The leaders of internal
-topics are those of the script of all versions, before which broker 0 had restarted."""
+topics are those of the script of all versions, before which broker 0 had been restarted."""
 GOLDEN_IDS = {
     "err": "68f438ea377b48a7abf7d4132d2dee7a",
     "life": "265fbcb286a0484f92a023ea6b50ba42",
@@ -67,7 +67,7 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
 }
 GROUP_KEYS, TRANSACTION_KEYS = ("g-b", "g-a"), ("err-tx", "v2-tx-1")
-"""One on each partition of the internal topics."""
+"""One for each partition of the internal topics."""
 USED_ID, TIMES_USED = "err-tx", 9
 AGED, EPOCH_0_RECORDS, LATER_RECORDS = "life", 19, 50
 
@@ -104,7 +104,7 @@ class Site:
                 self._wait_leader(replicas[0], name, partition)
 
     def lead(self, topic: str, partition: int, replicas: tuple[int, ...]) -> None:
-        """Elects the first of them, and waits until it knows."""
+        """Elects the first of them, and waits until it knows that it leads."""
         new = AlterPartitionReassignmentsRequest
         part = new.ReassignablePartition(partition_index=partition, replicas=replicas)
         request = new(timeout_ms=10_000, topics=(new.ReassignableTopic(name=topic, partitions=(part,)),))
@@ -155,7 +155,7 @@ class Site:
             self._until_done(lambda: self._ask(node_id, ids, 0).transaction_states[0].error_code)
 
     def _until_done(self, attempt: Callable[[], int]) -> None:
-        """Repeats what fails because leaders and coordinators begin."""
+        """Retries what fails while leaders and coordinators start."""
 
         def done() -> bool:
             code = ErrorCode(attempt())

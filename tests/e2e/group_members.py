@@ -1,5 +1,5 @@
-"""Members of consumer groups as processes of their own, so that kill -9 is one way to leave; what the groups
-of each client go through.
+"""Members of consumer groups as processes of their own, so that kill -9 is one way to leave, and the events
+that the groups of each client go through.
 
 A member prints JSON lines: {"assigned": [partitions]}, {"read": [values]} before it commits them, and
 {"left": true} after SIGTERM.
@@ -115,7 +115,8 @@ class Group:
 
 
 def goes_through_everything(site: KafkaCluster, home: Path, clients: Mapping[str, Join]) -> None:
-    """All groups at once: two members share; one leaves; one dies of kill -9; the coordinator dies."""
+    """All groups at once: two members share the topic; one leaves; one is killed with -9; the coordinator is
+    killed."""
     with contextlib.ExitStack() as stack:
         groups = [Group(site, client, join, home) for client, join in clients.items()]
 

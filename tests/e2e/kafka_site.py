@@ -1,5 +1,6 @@
 """Brokers for tests of Kafka's clients: what librdkafka writes and reads there, nodes killed in turn under a
-client's load, and exact counts of what that client says it wrote."""
+client's load, and exact counts of what that client reports as written.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ QUICK_BROKERS = {
     "group.initial.rebalance.delay.ms": "100",
     "group.min.session.timeout.ms": "500",
 }
-"""Of each internal topic one partition: its leader coordinates every group, or every transaction."""
+"""Each internal topic has one partition: its leader coordinates every group, or every transaction."""
 
 QUICK = {**FAST_BROKERS, "broker": QUICK_BROKERS}
 
@@ -51,11 +52,11 @@ class KafkaCluster:
         self.cluster.create_topic(name, partitions=partitions, replicas=3)
 
     def leader(self, name: str) -> Node:
-        """The broker that leads partition 0, as a client is told."""
+        """The broker that leads partition 0, according to the metadata of a client."""
         client = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap})
 
         def leading() -> Node | None:
-            """None: the broker that was asked has not heard of the topic, or of its leader."""
+            """None: the broker that responded does not know the topic, or its leader, yet."""
             parts = client.list_topics(name, 10).topics[name].partitions
             leader_id = parts[0].leader if parts else -1
             return next((node for node in self.cluster.brokers if node.node_id == leader_id), None)
@@ -64,7 +65,7 @@ class KafkaCluster:
 
 
 def wait_for_leaders(site: KafkaCluster, topic: str, partitions: int = 3) -> None:
-    """Every leader knows that it leads."""
+    """Waits until every leader knows that it leads."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": site.bootstrap, "group.id": "none"})
 
     def answers(index: int) -> bool:
@@ -161,8 +162,8 @@ ROUND = 3
 
 @dataclass
 class Outcome:
-    """By a client's own account. `written`: messages of an idempotent producer, all acknowledged; `committed`
-    and `unknown`: transactions that ended in a commit or in an error; `topics`: created ones."""
+    """As the client itself counts. `written`: messages of an idempotent producer, all acknowledged;
+    `committed` and `unknown`: transactions that ended in a commit or in an error; `topics`: created ones."""
 
     written: int = 0
     committed: list[int] = field(default_factory=list)
@@ -179,8 +180,8 @@ def create_topics_of_load(site: KafkaCluster, prefix: str) -> None:
 
 
 def kill_in_turn(site: KafkaCluster, topic: str, counts: Callable[[], list[int]]) -> None:
-    """kill -9 of the topic's leader, of the coordinator of transactions and of the active controller, before
-    and after each of which all `counts` rise."""
+    """kill -9 of the topic's leader, of the transaction coordinator and of the active controller; before and
+    after each of them all `counts` increase."""
 
     def wait_more() -> None:
         before = counts()
@@ -199,8 +200,8 @@ def kill_in_turn(site: KafkaCluster, topic: str, counts: Callable[[], list[int]]
 
 
 def assert_exact(site: KafkaCluster, prefix: str, outcome: Outcome) -> None:
-    """PREFIX-written has every message once and in order; PREFIX-transactions each transaction in whole or
-    not at all."""
+    """PREFIX-written has every message once and in order; PREFIX-transactions has each transaction completely
+    or not at all."""
     wanted = [b"%d" % number for number in range(outcome.written)]
     assert confluent_read_all(site, f"{prefix}-written", 1) == wanted
     found = Counter(confluent_read_all(site, f"{prefix}-transactions", ROUND))

@@ -16,7 +16,7 @@ DRIVER = Path(__file__).with_name("kafkajs_driver.js")
 
 @functools.cache
 def _environment() -> dict[str, str] | str:
-    """That of node, or why there is none."""
+    """The environment for node, or why there is none."""
     node = shutil.which("node")
     if node is None:
         return "there is no node: install Node.js 16 or newer with npm, then run `make kafkajs`"
@@ -33,7 +33,7 @@ def _environment() -> dict[str, str] | str:
 
 
 def node_environment() -> dict[str, str]:
-    """With the modules of `make kafkajs`, or those of NODE_PATH; skips the test where there are none."""
+    """With the modules of `make kafkajs`, or those of NODE_PATH; skips the test if there are none."""
     found = _environment()
     if isinstance(found, str):
         pytest.skip(found)

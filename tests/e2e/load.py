@@ -1,7 +1,8 @@
-"""Writers that create and delete topics while a cluster is hurt, and the account of what they were told.
+"""Writers that create and delete topics while faults hit a cluster, and the account of the responses they
+got.
 
-Every call is one single attempt, so that each topic is known to be acknowledged or in doubt: an answer that
-never came, or a refusal by a controller that lost its office, leaves it open whether the change was made.
+Every call is a single attempt, so that each topic is known to be acknowledged or in doubt: after a missing
+response, or a refusal by a controller that lost its leadership, it is unknown whether the change was made.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.e2e.cluster import Cluster, Node, client_loop, log_bytes, read_batche
 ATTEMPT_MS = 1_500
 BACKOFF_S = 0.02
 PAUSE_S = 0.02
-"""Of a writer, after each call. With none, writers take all processors for as long as a test lasts."""
+"""Pause of a writer after each call. Without one, writers take all processors for as long as a test lasts."""
 PROGRESS_S = 40.0
 
 
@@ -36,7 +37,7 @@ class Account:
     wrong: list[str] = field(default_factory=list)
 
     def check(self, found: dict[str, bytes]) -> None:
-        """Compares with the topics that there are: nothing acknowledged is lost or comes from nowhere."""
+        """Compares with the existing topics: nothing acknowledged is lost, and no topic is unexpected."""
         assert not self.wrong, self.wrong
         lost = {name for name, topic_id in self.present.items() if found.get(name) != topic_id}
         assert not lost, f"created and acknowledged, but not there: {sorted(lost)}"
@@ -47,7 +48,7 @@ class Account:
 
 
 class Load:
-    """Use as a context manager; `stop` first when the account is to be final."""
+    """Use as a context manager; call `stop` first if the account is to be final."""
 
     def __init__(self, cluster: Cluster, *, writers: int, rng: random.Random, prefix: str) -> None:
         self.account = Account()
@@ -69,7 +70,7 @@ class Load:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the writers; raises what one of them died of."""
+        """Ends the writers; raises the error of one that failed."""
         self._stopping = True
         running, self._running = self._running, []
         for writer in running:
@@ -141,7 +142,7 @@ class Load:
         self._advance()
 
     async def _read(self, client: AdminClient, name: str) -> None:
-        """A linearizable read sees what this writer was told before."""
+        """A linearizable read returns what this writer's changes were acknowledged to do."""
         found = await client.describe_topics([name])
         ids = [each.info.topic_id for each in found.topics]
         if ids != [self.account.present[name]]:
@@ -168,7 +169,7 @@ def assert_nothing_lost(cluster: Cluster, load: Load, earlier: dict[str, bytes])
 
 
 def assert_one_log(cluster: Cluster) -> None:
-    """Up to the high watermark the three nodes have the same bytes, and they say what a client reads."""
+    """Up to the high watermark the three nodes have the same bytes, and these lead to what a client reads."""
     for node in cluster.controllers:
         cluster.wait_caught_up(node)
     topics = cluster.topics()
@@ -181,7 +182,7 @@ def assert_one_log(cluster: Cluster) -> None:
 
 
 def replayed_topics(node: Node, end_offset: int) -> dict[str, bytes]:
-    """The topics that a node's log leaves, told from the records alone."""
+    """The topics that a node's log leads to, according to its records alone."""
     names: dict[bytes, str] = {}
     for batch in read_batches(node):
         if batch.header.base_offset >= end_offset:

@@ -1,7 +1,8 @@
-"""Real processes for tests and benches: started, signalled by pid, waited for with a deadline, never leaked.
+"""Real processes for tests and benchmarks: started, signalled by pid, waited for with a deadline, never
+leaked.
 
-Owns subprocesses of the command and what they wrote. Knows nothing of clusters. Nothing here sleeps for its
-own sake: `wait_until` asks again and again until a condition holds or its time is up.
+Owns subprocesses of the command and their output. Knows nothing of clusters. Nothing here sleeps for a fixed
+time: `wait_until` polls until a condition holds or its time is up.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP_CONTROLLERS", None)
 
 POLL_S = 0.02
 EXIT_WAIT_S = 40.0
-"""How long a process may take to end: generous, for a machine that does much else."""
+"""How long a process may take to end: generous, for a machine with other work."""
 
 COMMAND_WAIT_S = 100.0
 
@@ -40,7 +41,7 @@ _alive: dict[int, subprocess.Popen[bytes] | Forked] = {}
 
 @functools.cache
 def _forks() -> ForkServer:
-    """One for all nodes of this run of the tests: their imports would be a third of its processor time."""
+    """One for all nodes of this test run: their imports would be a third of its processor time."""
     return ForkServer()
 
 
@@ -55,7 +56,7 @@ def wait_until(
     timeout_s: float = 30.0,
     details: Callable[[], str] = lambda: "",
 ) -> T:
-    """The first true value that `condition` gives. Raises Timeout, with what it saw last and `details`."""
+    """The first true value that `condition` returns. Raises Timeout, with the last value and `details`."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = condition()
@@ -69,8 +70,8 @@ def wait_until(
 def run_cli(
     *arguments: object, expect: int | None = 0, prefix: Sequence[str] = (), given: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end. `expect` None: whatever exit code. `prefix`: a command that runs it;
-    `given`: its standard input."""
+    """The command, run to its end. `expect` None: any exit code. `prefix`: a command that runs it; `given`:
+    its standard input."""
     words = [str(each) for each in arguments]
     if prefix:
         command = [*prefix, *COMMAND, *words]
@@ -95,8 +96,8 @@ def run_cli(
 def running(
     *arguments: object, prefix: Sequence[str] = COMMAND, **options: Any
 ) -> Iterator[subprocess.Popen[Any]]:
-    """The command beside the test. However the test ends, the process is gone then. `prefix`: what runs it
-    instead; `options`: as subprocess has them."""
+    """The command, running during the test. However the test ends, the process has ended then. `prefix`: what
+    runs it instead; `options`: those of subprocess."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, **options}
     child: subprocess.Popen[Any] = subprocess.Popen([*prefix, *map(str, arguments)], **options)
     try:
@@ -111,7 +112,7 @@ def running(
 
 
 class Process:
-    """One process of the command at a time, started as often as wanted; its output goes to a file."""
+    """One process of the command at a time, started any number of times; its output goes to a file."""
 
     def __init__(self, name: str, arguments: Sequence[object], log_file: Path) -> None:
         self.name = name
@@ -121,7 +122,8 @@ class Process:
         self._output_from = 0
 
     def start(self, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
-        """Starts it. `prefix`: a command that runs it, such as setpriv; `environment`: more variables."""
+        """Starts it. `prefix`: a command that runs it, such as setpriv; `environment`: additional
+        variables."""
         if self.is_running:
             raise AssertionError(f"{self.name} runs already")
         with self.log_file.open("ab") as output:
@@ -165,31 +167,31 @@ class Process:
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """To a process that runs."""
+        """Sends a signal to the running process."""
         if not self.is_running:
             raise AssertionError(f"{self.name} does not run: exit code {self.exit_code}\n{self.output()}")
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """kill -9; returns when it is gone."""
+        """kill -9; returns when it has ended."""
         if self.is_running:
             os.kill(self.pid, signal.SIGKILL)
             self.wait_exit()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """SIGTERM; returns the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait_exit()
 
     def pause(self) -> None:
-        """SIGSTOP: nothing is reset, nothing answers."""
+        """SIGSTOP: no connection is reset, nothing responds."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
     def limit_file_size(self, limit_bytes: int) -> None:
-        """From now on no file of the running process grows beyond the limit: write gives EFBIG."""
+        """From now on no file of the running process can grow beyond the limit: write fails with EFBIG."""
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
 
     def wait_exit(self, timeout_s: float = EXIT_WAIT_S) -> int:
@@ -204,7 +206,7 @@ class Process:
         return code
 
     def output(self) -> str:
-        """What this run has written so far; of the last run if it has ended."""
+        """What this run has written so far, or the last run if it has ended."""
         with self.log_file.open("rb") as file:
             file.seek(self._output_from)
             return file.read().decode(errors="replace")

@@ -1,6 +1,6 @@
-"""One thing wrong with a node that was stopped in order: its configuration, or what is in its directory.
+"""Spoils one thing of a node that was shut down cleanly: its configuration, or a file in its directory.
 
-Each function spoils a copy of the node and returns parts of the line that the process has to end with.
+Each function spoils a copy of the node and returns parts of the line that the process must end with.
 """
 
 from __future__ import annotations
@@ -224,13 +224,14 @@ def flipped_bit_below_the_recovery_point(site: Site) -> tuple[str, ...]:
 
 
 def flipped_bit_before_valid_batches(site: Site) -> tuple[str, ...]:
-    """Without a recovery point (kill -9 before the first one) the valid batches behind it give it away."""
+    """Without a recovery point (kill -9 before the first one) it is detected by the valid batches after
+    it."""
     (site.log / "recovery-point").unlink()
     return flipped_bit_below_the_recovery_point(site)
 
 
 def record_from_the_future(site: Site) -> tuple[str, ...]:
-    """A whole batch with a right CRC, whose record has a type that nobody knows."""
+    """A whole batch with a correct CRC, with a record of an unknown type."""
     data = bytearray(site.segment.read_bytes())
     position, header = batch_in_the_middle(data)
     # Attributes of a record, timestamp delta, offset delta, no key: then the value's length and the frame.
@@ -243,13 +244,13 @@ def record_from_the_future(site: Site) -> tuple[str, ...]:
 
 
 def batch_in_the_middle(data: bytearray) -> tuple[int, BatchHeader]:
-    """A batch of several records, with others before and behind it."""
+    """A batch of several records, with others before and after it."""
     found = [(position, header) for position, header in batches(data) if header.records_count > 10]
     return found[len(found) // 2]
 
 
 def batches(data: bytes | bytearray) -> list[tuple[int, BatchHeader]]:
-    """Every batch's place and header."""
+    """Every batch's position and header."""
     position, found = 0, []
     while position < len(data):
         header = parse_header(bytes(data), position)

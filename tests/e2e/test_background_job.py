@@ -1,4 +1,4 @@
-"""What a script starts with `&` has SIGINT ignored: tests and commands end on it all the same."""
+"""A command that a script starts with `&` has SIGINT ignored: tests and commands stop on it nonetheless."""
 
 from __future__ import annotations
 

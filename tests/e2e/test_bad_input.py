@@ -1,6 +1,7 @@
-"""Bad input at the start of a process: one clear line, a non-zero exit, and every byte on disk as it was.
+"""Bad input at the start of a process: one clear line, a non-zero exit code, and every byte on disk
+unchanged.
 
-Each case starts a copy of a node that has run and was stopped in order, with one thing wrong.
+Each case starts a copy of a node that has run and was shut down cleanly, with one thing wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def fingerprint(directory: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One controller and one broker with a log of some length, stopped in order."""
+    """One controller and one broker with a log of some length, shut down cleanly."""
     with Cluster(tmp_path_factory.mktemp("bad-input"), controllers=1, brokers=1) as cluster:
         cluster.start()
         for number in range(5):
@@ -67,7 +68,7 @@ def site(make_site: Callable[[str], Site]) -> Site:
 
 
 def refused(site: Site, *parts: str) -> str:
-    """Starts the process, which must end by itself as the module says; the line."""
+    """Starts the process, which must end by itself as the module says; returns the line."""
     before = fingerprint(site.config.parent)
     result = run_cli(site.role, "run", site.config, expect=None)
     assert result.returncode == 1, result.stderr
@@ -186,13 +187,13 @@ def test_a_port_in_use(site: Site) -> None:
 
 
 WITHOUT_THE_RIGHT = ("setpriv", "--bounding-set=-dac_override,-dac_read_search,-linux_immutable")
-"""Root writes where it likes; without this capability it is held to the permissions like anybody."""
+"""Root may write anywhere; without this capability permissions apply to it as to any user."""
 
 
 @pytest.mark.parametrize("role", ["controller", "broker"])
 def test_a_read_only_directory(make_site: Callable[[str], Site], role: str) -> None:
-    """Permissions, as another user's directory or a careless chmod has them. A root user's process is
-    started without CAP_DAC_OVERRIDE, so that they count."""
+    """Permissions of another user's directory, or after a careless chmod. A root user's process is started
+    without CAP_DAC_OVERRIDE, so that they apply."""
     prefix: tuple[str, ...] = ()
     if os.geteuid() == 0:
         if shutil.which("setpriv") is None:
@@ -215,7 +216,7 @@ def test_a_read_only_directory(make_site: Callable[[str], Site], role: str) -> N
 
 
 def test_a_directory_in_use(tmp_path: Path) -> None:
-    """A second process on the same directory ends, and the first one goes on."""
+    """A second process on the same directory exits, and the first one continues."""
     with Cluster(tmp_path, controllers=1, brokers=1) as cluster:
         cluster.start()
         node = cluster.controllers[0]
@@ -231,7 +232,7 @@ def test_a_directory_in_use(tmp_path: Path) -> None:
 
 
 def test_another_cluster_s_directory_beside_a_running_quorum(tmp_path: Path) -> None:
-    """Whole, of the right node and the right directory id, and of another cluster: the voters tell it so."""
+    """Intact, with the right node id and directory id, but of another cluster: the voters report that."""
     with Cluster(tmp_path, controllers=3, brokers=1) as cluster:
         cluster.start()
         cluster.create_topic("ours")
@@ -251,7 +252,7 @@ def test_another_cluster_s_directory_beside_a_running_quorum(tmp_path: Path) -> 
         after = cluster.quorum()
         assert (after.leader_id, after.leader_epoch) == (quorum.leader_id, quorum.leader_epoch)
         assert cluster.topics().keys() == {"ours"}
-        # Its own directory back in place, it is one of them again.
+        # With its own directory restored, it joins them again.
         node.data.rename(node.home / "foreign")
         (node.home / "ours").rename(node.data)
         node.start()

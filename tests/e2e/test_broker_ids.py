@@ -1,4 +1,4 @@
-"""Real brokers that find their own ids: two on one host, lost disks, a failover and kill -9 between (S0)."""
+"""Real brokers that get their own ids: two on one host, lost disks, a failover and kill -9 in between (S0)."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def test_s0_two_brokers_of_one_host_get_their_ids_back_after_losing_their_disks(
         assert bindings(cluster) == {"slot-1": first_id, "slot-2": second_id}
         epochs = {broker_id: one.epoch for broker_id, one in cluster.registrations().items()}
 
-        # Killed, emptied and started at once: its id is its own again when its session has ended.
+        # Killed, emptied and restarted at once: it gets its id again when its session has expired.
         first.kill()
         lose_disks(first)
         first.start()
         cluster.wait_new_epoch(int(first_id or 0), after=epochs[int(first_id or 0)])
         assert written_ids(first) == {first_id}
 
-        # The same while the active controller dies.
+        # The same while the active controller is killed.
         second.kill()
         lose_disks(second)
         leader = cluster.leader()
@@ -89,7 +89,7 @@ def test_s0_two_brokers_of_one_host_get_their_ids_back_after_losing_their_disks(
         leader.start()
         assert written_ids(second) == {second_id}
 
-        # One disk of two is lost: the other one says who it is, and nobody is asked.
+        # One disk of two is lost: the other one has the id, and no request is needed.
         assert first.stop() == 0
         shutil.rmtree(first.data)
         first.start()

@@ -1,5 +1,6 @@
-"""A new cluster whose only login was formatted: brokers use it at each other from their first start, with
-sessions that end all the time, and clients, too; a broker with a wrong password stays out."""
+"""A new cluster whose only login was formatted: from their first start, brokers log in to each other with it,
+with sessions that expire all the time, and so do clients; a broker with a wrong password stays out.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def lines(node: Node, part: str) -> list[str]:
 
 
 def list_users(cluster: Cluster, password: str) -> Result:
-    """Asked at the brokers' listener, with the login that they use."""
+    """Sent to the brokers' listener, with the login that they use."""
     login = f'username="broker" password="{password}"'
     (cluster.directory / "client.properties").write_text(
         f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={MECHANISM}\n"
@@ -77,7 +78,7 @@ def test_brokers_log_in_to_follow_and_a_wrong_password_keeps_one_out(cluster: Cl
     (result,) = cluster.call(lambda client: client.create_topics([new])).results
     assert result.error == 0, result
 
-    # The one that does not get in leaves the ISR, and the others go on.
+    # The broker that cannot log in leaves the ISR, and the others continue.
     wait_in_sync(cluster, calls, "orders", {0, 1})
     assert calls.produce_until_taken("orders", values(0, 10)).base_offset == 0
     leader, _, outsider = cluster.brokers
@@ -85,7 +86,7 @@ def test_brokers_log_in_to_follow_and_a_wrong_password_keeps_one_out(cluster: Cl
     assert "it refuses the login" in told and told.endswith(f"correct {JAAS_KEY}")
     assert len(lines(leader, "at listener BROKERS: its login with SCRAM-SHA-256 failed")) < 10
 
-    # With the right password it follows, and everyone logs in again before a session ends.
+    # With the right password it follows, and every broker logs in again before a session expires.
     outsider.stop()
     outsider.set_properties(jaas(PASSWORD))
     outsider.start()

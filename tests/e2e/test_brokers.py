@@ -1,4 +1,4 @@
-"""Brokers as processes: joining, dying, coming back, leaving, being refused, and when they answer clients."""
+"""Brokers as processes: starting, killed, restarted, shut down, refused, and when they serve clients."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(running: Cluster) -> Cluster:
-    """With every node up, whatever the test before has done."""
+    """With every node up, whatever the previous test has done."""
     running.start()
     return running
 
 
 def ask(cluster: Cluster, broker: Node, *, stale: bool = True) -> TopicListing | ErrorCode:
-    """What a client of this broker is answered now."""
+    """What a client gets from this broker now."""
     try:
         return cluster.call_at(broker, lambda client: client.list_topics(stale=stale))
     except ApiError as error:
@@ -89,7 +89,8 @@ def test_kill_9_fences_and_the_same_id_comes_back_with_a_higher_epoch(cluster: C
 
 
 def test_a_fast_bounce_after_kill_9_waits_for_the_old_session(cluster: Cluster) -> None:
-    """The new process comes while the old one's lease runs: it is held off, and then let in."""
+    """The new process starts while the old one's lease is valid: it is refused at first, and then
+    accepted."""
     broker = cluster.brokers[0]
     before = cluster.registrations()[broker.node_id]
     broker.kill()
@@ -113,7 +114,7 @@ def test_controlled_shutdown_moves_leaders_and_ends_with_0(cluster: Cluster) -> 
     (topic,) = cluster.call(lambda client: client.describe_topics(["led"])).topics
     assert {partition.leader for partition in topic.partitions} == {staying.node_id}
     assert {tuple(partition.isr) for partition in topic.partitions} == {(staying.node_id,)}
-    # It gave its lease back: nobody holds its id, and its successor is let in at once.
+    # It gave its lease back: no broker holds its id, and its successor is accepted at once.
     leaving.start()
     cluster.wait_new_epoch(leaving.node_id, after=before.epoch)
     assert "DUPLICATE_BROKER_REGISTRATION" not in leaving.output()
@@ -176,7 +177,7 @@ def test_brokers_fence_themselves_when_no_controller_answers(cluster: Cluster) -
         )
         assert refusal is ErrorCode.BROKER_NOT_AVAILABLE
         assert lonely.wait_for_line("RUNNING -> FENCED: no heartbeat was answered in time")
-        # One that starts now has never been let in, and answers nobody.
+        # A broker that starts now has never been unfenced, and serves no client.
         late.start()
         late.wait_for_line("listens on")
         assert ask(cluster, late) is ErrorCode.BROKER_NOT_AVAILABLE
@@ -191,7 +192,7 @@ def test_brokers_fence_themselves_when_no_controller_answers(cluster: Cluster) -
 
 
 def test_a_paused_broker_never_answers_with_what_was_true_before(cluster: Cluster) -> None:
-    """SIGSTOP past the lease: when it goes on it must not serve the image that it had."""
+    """SIGSTOP past the lease: when it continues it must not serve the image that it had."""
     broker = cluster.brokers[0]
     broker.pause()
     try:

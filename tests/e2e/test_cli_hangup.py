@@ -1,4 +1,4 @@
-"""`local up --watch` when its terminal closes: the cluster is stopped in order, not left behind."""
+"""`local up --watch` when its terminal closes: the cluster is shut down cleanly, not left running."""
 
 from __future__ import annotations
 

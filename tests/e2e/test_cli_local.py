@@ -169,7 +169,7 @@ def test_a_live_log_is_dumped_and_replayed(cluster: Path, bootstrap: str, server
 
 
 def kill(pid: int | None, number: signal.Signals) -> None:
-    """Returns when the process is gone."""
+    """Returns when the process has ended."""
     assert pid is not None
     process = psutil.Process(pid)
     process.send_signal(number)
@@ -177,7 +177,7 @@ def kill(pid: int | None, number: signal.Signals) -> None:
 
 
 def health(directory: Path) -> dict[str, str]:
-    """Of every node, at once: why it does not serve, empty where it does."""
+    """Of every node, at the same time: why it does not serve, empty if it does."""
     layout = open_layout(directory)
 
     async def ask() -> list[str]:
@@ -190,7 +190,7 @@ def health(directory: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("killed", [["broker-0", "controller-3001"], ["broker-1"]])
 def test_up_is_said_of_processes_that_serve(cluster: Path, killed: list[str]) -> None:
-    """Also of those that were just started again, while the quorum still takes their broker for alive."""
+    """Including those that were just restarted, while the quorum still considers the old broker alive."""
     before = pids(cluster)
     for name in killed:
         kill(before[name], signal.SIGKILL)
@@ -242,7 +242,7 @@ def test_unregistering_says_what_it_leaves_behind(cluster: Path, servers: str) -
     unregister, deadline_s = ("brokers", "unregister", 1, "--json", "-b", servers), time.monotonic() + 60
     while (
         done := run_cli(*unregister, expect=None)
-    ).returncode:  # the other broker has yet to hear of its end
+    ).returncode:  # the other broker does not know yet that it has ended
         assert "is running" in done.stderr and time.monotonic() < deadline_s
     assert re.match(r"metaquorum: \d+ replicas stay assigned to broker 1 and under-replicated: ", done.stderr)
     assert done.stderr.count("\n") == 1

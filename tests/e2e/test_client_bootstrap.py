@@ -1,4 +1,4 @@
-"""`produce` and `consume` on a real cluster, whichever node they are told of."""
+"""`produce` and `consume` on a real cluster, with any node as the bootstrap server."""
 
 from __future__ import annotations
 

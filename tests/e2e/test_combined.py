@@ -1,4 +1,6 @@
-"""Combined nodes as processes: kill -9 under a producer, a stop in order, and what log tools say of them."""
+"""Combined nodes as processes: kill -9 under a producer, a clean shutdown, and what log tools report about
+them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def running(directory: Path, count: int, **more: str) -> Iterator[LocalCluster]:
 
 
 class Written:
-    """A producer that goes on whatever happens, and what was acknowledged to it."""
+    """A producer that continues whatever happens, and what was acknowledged to it."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.acknowledged: set[bytes] = set()
@@ -54,7 +56,7 @@ class Written:
         self._producer = confluent_kafka.Producer({**settings, "log_level": 0})
 
     def write(self, count: int) -> None:
-        """So many more; they are on their way."""
+        """Sends this many more messages, without waiting for them."""
         for _ in range(count):
             self._count += 1
             self._producer.produce(TOPIC, str(self._count).encode(), on_delivery=self._delivered)
@@ -69,7 +71,7 @@ class Written:
 
 
 def read_all(cluster: LocalCluster, group: str) -> list[bytes]:
-    """Every message of the topic, in order, by a member of `group`, which commits where it ended."""
+    """Every message of the topic, in order, read by a member of `group`, which commits its end position."""
     servers = {"bootstrap.servers": cluster.layout.bootstrap_servers, "log_level": 0}
     consumer = confluent_kafka.Consumer({**servers, "group.id": group, "auto.offset.reset": "earliest"})
     try:
@@ -97,7 +99,7 @@ def said(*arguments: object) -> str:
 
 
 def replace_the_disk(cluster: LocalCluster, node: LocalNode) -> None:
-    """As docs/operations.md says of an emptied voter disk; this one took the broker's replicas, too."""
+    """As docs/operations.md says for an emptied voter disk; this disk had the broker's replicas too."""
     layout = cluster.layout
     before = {each.node_id: each.directory_id for each in cluster.client.quorum().voters}
     cluster.kill(node)
@@ -170,7 +172,7 @@ def test_three_nodes_go_on_when_the_active_one_is_killed(tmp_path: Path) -> None
         assert len(found) == len(set(found))
         assert set(cluster.stop_all().values()) == {"stopped"}
     nodes = [cluster.layout.data(node) for node in cluster.layout.nodes]
-    # A leader that stops last may hold records that nobody has but it: those were never committed.
+    # A leader that stops last may hold records that no other node has: those were never committed.
     checked = json.loads(CliRunner().invoke(main, ["log", "check", "--json", *map(str, nodes)]).output)
     assert checked["batchesCompared"] > 0 and not checked["lostCommitted"]
     assert {one["kind"] for one in checked["differences"]} <= {"epochs differ"}

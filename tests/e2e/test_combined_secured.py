@@ -33,7 +33,8 @@ def settings_of_the_page(folder: Path, ports: dict[str, int]) -> str:
 
 
 class SecuredNode:
-    """`stop` it at the end. The certificate of `node` is a super user's, that of `other` is nobody's."""
+    """Call `stop` at the end. The certificate of `node` belongs to a super user, that of `other` to no known
+    user."""
 
     def __init__(self, folder: Path) -> None:
         authority = certificate_files(folder, "authority", None)
@@ -72,7 +73,7 @@ class SecuredNode:
             "bootstrap.servers": f"{HOST}:{self.ports['CLIENTS']}",
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": str(self.folder / "authority.crt"),
-            # The page asks clients of every listener for a certificate, those that log in, too.
+            # The page requires clients of every listener to send a certificate, including those that log in.
             "ssl.certificate.location": str(self.folder / "other.crt"),
             "ssl.key.location": str(self.folder / "other.pem"),
             "sasl.mechanism": "SCRAM-SHA-512",

@@ -1,4 +1,4 @@
-"""A compacted topic on real brokers, whose cleaners are processes of their own and are killed meanwhile."""
+"""A compacted topic on real brokers, whose cleaners are separate processes and are killed meanwhile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fixture_cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def write(bootstrap: str, number: int) -> None:
-    """Every key many times; the last value of each names the round."""
+    """Every key many times; its last value names the round."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "acks": "all", "batch.num.messages": 40}
     )

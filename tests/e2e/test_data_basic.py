@@ -50,7 +50,7 @@ def test_records_are_replicated_and_survive_kills_of_everyone(cluster: Cluster) 
     expected = list(enumerate(values(0, 25)))
     assert calls.read_all(leader, "orders", up_to=25) == expected
 
-    # The leader dies, another one has everything that was acknowledged.
+    # The leader is killed; another one has everything that was acknowledged.
     before = cluster.registrations()[leader.node_id].epoch
     leader.kill()
     result = calls.produce_until_taken("orders", values(25, 30))
@@ -63,7 +63,7 @@ def test_records_are_replicated_and_survive_kills_of_everyone(cluster: Cluster) 
     cluster.wait_new_epoch(leader.node_id, after=before)
     wait_in_sync(cluster, calls, "orders", {0, 1, 2})
 
-    # Everyone dies at once.
+    # All brokers are killed at once.
     cluster.kill_all(cluster.brokers)
     for broker in cluster.brokers:
         broker.start()
@@ -72,7 +72,7 @@ def test_records_are_replicated_and_survive_kills_of_everyone(cluster: Cluster) 
     assert calls.read_all(calls.leader("orders"), "orders", up_to=31) == expected
     wait_in_sync(cluster, calls, "orders", {0, 1, 2})
 
-    # And a stop in order leaves the same.
+    # A clean shutdown keeps the same.
     assert set(cluster.stop().values()) == {0}
     cluster.start()
     cluster.wait(lambda: calls.partition("orders").leader >= 0, "a leader")
@@ -127,7 +127,8 @@ def test_bad_requests_are_refused_with_their_codes(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("fences_itself", [True, False], ids=["fences itself", "serves on"])
 def test_the_quorum_is_gone_for_longer_than_a_lease(tmp_path: Path, fences_itself: bool) -> None:
-    """`broker.self.fencing.enable`: false is Kafka's way; acks=all waits for all in sync either way."""
+    """`broker.self.fencing.enable`: false is Kafka's behavior; acks=all waits for all in-sync replicas either
+    way."""
     enable = {"broker.self.fencing.enable": str(fences_itself).lower()}
     properties = {**FAST, "broker": {**FAST["broker"], **enable}}
     with Cluster(tmp_path, controllers=1, brokers=3, properties=properties) as cluster:
@@ -159,5 +160,5 @@ def test_the_quorum_is_gone_for_longer_than_a_lease(tmp_path: Path, fences_itsel
 
 
 def refuses(calls: DataCalls, node: Node) -> bool:
-    """Whether a consumer is told that this broker serves nobody."""
+    """Whether a consumer learns that this broker serves no clients."""
     return calls.fetch(node, "orders", 0).error_code != ErrorCode.NONE

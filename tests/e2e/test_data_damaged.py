@@ -22,7 +22,8 @@ def fixture_cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def damage(replica: Path) -> tuple[Path, bytes]:
-    """A bit of the first batch flips, and nothing keeps the next start from looking there."""
+    """Flips a bit of the first batch, and removes the recovery point, which would keep the next start from
+    verifying that batch."""
     segment = min(replica.glob("*.log"))
     before = segment.read_bytes()
     assert len(list(iter_batches(before))) > 1

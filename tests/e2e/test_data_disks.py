@@ -1,5 +1,6 @@
-"""Log directories that break under real brokers: EIO of a real file system, a hang, one that is absent; and
-replicas that move between them."""
+"""Log directories that break under real brokers: EIO of a real file system, a hang, a missing one; and
+replicas that move between them.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +54,13 @@ def wait_isr(cluster: Cluster, calls: DataCalls, brokers: set[int]) -> None:
 
 
 def directory_of(calls: DataCalls, node: Node) -> Path:
-    """Where the node's replica of `orders` lies."""
+    """The directory of the node's replica of `orders`."""
     return next(path for path, each in calls.directories(node).items() if each.topics)
 
 
 def assert_led_elsewhere(cluster: Cluster, calls: DataCalls, node: Node, directory: Path, text: str) -> None:
-    """The failed directory's partition goes on elsewhere with everything; its broker stays and says why."""
+    """The failed directory's partition has another leader and all its data; its broker keeps running and says
+    why."""
     assert calls.produce_until_taken("orders", values(10, 20)).base_offset == 10
     successor = calls.leader("orders")
     assert successor.node_id != node.node_id
@@ -88,7 +90,7 @@ def test_a_real_io_error_moves_the_leader_and_a_repaired_disk_comes_back(cluster
     (disk,) = [each for each in disks[leader.node_id] if each.directory == directory]
     disk.shut_down(leader.pid)
     assert_led_elsewhere(cluster, calls, leader, directory, "I/O error")
-    # A new start mounts a file system that works: the replica catches up with what it missed.
+    # A restart mounts a file system that works: the replica catches up.
     assert leader.stop() == 0
     leader.start(prefix_of(disks[leader.node_id]))
     wait_isr(cluster, calls, {0, 1, 2})
@@ -139,7 +141,8 @@ def test_a_broker_starts_without_a_directory_that_is_not_there(cluster: Cluster)
 
 
 def test_replicas_move_under_load_and_through_kill_9(cluster: Cluster) -> None:
-    """One whose broker dies in the middle, and that of the next leader: every record is there, in order."""
+    """Moves the leader's replica and kills its broker in the middle, then that of the next leader: every
+    record is there, in order."""
     calls = DataCalls(cluster)
     cluster.start()
     cluster.create_topic("orders", partitions=1, replicas=3)

@@ -1,7 +1,8 @@
-"""KIP-112's system tests and the kills of issue and design, with real processes under load (S3.31-S3.34).
+"""KIP-112's system tests and the kills of the requirements and the design, with real processes under load
+(S3.31-S3.34).
 
 A producer with acks=all and a consumer run through each failure; at the end every acknowledged message was
-read once and in order. `validate` looks at the cluster by the document's own criteria.
+read once and in order. `validate` checks the cluster by the criteria of KIP-112.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Hurt:
         return self.broker(found[0])
 
     def wait_in_sync(self, name: str, brokers: frozenset[int] = frozenset({0, 1, 2})) -> None:
-        """Until every replica is in sync, led, and in a directory that the log names."""
+        """Until every partition has a leader and all its replicas are in sync, in directories that the log
+        names."""
 
         def settled() -> bool:
             return all(
@@ -79,7 +81,8 @@ class Hurt:
 
     def directory_of(self, name: str, node: Node) -> Path:
         """The directory in which a broker keeps partition 0 of a topic. The log may name it, and the replica
-        as in sync, before the broker has made it: of one good directory the controller knows that."""
+        as in sync, before the broker has created it: if a broker has one good directory, the controller knows
+        which it is."""
         (path,) = self.cluster.wait(
             lambda: [path for path in node.log_dirs if (path / f"{name}-0").is_dir()],
             f"{name}-0 to lie on {node.name}",
@@ -117,7 +120,7 @@ def fixture_hurt(tmp_path: Path) -> Iterator[Hurt]:
 
 
 def test_a_directory_that_is_bad_when_its_broker_starts(hurt: Hurt) -> None:
-    """ST1 (S3.32): the leader is killed, its directory breaks, and it starts without it."""
+    """ST1 (S3.32): the leader is killed, its directory breaks, and it starts without that directory."""
     hurt.create("st1")
     traffic = Traffic(hurt.cluster, "st1").start()
     leader = hurt.leader("st1")
@@ -128,10 +131,10 @@ def test_a_directory_that_is_bad_when_its_broker_starts(hurt: Hurt) -> None:
     hurt.validate("st1", offline={leader.node_id}, running={0, 1, 2})
     traffic.flows()
     assert hurt.leader("st1") is not leader
-    # Nothing is made up for on the other directory (S3.6): Kafka 3.7.0 does that.
+    # Nothing is recreated in the other directory (S3.6), unlike in Kafka 3.7.0.
     (other,) = [path for path in leader.log_dirs if path != lost]
     assert not (other / "st1-0").exists()
-    # The directory comes back with the next start (S3.17), with what it had.
+    # The directory is used again at the next start (S3.17), with its data.
     leader.stop()
     hurt.faults.clear()
     hurt.start(leader)
@@ -142,7 +145,7 @@ def test_a_directory_that_is_bad_when_its_broker_starts(hurt: Hurt) -> None:
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_a_directory_that_fails_under_a_running_broker(hurt: Hurt, role: str) -> None:
-    """ST2 and ST3 (S3.33, S3.34): its other directory serves on, also when it is the last broker."""
+    """ST2 and ST3 (S3.33, S3.34): its other directory continues to serve, also when it is the last broker."""
     hurt.create("st2")
     traffic = Traffic(hurt.cluster, "st2").start()
     leader = hurt.leader("st2")
@@ -165,7 +168,7 @@ def test_a_directory_that_fails_under_a_running_broker(hurt: Hurt, role: str) ->
 
 
 def test_the_last_directory_of_a_broker_moves_its_leaders_with_its_last_word(tmp_path: Path) -> None:
-    """Sessions last for ten minutes here: nothing but that word can move them, or free its id again."""
+    """Sessions last ten minutes here: only its last heartbeat can move the leaders, or release its id."""
     slow = {**FAST, "controller": {"broker.session.timeout.ms": "600000"}}
     with Cluster(tmp_path, controllers=3, brokers=3, properties=slow, log_dirs=2) as cluster:
         hurt = Hurt(cluster, FaultFile(tmp_path / "faults.json"))
@@ -190,7 +193,7 @@ def test_the_last_directory_of_a_broker_moves_its_leaders_with_its_last_word(tmp
 
 
 def test_kills_under_load_lose_and_double_nothing(hurt: Hurt) -> None:
-    """kill -9 of a follower, the leader, the active controller, and of everything at once."""
+    """kill -9 of a follower, the leader, the active controller, and of all nodes at once."""
     cluster = hurt.cluster
     hurt.create("orders", 3, configs=MIN_ISR_2)
     traffic = Traffic(cluster, "orders", partitions=3).start()
@@ -216,7 +219,7 @@ def test_kills_under_load_lose_and_double_nothing(hurt: Hurt) -> None:
 
 
 def test_a_follower_is_cut_off_and_comes_back(hurt: Hurt) -> None:
-    """It is frozen, as a partitioned one: it leaves the ISR, and joins again when it has caught up."""
+    """It is stopped, as if partitioned: it leaves the ISR, and rejoins when it has caught up."""
     hurt.create("orders", configs=MIN_ISR_2)
     traffic = Traffic(hurt.cluster, "orders").start()
     leader = hurt.leader("orders")
@@ -234,8 +237,8 @@ def test_a_follower_is_cut_off_and_comes_back(hurt: Hurt) -> None:
 
 
 def test_rolling_restart_reassignment_and_deletion_under_load(hurt: Hurt) -> None:
-    """No produce fails while every broker is bounced (S1.24) and replicas move; a topic that is deleted while
-    a replica of it is offline is gone when its directory returns (S3.21)."""
+    """No produce fails while every broker is restarted (S1.24) and replicas move; a topic that is deleted
+    while a replica of it is offline is removed when its directory returns (S3.21)."""
     cluster = hurt.cluster
     hurt.create("orders", 2, configs=MIN_ISR_2)
     hurt.create("doomed")
@@ -266,7 +269,7 @@ def test_rolling_restart_reassignment_and_deletion_under_load(hurt: Hurt) -> Non
 
 @pytest.mark.skipif(why_no_loop_disks() is not None, reason=f"no disk to cut off: {why_no_loop_disks()}")
 def test_power_loss_of_every_broker_at_once_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    """Every disk loses what was not synced: all brokers are frozen, their file systems shut down without a
+    """Every disk loses what was not synced: all brokers are stopped, their file systems shut down without a
     flush, and then they are killed."""
     with Cluster(tmp_path, controllers=1, brokers=3, properties=FAST, log_dirs=1) as cluster:
         disks = {broker.node_id: LoopDisk(broker.log_dirs[0]) for broker in cluster.brokers}
@@ -316,7 +319,7 @@ def test_an_unclean_election_loses_what_it_says_and_no_more(hurt: Hurt) -> None:
     assert calls.produce_until_taken("fast", [b"after"]).base_offset == 10
     expected = [*enumerate(kept), (10, b"after")]
     assert calls.read_all(second, "fast", up_to=11) == expected
-    # The old leader cuts what only it had, and agrees.
+    # The old leader truncates what only it had, and then matches.
     hurt.start(first)
     hurt.wait_in_sync("fast", frozenset({0, 1}))
     second.kill()

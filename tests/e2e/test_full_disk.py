@@ -1,8 +1,9 @@
-"""A disk that takes no more: the process ends with one line, the quorum goes on, nothing told is lost.
+"""A full disk: the process ends with one line, the quorum continues, and nothing that was acknowledged is
+lost.
 
-Two ways to make it happen, for not every machine allows the first: a small tmpfs of the node's own that is
-filled up (ENOSPC, needs the right to mount), and a limit on the size of the running process's files (EFBIG,
-works everywhere). The limit is set from outside on a process that runs, as the disk would fill up.
+There are two ways to cause it, because not every machine allows the first: a small tmpfs of the node's own
+that is filled (ENOSPC, needs permission to mount), and a limit on the size of the running process's files
+(EFBIG, works everywhere). The limit is set from outside on a running process, as a disk fills up.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WRITERS = 4
 
 @contextlib.contextmanager
 def small_disk(node: Node) -> Iterator[Path]:
-    """Moves a formatted node onto a file system of its own; skips where that may not be mounted."""
+    """Moves a formatted node onto a file system of its own; skips if mounting is not permitted."""
     disk = node.home / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -51,7 +52,7 @@ def small_disk(node: Node) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leaves a few pages free; the file that takes the rest."""
+    """Leaves a few pages free; returns the file that takes the rest."""
     filler = disk / "filler"
     status = os.statvfs(disk)
     filler.write_bytes(bytes(status.f_bavail * status.f_frsize - LEFT_BYTES))
@@ -59,7 +60,7 @@ def fill(disk: Path) -> Path:
 
 
 def pick(cluster: Cluster, role: str) -> Node:
-    """A node that has this role now; the leader is moved to it or away from it if need be."""
+    """A node that has this role now; leadership is transferred to it or away from it if necessary."""
     node = cluster.controllers[0]
     quorum = cluster.quorum()
     if (quorum.leader_id == node.node_id) != (role == "leader"):
@@ -96,7 +97,7 @@ def test_no_space_left(tmp_path: Path, role: str) -> None:
             node.wait_exit()
             assert_one_clear_line(node, "no space left on the device; free some")
             load.wait_more(30)
-            # As long as there is no space it does not come up, and says the same.
+            # While there is no space it does not start, and reports the same.
             size = sum(path.stat().st_size for path in node.segments())
             node.start()
             node.wait_exit()

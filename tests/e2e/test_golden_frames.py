@@ -1,5 +1,5 @@
-"""Data, groups and transactions as Kafka 3.7 answered them: three brokers get the recorded requests in their
-order, and their answers have the same fields but for the rules below.
+"""Data, groups and transactions compared with Kafka 3.7: three brokers get the recorded requests in order,
+and their responses have the same fields except for the rules below.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ COMPARED = frozenset(
     """.split()
 )
 OF_SCRIPTS = {"Fetch", "ListOffsets"}
-"""Compared only there: what a client in a recording reads depends on when it asks."""
+"""Compared only in scripts: in a recording, what a client reads depends on when it sends the request."""
 FEWEST = 600
-"""Exchanges that are compared, at least."""
+"""The minimum number of exchanges that are compared."""
 PASSING = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.CONCURRENT_TRANSACTIONS,
 }
-"""With these codes Kafka put a request off, which its client repeated."""
+"""Kafka deferred a request with these codes, and its client retried it."""
 RECORDED_SINCE_MS = 1_795_000_000_000
-"""The clock in the captures was later than that; the records of their scripts are of 2023."""
+"""The clock in the captures was later than this; the records of their scripts are from 2023."""
 FIRST_PRODUCE, FIRST_FETCH = 3, 4
 """The first versions that do more than refuse."""
 
@@ -58,8 +58,8 @@ PAGE = REPOSITORY / "docs" / "divergence.md"
 
 @dataclass(frozen=True)
 class Rule:
-    """A difference that may be. `reason`: the first cell of a row of the page; or, `of_the_moment`, why the
-    value is another one at every run, or has no meaning."""
+    """An allowed difference. `reason`: the first cell of a row of the page; or, `of_the_moment`, why the
+    value differs in every run, or has no meaning."""
 
     apis: str
     path: str
@@ -77,7 +77,7 @@ def both_are_recent(frame: Frame, found: Difference) -> bool:
 
 
 def code_of(part: Any) -> int | None:
-    """The error code of an answer, or of a part of one; None: it has none."""
+    """The error code of a response, or of a part of one; None: it has none."""
     code: int | None = getattr(part, "error_code", None)
     return code
 
@@ -158,7 +158,7 @@ RULES = (
 
 
 def exchanges(folder: Path, name: str, clients: str | None = None) -> list[Frame]:
-    """Without what Kafka put off. `clients`: of a recording, whose ids match."""
+    """Without what Kafka deferred. `clients`: of a recording, whose ids match."""
     path = folder / GOLDEN / f"{name}.jsonl.gz"
     found = scripted(path, COMPARED) if clients is None else recorded(path, COMPARED - OF_SCRIPTS, clients)
     return [each for each in found if code_of(each.answer) not in PASSING]
@@ -172,7 +172,7 @@ def converted(frames: list[Frame]) -> list[bytes]:
 
 
 class Comparison:
-    """Of what the brokers of `site` answer."""
+    """Of the responses of the brokers of `site`."""
 
     def __init__(self, site: Site) -> None:
         self._replay = site.replay
@@ -196,7 +196,7 @@ class Comparison:
                 self.wrong.append(f"{frame.api} {frame.version}, {frame.label!r}: {found.path}: {values}")
 
     def _answer(self, frame: Frame) -> Any:
-        """Repeated while markers are written, for which the client had waited."""
+        """Retried while markers are written, for which the client had waited."""
 
         def answered() -> tuple[Any] | None:
             ours = self._replay.ask(frame)

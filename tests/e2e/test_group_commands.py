@@ -44,7 +44,7 @@ class Site:
         return Producer({"bootstrap.servers": self.bootstrap, **config})
 
     def read(self, group: str, count: int, **config: Any) -> tuple[Consumer, list[int]]:
-        """A member that has read and committed this many messages; those."""
+        """Reads and commits this many messages as a member of the group; returns them."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,

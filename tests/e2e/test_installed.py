@@ -1,4 +1,4 @@
-"""The package as it is installed: a wheel in a fresh environment, used where no checkout is."""
+"""The package as it is installed: a wheel in a new environment, used without a checkout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHERE = "import metaquorum, metaquorum.cli; print(metaquorum.__file__, metaquoru
 
 
 TIMEOUT_S = 600
-"""Only ends what hangs: beside the other tests on a slow machine the demo takes minutes."""
+"""Only ends what hangs: at the same time as other tests on a slow machine the demo takes minutes."""
 
 
 def run(*command: object, cwd: Path) -> str:
@@ -64,7 +64,7 @@ def fixture_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = fresh / "bin" / "python"
     run(*pip, "--python", python, "install", "-q", "--no-deps", wheel, cwd=home)
     (packages,) = fresh.glob("lib/python*/site-packages")
-    # Lines of a .pth are paths; what is installed there as a link to the checkout is not followed.
+    # Lines of a .pth are paths; a link to the checkout that is installed there is not followed.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     where = run(python, "-c", WHERE, cwd=home).splitlines()
     assert all(Path(each).is_relative_to(packages) for each in where), where
@@ -72,7 +72,7 @@ def fixture_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_demo_goes_through_where_no_checkout_is(command: Path, tmp_path: Path) -> None:
-    # Modules with the names of our folders are the user's.
+    # Modules with the names of our folders belong to the user.
     for name in ("cli", "proto", "storage"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the wrong {name}')\n")
     said = run(command, "demo", "-d", tmp_path / "demo", cwd=tmp_path)

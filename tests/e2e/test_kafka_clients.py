@@ -1,4 +1,6 @@
-"""Kafka's clients against real brokers: they see the cluster, produce with any acks and codec, read back."""
+"""Kafka's clients with real brokers: they see the cluster, produce with any acks and codec, and read the
+records back.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ def test_librdkafka_reads_from_the_replica_in_its_rack(site: KafkaCluster) -> No
         return len(found) >= len(wanted) and near in read_from
 
     site.cluster.wait(read_on, f"everything to be read, from broker {near}")
-    # The follower hears of what is committed later, and tells its readers.
+    # The follower learns of later commits, and passes them to its readers.
     confluent_produce(site, "racks", values("late"))
     wanted += values("late")
     site.cluster.wait(read_on, "what came later")
@@ -112,7 +114,7 @@ def test_librdkafka_reads_from_the_replica_in_its_rack(site: KafkaCluster) -> No
 def test_librdkafka_produces_with_every_acks(site: KafkaCluster, config: dict[str, Any]) -> None:
     topic = "rd-" + "-".join(f"{key}-{value}".replace(".", "-") for key, value in config.items())
     site.create_topic(topic)
-    # With acks=0 no one hears that a leader has not heard of the topic yet.
+    # With acks=0 no client learns that a leader does not know the topic yet.
     wait_for_leaders(site, topic)
     confluent_produce(site, topic, values("acks"), **config)
     assert sorted(confluent_read(site, topic, MESSAGES)) == sorted(values("acks"))
@@ -151,7 +153,7 @@ def test_every_replica_of_a_compacted_topic_keeps_the_last_value_of_each_key(sit
     producer.produce("compacted", b"no key", on_delivery=lambda error, _: refused.append(error.code()))
     producer.flush(30)
     assert refused == [confluent_kafka.KafkaError.INVALID_RECORD]
-    # 200 kB were produced; what is written to last, and the last value of each key, stay.
+    # 200 kB were produced; the active segment and the last value of each key stay.
     for node in site.cluster.brokers:
         place = Path(node.log_dirs[0]) / "compacted-0"
 

@@ -1,4 +1,4 @@
-"""Kafka's clients on what `metaquorum local up` starts: the first lines of docs/clients.md, and more."""
+"""Kafka's clients with what `metaquorum local up` starts: the first lines of docs/clients.md, and more."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_topic_appears_when_a_producer_names_it(bootstrap: str) -> None:
 
 
 def outcomes(futures: dict[Any, Any]) -> list[str | None]:
-    """Kafka's name for the refusal of each part; None: it was carried out."""
+    """Kafka's name for the error of each part; None: it was carried out."""
     found = [future.exception(timeout=30) for future in futures.values()]
     return [None if error is None else error.args[0].name() for error in found]
 
@@ -125,7 +125,7 @@ def test_confluent_kafka_deletes_records(bootstrap: str) -> None:
 
 
 def test_a_change_waits_for_a_controller(bootstrap: str, directory: Path) -> None:
-    """kill -9 of the only controller: brokers hold on to what they forward until there is one again."""
+    """kill -9 of the only controller: brokers hold what they forward until there is one again."""
     nodes = json.loads(run_cli("local", "status", "-d", directory, "--json").stdout)["nodes"]
     os.kill(next(node["pid"] for node in nodes if node["node"] == "controller-3000"), signal.SIGKILL)
     client = rd.AdminClient({"bootstrap.servers": bootstrap})

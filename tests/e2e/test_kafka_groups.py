@@ -1,5 +1,6 @@
-"""Consumer groups of Kafka's clients on real brokers: members come, leave and die, and coordinators die; no
-committed offset is lost, and every message is read."""
+"""Consumer groups of Kafka's clients on real brokers: members join, leave and are killed, and so are
+coordinators; no committed offset is lost, and every message is read.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Cluster(folder, controllers=1, brokers=3, properties=FAST_BROKERS) as cluster:
         site = Site(cluster)
         cluster.start()
-        # Kept: its answers end with it.
+        # Kept: without a reference its futures would end.
         site.admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": site.bootstrap})
         site.fill("orders")
         yield site
@@ -151,7 +152,7 @@ def test_a_member_that_dies_is_dropped_and_its_partitions_are_read_by_the_other(
     share_out([alive, dead], [2, 2], found)
     described = site.admin.describe_consumer_groups(["mortal"])["mortal"].result(PATIENCE_S)
     assert sorted(len(each.assignment.topic_partitions) for each in described.members) == [2, 2]
-    # Killing a thread of librdkafka is not to be had: a member whose poll interval passes goes the same way.
+    # A thread of librdkafka cannot be killed: a member whose poll interval expires leaves in the same way.
     dying = site.consumer("mortal", **{"max.poll.interval.ms": SESSION_MS})
     dying.subscribe(["orders"])
     share_out([alive, dead, dying], [1, 1, 2], found)
@@ -186,7 +187,7 @@ def _all_at(offset: int) -> list[confluent_kafka.TopicPartition]:
 
 
 def _commits(consumer: confluent_kafka.Consumer, parts: list[confluent_kafka.TopicPartition]) -> bool:
-    """A member that was thrown out by the change of coordinators joins again by polling."""
+    """A member that was removed when the coordinator changed rejoins when it polls."""
     consumer.poll(0.1)
     with contextlib.suppress(confluent_kafka.KafkaException):
         consumer.commit(offsets=parts, asynchronous=False)
@@ -263,7 +264,7 @@ def test_members_change_the_protocol_one_by_one_and_back_and_read_all_once(
         return consumer
 
     def all_is_read(members: list[confluent_kafka.Consumer], wanted: list[int]) -> None:
-        """A batch of messages, of which every one is read once, and committed."""
+        """A batch of messages, each of which is read once, and committed."""
         share_out(members, wanted, found)
         batch = [b"%d" % number for number in range(len(sent), len(sent) + 50)]
         for value in batch:

@@ -1,4 +1,4 @@
-"""Kafka's clients log in to a real broker by every mechanism; wrong secrets do not."""
+"""Kafka's clients log in to a real broker with every mechanism; wrong secrets are refused."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SecureCluster:
         }
 
     def sees_topics(self, config: dict[str, Any], within_s: float = 20) -> str | None:
-        """None where a client sees the cluster; else what it says of it."""
+        """None if a client sees the cluster; otherwise what it reports."""
         said: list[str] = []
         admin = confluent_kafka.admin.AdminClient(
             {**config, "error_cb": lambda error: said.append(str(error))}
@@ -125,7 +125,7 @@ class SecureCluster:
 
 
 def printed(*arguments: str) -> str:
-    """All that a command prints, its notes included."""
+    """Everything that a command prints, including its notes."""
     done = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
@@ -244,7 +244,7 @@ def aiokafka_login(
 
 
 async def topics_of(login: dict[str, Any]) -> set[str]:
-    """Those that aiokafka sees. Raises KafkaError where it cannot log in."""
+    """The topics that aiokafka sees. Raises KafkaError if it cannot log in."""
     consumer = aiokafka.AIOKafkaConsumer(**login)
     try:
         await consumer.start()
@@ -309,7 +309,7 @@ def test_a_quota_makes_a_producer_wait(site: SecureCluster) -> None:
 
 
 def test_a_consumer_with_a_quota_gets_all_that_is_there(site: SecureCluster) -> None:
-    """What waits for it is more than its quota of ten seconds, in batches of any size."""
+    """More is waiting for it than its quota of ten seconds, in batches of any size."""
     producer = confluent_kafka.Producer({**site.login("PLAIN"), "batch.size": 200_000})
     for number in range(700):
         producer.produce("t", b"%06d" % number + b"q" * 994)
@@ -343,7 +343,7 @@ def test_rights_are_asked_for_and_can_be_taken_away(site: SecureCluster) -> None
     assert produce(alice) is None
     denied = produce(carol)
     assert denied is not None and denied.code() == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
-    # What she may not describe is not there.
+    # Topics that she may not describe are hidden.
     assert "t" not in confluent_kafka.admin.AdminClient(carol).list_topics(timeout=20).topics
     assert "t" in confluent_kafka.admin.AdminClient(alice).list_topics(timeout=20).topics
     connected = confluent_kafka.Producer(alice)
@@ -363,7 +363,7 @@ def test_rights_are_asked_for_and_can_be_taken_away(site: SecureCluster) -> None
 
 
 def test_produce_says_which_right_is_missing(site: SecureCluster) -> None:
-    """Without the right to write there is no producer id: librdkafka gives up all messages."""
+    """Without permission to write there is no producer id: librdkafka gives up all messages."""
     given = ("eve", "--mechanism", "SCRAM-SHA-256", "--password-stdin")
     site.command("users", "scram", "set", *given, text=PASSWORD + "\n")
     site.command("acls", "add", "User:eve", *ON_T, "--operation", "describe")
@@ -381,13 +381,13 @@ def test_produce_says_which_right_is_missing(site: SecureCluster) -> None:
 
 
 def spellings(secret: bytes) -> set[bytes]:
-    """What a secret looks like in logs, tables and dumps."""
+    """How a secret may appear in logs, tables and dumps."""
     found = {secret, secret.hex().encode(), repr(secret)[2:-1].encode()}
     return found | {base64.b64encode(secret).rstrip(b"="), base64.urlsafe_b64encode(secret).rstrip(b"=")}
 
 
 def shown_by_tools(site: SecureCluster) -> Iterator[tuple[str, str]]:
-    """What people are shown of the cluster: commands, answers of brokers, metrics."""
+    """What people are shown of the cluster: output of commands, responses of brokers, metrics."""
     broker, controller = site.cluster.brokers[0], site.cluster.controllers[0]
     log = str(controller.home)
     for words in (

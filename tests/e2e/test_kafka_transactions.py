@@ -1,5 +1,6 @@
 """Transactions of Kafka's clients on real brokers: all of a transaction or nothing, with its offsets, also
-when leaders and coordinators are killed in the middle."""
+when leaders and coordinators are killed in the middle.
+"""
 
 from __future__ import annotations
 
@@ -201,7 +202,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(site: Site) -> None:
     plain = confluent_kafka.Producer({"bootstrap.servers": site.bootstrap})
     sent = send(plain, topic, "after")
     assert plain.flush(PATIENCE_S) == 0
-    # The last stable offset moves on without the producer.
+    # The last stable offset advances without the producer.
     assert site.read(topic, len(sent)) == sorted(sent)
 
 
@@ -225,7 +226,7 @@ def test_kafka_python_commits_and_aborts(site: Site) -> None:
 
 
 def test_leaders_and_coordinators_die_in_the_middle(site: Site) -> None:
-    """Every transaction that was reported as committed is there in whole, every other one is absent."""
+    """Every transaction that was reported as committed is there completely, and no other one at all."""
     topic = site.topic("killed")
     producer = site.producer("killed")
     kept: list[bytes] = []

@@ -1,5 +1,6 @@
 """kafkajs: every codec and acks, alone and in groups, offsets, transactions, administration; exact counts
-through kill -9 of leaders, coordinators and controllers. kafkajs_driver.js has its side of each."""
+through kill -9 of leaders, coordinators and controllers. kafkajs_driver.js is its side of each test.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def words(site: KafkaCluster, command: str, **given: Any) -> list[str]:
 
 
 def driven(site: KafkaCluster, command: str, **given: Any) -> Any:
-    """The answer of the driver to one command."""
+    """The response of the driver to one command."""
     done = subprocess.run(
         words(site, command, **given),
         capture_output=True,
@@ -75,7 +76,7 @@ def test_it_writes_and_reads_every_codec(site: KafkaCluster, codec: str) -> None
     sent = values(codec)
     produced = driven(site, "produce", topic=topic, values=sent, codec=codec, perRequest=PER_REQUEST)
     assert produced == {"offsets": list(range(0, MESSAGES, PER_REQUEST))}
-    # librdkafka's batches after its own: each reads the other's.
+    # librdkafka's batches after its own: each client reads the other's.
     confluent_produce(site, topic, [b"rd"], **{"compression.type": codec})
     read = driven(site, "consume", topic=topic, group=topic, count=MESSAGES + 1)["messages"]
     assert read == [[offset, value] for offset, value in enumerate([*sent, "rd"])]

@@ -1,4 +1,5 @@
-"""Transactions of real clients that append to lists and read them, under kill -9 of brokers: serializable.
+"""Transactions of real clients that append to lists and read them, under kill -9 of brokers, are
+serializable.
 
 `make histories SECONDS=600` runs the same for longer.
 """
@@ -22,8 +23,8 @@ QUICK = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partiti
 
 
 def run(folder: Path, seconds: float, seed: int) -> str:
-    """Kills brokers while clients append and read; the number of transactions by their outcome. Raises
-    AssertionError with every anomaly."""
+    """Kills brokers while clients append and read; returns the number of transactions by their outcome.
+    Raises AssertionError with every anomaly."""
     rng = random.Random(seed)
     with Cluster(folder, controllers=1, brokers=3, properties=FAST_BROKERS) as cluster:
         for node in cluster.brokers:

@@ -15,7 +15,7 @@ Line = dict[str, Any]
 
 
 def parsed(node: Node) -> list[Line]:
-    """Every line since the process began; all of them must be JSON and say who wrote them."""
+    """Every line since the process began; all of them must be JSON and name their writer."""
     found: list[Line] = [json.loads(line) for line in node.lines()]
     for line in found:
         assert (line["role"], line["node_id"]) == (node.role, node.node_id)
@@ -68,7 +68,7 @@ def test_a_fencing_a_failover_and_a_restart(tmp_path: Path) -> None:
 
     check_quorum_lines(before, elected, leader, successor, quorum.leader_epoch)
     check_live_lines(before, epochs)
-    # The broker that stayed saw the same, and says how it is itself in all other lines.
+    # The broker that stayed up saw the same, and reports its own state in all other lines.
     fenced = about(metadata(survivor), message=f"broker 1 is fenced (epoch {epochs[1]})")
     assert [(line["broker_id"], line["broker_epoch"], line["source"]) for line in fenced] == [
         (1, epochs[1], "live")
@@ -109,8 +109,8 @@ def check_live_lines(lines: list[Line], epochs: dict[int, int]) -> None:
 
 
 def check_replayed_lines(lines: list[Line], epochs: dict[int, int]) -> None:
-    """As the controller wrote them that was killed and read its log again. A replay goes in strides: what
-    became of a broker within one is told once."""
+    """As written by the controller that was killed and read its log again. A replay proceeds in steps: what
+    happened to a broker within one of them is reported once."""
     told = metadata(lines)
     for broker_id, epoch in epochs.items():
         (known,) = about(told, message=f"broker {broker_id} registered with epoch {epoch}")

@@ -1,5 +1,6 @@
-"""The log tools and real processes: a running quorum's log is read without a trace, a quorum that lost its
-majority starts again from one survivor, and so does one whose log had a poison record."""
+"""The log tools and real processes: a running quorum's log is read without a trace; a quorum that lost its
+majority is restarted from one survivor, and so is one whose log had a poison record.
+"""
 
 from __future__ import annotations
 

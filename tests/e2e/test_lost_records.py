@@ -1,4 +1,6 @@
-"""A controller's directory is replaced by an older copy: who knows better stops, and every tool says so."""
+"""A controller's directory is replaced with an older copy: nodes that know of more stop, and every tool
+reports it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ LOST = "committed records were lost"
 
 
 def _refuses_to_start_twice(node: Node, before: bytes) -> None:
-    """Started again and again it says the same, and its log stays."""
+    """At every restart it reports the same, and its log stays."""
     for _ in range(2):
         assert node.wait_exit() == 1
         line = node.last_line()
@@ -87,7 +89,7 @@ def test_an_older_copy_of_a_directory_takes_nothing_back_in_silence(tmp_path: Pa
 
 
 def _start_from_the_one_that_knows(cluster: Cluster, knows: Node, target: Path) -> None:
-    """What every text points to: a new voter set, which the broker with all that it knows joins."""
+    """What every message recommends: a new voter set, made from the node that knows the most."""
     voters = ",".join(f"{node.node_id}@{node.address}:{node.directory_id}" for node in cluster.controllers)
     made = run_cli("log", "salvage", str(knows.data), "--voters", voters, "--to", str(target))
     assert made.returncode == 0, made.stderr

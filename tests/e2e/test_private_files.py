@@ -1,4 +1,6 @@
-"""Credentials stay with who runs a node: modes of all files of a cluster, and what log tools show live."""
+"""Credentials are readable only by the user that runs a node: modes of all files of a cluster, and what log
+tools show live.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def modes(directory: Path) -> dict[str, int]:
 
 def test_others_can_read_nothing_that_a_cluster_with_scram_users_wrote(tmp_path: Path) -> None:
     home = tmp_path / "made" / "cluster"
-    before = os.umask(0)  # what an operator's umask allows must not be what others may do
+    before = os.umask(0)  # others must have no permission even if an operator's umask allows it
     try:
         run_cli("local", "up", "-d", home, "--controllers", 1, "--brokers", 1, "--free-ports")
         status = json.loads(run_cli("local", "status", "-d", home, "--json").stdout)

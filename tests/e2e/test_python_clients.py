@@ -127,7 +127,7 @@ def test_aiokafka_writes_and_reads_every_codec(site: KafkaCluster, codec: str | 
 def test_aiokafka_writes_with_every_acks(site: KafkaCluster, acks: Any) -> None:
     topic = f"aio-acks-{acks}"
     site.create_topic(topic, partitions=1)
-    # With acks=0 a client does not notice that a leader has not heard of the topic yet.
+    # With acks=0 a client does not notice that a leader does not know the topic yet.
     wait_for_leaders(site, topic, 1)
 
     async def scenario() -> None:
@@ -251,7 +251,7 @@ def test_kafka_python_writes_and_reads_every_codec(site: KafkaCluster, codec: st
     waiting = [producer.send(topic, value) for value in values("kp")]
     assert [each.get(timeout=PATIENCE_S).offset for each in waiting] == list(range(MESSAGES))
     producer.close()
-    # librdkafka's batch after its own: each reads the other's.
+    # librdkafka's batch after its own: each client reads the other's.
     confluent_produce(site, topic, [b"rd"], **{"compression.type": codec or "none"})
     consumer = kafka_python_consumer(site)
     consumer.assign([kafka.TopicPartition(topic, 0)])
@@ -331,7 +331,7 @@ def test_their_groups(site: KafkaCluster, tmp_path: Path) -> None:
 
 def kafka_python_load(site: KafkaCluster, ending: threading.Event, outcome: Outcome) -> Threads:
     """No transactions: kafka-python 3.0.12 drops a request to a coordinator that refuses connections, but
-    waits for the answer forever."""
+    waits for the response forever."""
     servers = site.bootstrap.split(",")
 
     def acknowledged(_: Any) -> None:
@@ -354,7 +354,7 @@ def kafka_python_load(site: KafkaCluster, ending: threading.Event, outcome: Outc
                 admin.create_topics([kafka.admin.NewTopic(topic, 1, 3)])
             except kafka.errors.TopicAlreadyExistsError:
                 pass
-            except kafka.errors.KafkaError:  # its administration repeats nothing by itself
+            except kafka.errors.KafkaError:  # its administration client retries nothing
                 continue
             outcome.topics.append(topic)
         admin.close()

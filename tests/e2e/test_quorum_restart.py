@@ -1,4 +1,6 @@
-"""A quorum that is restarted, rolled, left by its leader, or rejoined by a node that was away for long."""
+"""A quorum that is restarted, rolled, left by its leader, or rejoined by a node that was down for a long
+time.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,7 @@ def test_the_only_voter_does_not_resume_its_epoch(tmp_path: Path) -> None:
 
 def test_sigterm_of_the_active_controller_hands_over(cluster: Cluster) -> None:
     """The others would wait for a silent leader far longer than this test waits for a new one, and the old
-    one says that it resigned before it ended."""
+    one logs that it resigned before it ended."""
     patience_s = 120
     patient = {"controller.quorum.fetch.timeout.ms": str(patience_s * 1000)}
     leader = cluster.leader()
@@ -166,7 +168,8 @@ def test_a_node_far_behind_catches_up_by_snapshot_and_leads(tmp_path: Path) -> N
         asked_in: set[int] = set()
 
         def handed_over() -> DescribeQuorumResponse | None:
-            """Asked once an epoch: on a slow machine the second successor may stand before the first."""
+            """Requested once per epoch: on a slow machine the second successor may stand for election before
+            the first."""
             found = cluster.quorum()
             if found.leader_id == laggard.node_id:
                 return found
@@ -190,7 +193,7 @@ def test_a_node_far_behind_catches_up_by_snapshot_and_leads(tmp_path: Path) -> N
             for node in cluster.controllers
         ]
         assert all(other == first for other in others)
-        # A restart loads the fetched snapshot, and the short tail behind it.
+        # A restart loads the fetched snapshot, and the short tail after it.
         laggard.kill()
         laggard.start()
         opened = laggard.wait_for_line("opened")
@@ -219,7 +222,7 @@ def test_an_emptied_disk_observes_and_says_so(tmp_path: Path) -> None:
         cluster.wait(observes, "the emptied node to observe")
         said = [line for line in emptied.lines() if "directory" in line and "WARNING" in line]
         assert len(said) == 1, emptied.output()
-        # It neither votes nor stands: with the other follower gone, the leader alone is no majority.
+        # It neither votes nor stands: with the other follower gone, the leader alone is not a majority.
         other = next(one for one in cluster.controllers if one not in (emptied, cluster.leader()))
         leader = cluster.leader()
         other.kill()

@@ -22,7 +22,7 @@ PATIENCE_S = 60
 
 
 class Store:
-    """The three processes, and a client that asks until it is answered."""
+    """The three processes, and a client that retries until it gets a response."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -43,7 +43,7 @@ class Store:
         process.wait()
 
     def ask(self, text: str, wanted: str) -> str:
-        """The first answer that begins with `wanted`, from whichever node leads."""
+        """The first response that begins with `wanted`, from whichever node leads."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             self.client.sendto(text.encode(), ("127.0.0.1", self.ports[self.leader]))

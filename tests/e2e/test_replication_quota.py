@@ -1,4 +1,4 @@
-"""A reassignment under a replication quota on real brokers: it takes its time until the quota goes."""
+"""A reassignment under a replication quota on real brokers: it takes a long time until the quota is removed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def is_moved(cluster: Cluster, topic: str, to: int) -> bool:
 
 
 def is_begun(cluster: Cluster, topic: str) -> bool:
-    """Whether a part of it is on the second broker."""
+    """Whether part of it is on the second broker."""
     files = cluster.brokers[1].home.rglob(f"{topic}-0/*.log")
     return any(file.stat().st_size for file in files)
 

@@ -1,4 +1,4 @@
-"""Feature levels and controllers' registrations with real processes: every voter says who it is."""
+"""Feature levels and controllers' registrations with real processes: every voter registers."""
 
 from __future__ import annotations
 

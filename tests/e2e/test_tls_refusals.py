@@ -1,4 +1,6 @@
-"""Certificates that are wrong, absent or expired, and who speaks no TLS: one line at both ends says which."""
+"""Certificates that are wrong, missing or expired, and clients without TLS: one line on both sides names the
+problem.
+"""
 
 from __future__ import annotations
 
@@ -108,12 +110,12 @@ def fixture_node(site: Site, folder: Path) -> Iterator[Process]:
 
 
 def messages(process: Process) -> list[str]:
-    """Every line of the log is JSON; those of the loggers' text."""
+    """Every line of the log is JSON; returns the texts of the loggers' lines."""
     return [json.loads(line)["message"] for line in process.lines()]
 
 
 def assert_one_line(node: Process, pattern: str) -> None:
-    """The node says, once, what is wrong with a caller; what it says ten seconds later counts the times."""
+    """The node logs once what is wrong with a client; its line ten seconds later counts the repetitions."""
 
     def told() -> list[str]:
         return [
@@ -152,7 +154,7 @@ def test_both_ends_say_in_one_line_what_is_wrong(node: Process, site: Site, fold
         assert ours in text and address in text, text
         assert said.stderr.count("\n") == (command[0] != "controller"), said.stderr
 
-    # The commands tried again and again, and the same is not said each time.
+    # The commands retried, and the same line is not logged each time.
     assert_one_line(node, rf"TLS handshake with 127\.0\.0\.1:\d+ failed: {re.escape(theirs)}")
     assert node.stop() == 0
 

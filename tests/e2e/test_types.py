@@ -1,5 +1,6 @@
-"""The types of the program and of its examples. Here, because mypy computes while the processes of the other
-end-to-end tests are waited for: before all tests, a second processor would have nothing to do meanwhile."""
+"""The types of the program and of its examples. Checked here, because mypy computes while the other
+end-to-end tests wait for processes: before all tests, a second processor would be idle meanwhile.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Controllers that must not become voters, with real processes: each is refused in one line, and the quorum
-stays as it is."""
+stays unchanged.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +36,14 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamicClust
 
 
 def joins(cluster: DynamicCluster, node: Node, cluster_id: str | None = None) -> None:
-    """Formatted for a cluster that runs, and started."""
+    """Formatted for a running cluster, and started."""
     identity = ["--cluster-id", cluster_id or cluster.cluster_id]
     run_cli("storage", "format", "--config", node.config, *identity, "--no-initial-controllers")
     node.start()
 
 
 def refused(cluster: DynamicCluster, *arguments: object) -> str:
-    """The one line of an `add-voter` that changes nothing."""
+    """The single line of an `add-voter` that changes nothing."""
     before = cluster.quorum().voters_offset
     result = run_cli(
         "quorum", "add-voter", *arguments, "--bootstrap-controllers", cluster.controllers[0].address, expect=1
@@ -99,7 +100,7 @@ def test_a_controller_of_another_cluster_does_not_start(cluster: DynamicCluster)
 
 @pytest.mark.parametrize("leads", [3000, OBSERVER_ID])
 def test_a_second_machine_with_the_id_of_a_voter(cluster: DynamicCluster, leads: int) -> None:
-    """Both ask to be voters by themselves. The one that came first stays, and goes on to vote."""
+    """Both request to be voters automatically. The first one stays, and continues to vote."""
     if [voter.node_id for voter in cluster.quorum().voters] == [3000]:
         run_cli("quorum", "add-voter", OBSERVER_ID, "--bootstrap-controllers", cluster.controllers[0].address)
     before = cluster.wait_voters([3000, OBSERVER_ID])

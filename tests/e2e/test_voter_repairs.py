@@ -1,5 +1,6 @@
-"""Repairs of a quorum by the book (docs/operations.md), on real processes and under load: nothing that was
-acknowledged is lost, and no repair leaves the quorum without an active controller for long."""
+"""Repairs of a quorum as docs/operations.md describes them, with real processes and under load: nothing that
+was acknowledged is lost, and no repair leaves the quorum without an active controller for long.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.e2e
 
 WRITERS = 4
 OUTAGE_MAX_S = 20.0
-"""On any machine. What it is on a quiet one is printed, and docs/benchmarks.md has it."""
+"""On any machine. The value of a quiet one is printed, and docs/benchmarks.md has it."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamicCluster
 
 @contextlib.contextmanager
 def under_load(cluster: Cluster, what: str) -> Iterator[Load]:
-    """Writers before, during and after what happens inside; then the account."""
+    """Writers before, during and after the block; then the account is checked."""
     earlier = cluster.topics()
     prefix = what.replace(" ", "-")
     with Load(cluster, writers=WRITERS, rng=random.Random(7), prefix=prefix) as load:
@@ -83,7 +84,7 @@ def test_a_machine_replaced_under_another_id(cluster: DynamicCluster) -> None:
 
 
 def test_a_machine_replaced_under_the_same_id(cluster: DynamicCluster) -> None:
-    """Another address too, which the voters' record has afterwards."""
+    """Including a new address, which the voters' record has afterwards."""
     quorum = cluster.wait_leader()
     victim = next(node for node in cluster.controllers if node.node_id != quorum.leader_id)
     with under_load(cluster, "same id"):
@@ -147,7 +148,7 @@ def test_client_histories_are_linearizable_while_voters_change_and_leaders_are_k
     cluster: DynamicCluster,
 ) -> None:
     """The leader is killed while it adds a voter, and the next one while it removes the first. Each command
-    goes on by itself."""
+    continues by itself."""
     seed = random.SystemRandom().getrandbits(32)
     print(f"the moments of this run come from seed {seed}")
     rng = random.Random(seed)
@@ -174,7 +175,8 @@ def change_and_kill(
     histories: TopicHistories,
     rng: random.Random,
 ) -> None:
-    """The change is asked for, and the leader gets kill -9 at some moment of it; then it runs again."""
+    """The change is requested, and the leader is killed with -9 at some moment of it; then the command runs
+    again."""
 
     def more(count: int) -> None:
         wanted = histories.answered + count
@@ -223,7 +225,7 @@ def test_from_static_to_dynamic_voters(tmp_path: Path) -> None:
 
 
 def test_two_of_three_lost_for_good(tmp_path: Path) -> None:
-    """One log is left, and the broker's copy: a new voter set goes on with all that they have."""
+    """One log is left, and the broker's copy: a new voter set continues with all of their records."""
     with DynamicCluster(tmp_path, controllers=3, brokers=1) as cluster:
         cluster.start()
         with Load(cluster, writers=WRITERS, rng=random.Random(11), prefix="lost") as load:

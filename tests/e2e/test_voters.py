@@ -1,4 +1,4 @@
-"""Voters in the log with real processes: a quorum of one grows by itself, static voters become dynamic."""
+"""Voters in the log with real processes: a quorum of one grows automatically, static voters become dynamic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 class JoiningCluster(Cluster):
-    """The first controller is formatted as the only voter, and the others ask to be added."""
+    """The first controller is formatted as the only voter, and the others request to be added."""
 
     def write_config(self, node: Node) -> None:
         super().write_config(node)
@@ -92,7 +92,7 @@ def test_a_quorum_of_one_grows_to_three_and_survives_what_it_can_then(tmp_path: 
 
 
 def test_static_voters_become_dynamic_ones_while_the_quorum_serves(tmp_path: Path) -> None:
-    """The broker has never known more of the static voters than two addresses."""
+    """The broker has never known more than two addresses of the static voters."""
     with Cluster(tmp_path, controllers=3, brokers=1) as cluster:
         servers = ",".join(node.address for node in cluster.controllers[:2])
         cluster.brokers[0].set_properties(

@@ -1,8 +1,8 @@
-"""Clients that create, delete and look up the same few topics at once, and whether what they were told can be
-put in one order.
+"""Clients that create, delete and look up the same few topics at the same time, and whether their history is
+linearizable.
 
-Every call is one single attempt. A create or delete without a clear answer may have been made, or may yet be;
-its client then looks until it is answered again, so that few calls are in doubt.
+Every call is a single attempt. A create or delete without a clear response may have been carried out, or may
+still be; its client then looks the topic up until it gets a response, so that few calls are in doubt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RESULTS = {ErrorCode.TOPIC_ALREADY_EXISTS: "exists", ErrorCode.UNKNOWN_TOPIC_OR
 
 
 class TopicHistories:
-    """Use as a context manager; `check` when it is over."""
+    """Use as a context manager; call `check` when it has ended."""
 
     def __init__(self, cluster: Cluster, *, clients: int, rng: random.Random, prefix: str) -> None:
         self.by_name: dict[str, list[Operation]] = {}
@@ -59,7 +59,7 @@ class TopicHistories:
         )
 
     def check(self) -> None:
-        """The history of each name has an order that respects time and what a topic name can be."""
+        """The history of each name has an order that respects time and the states of a topic name."""
         for name, history in self.by_name.items():
             verdict = check(history, topic_name_model, None)
             lines = "\n".join(map(str, history))
@@ -80,7 +80,7 @@ class TopicHistories:
                     await asyncio.sleep(PAUSE_S)
 
     async def _call(self, client: AdminClient, who: str, verb: str, name: str) -> bool:
-        """One operation, in the history unless it surely had no effect. False: it was not answered."""
+        """One operation, in the history unless it certainly had no effect. False: it got no response."""
         called, result, answered = time.monotonic_ns() // 1000, None, True
         try:
             result = await _ask(client, verb, name)
@@ -103,7 +103,7 @@ class TopicHistories:
 
 
 async def _ask(client: AdminClient, verb: str, name: str) -> bytes | str | tuple[str, str] | None:
-    """What the model of a topic name calls the answer."""
+    """The response in terms of the model of a topic name."""
     if verb == "describe":
         found = await client.describe_topics([name])
         return next((each.info.topic_id for each in found.topics), None)

@@ -1,8 +1,8 @@
-"""A cluster of real processes whose voters are in the log, and the book of operations run on it as it is
-written.
+"""A cluster of real processes whose voters are in the log, with the commands of docs/operations.md run on it
+as they are written.
 
 Owns how such nodes are configured and formatted, the commands of docs/operations.md with the test's own names
-put in, and a client that measures how long no controller was active.
+in them, and a client that measures how long no controller was active.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BLOCK = re.compile(r"^ *```\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 def commands_of(heading: str) -> list[list[str]]:
-    """The commands in the blocks of one section of the book, in order."""
+    """The commands in the blocks of one section of the page, in order."""
     sections = re.split(r"^#+ ", BOOK.read_text(), flags=re.MULTILINE)
     (section,) = [each for each in sections if each.startswith(heading + "\n")]
     blocks = "".join(_BLOCK.findall(section)).replace("\\\n", " ").replace("<cluster id>", CLUSTER_ID)
@@ -40,7 +40,8 @@ def commands_of(heading: str) -> list[list[str]]:
 
 
 class DynamicCluster(Cluster):
-    """`controllers` of it are the first voters. A node that is added or emptied joins as an observer."""
+    """The first `controllers` nodes are the first voters. A node that is added or emptied joins as an
+    observer."""
 
     def write_config(self, node: Node) -> None:
         super().write_config(node)
@@ -59,11 +60,11 @@ class DynamicCluster(Cluster):
         return ["storage", "format", "--config", str(node.config), *identity, *more]
 
     def unused_id(self) -> int:
-        """The id after those of all controllers that there ever were."""
+        """The id after those of all controllers that ever existed."""
         return 1 + max(int(home.name.rpartition("-")[2]) for home in self.directory.glob("controller-*"))
 
     def new_controller(self, node_id: int) -> Node:
-        """One more controller, configured and neither formatted nor started."""
+        """Adds a controller, configured and neither formatted nor started."""
         (port,) = free_ports(1)
         node = Node(self.directory / f"controller-{node_id}", "controller", node_id, port, random_id())
         self.nodes.append(node)
@@ -71,7 +72,7 @@ class DynamicCluster(Cluster):
         return node
 
     def lose_disk(self, node: Node) -> None:
-        """kill -9, and nothing is left of its data."""
+        """kill -9, and its data is deleted."""
         node.kill()
         shutil.rmtree(node.data)
 
@@ -82,20 +83,20 @@ class DynamicCluster(Cluster):
         self._client = None
 
     def retire(self, node: Node) -> None:
-        """It is not started again, and no one asks it any more."""
+        """It is not restarted, and no client uses it any longer."""
         node.kill()
         self.nodes.remove(node)
         self._client = None
 
     def follow_the_book(self, heading: str, node: Node, names: Mapping[str, object]) -> None:
-        """Runs the section's commands; `names` puts the test's ids and values in the place of the book's."""
+        """Runs the section's commands; `names` replaces the page's ids and values with the test's."""
         known = {"controller.properties": str(node.config), CLUSTER_ID: self.cluster_id}
         known |= {old: str(new) for old, new in names.items()}
         for command in commands_of(heading):
             self.run([known.get(word, word) for word in command], node)
 
     def run(self, command: list[str], node: Node) -> None:
-        """One command of the book; a server is started instead of waited for."""
+        """One command of the page; a server is started instead of waited for."""
         if command[:2] == ["controller", "run"]:
             node.start()
             node.wait_for_line("listens on")
@@ -110,7 +111,7 @@ class DynamicCluster(Cluster):
         return sorted(voter.node_id for voter in self.quorum().voters)
 
     def wait_voters(self, wanted: list[int]) -> DescribeQuorumResponse:
-        """Until the leader counts these, and no change is under way."""
+        """Until the leader reports these voters, and no change is pending."""
 
         def changed() -> DescribeQuorumResponse | None:
             found = self.quorum()
@@ -121,8 +122,8 @@ class DynamicCluster(Cluster):
 
 
 class ActiveWatch:
-    """Asks for a linearizable read all the time; `longest_s` is the longest time without one that succeeded.
-    Use as a context manager."""
+    """Sends linearizable reads all the time; `longest_s` is the longest time without one that succeeded. Use
+    as a context manager."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.longest_s = 0.0

@@ -53,7 +53,7 @@ def spark(connect_port: int) -> Iterator[SparkSession]:
         patched.setenv("SPARK_SUBMIT_OPTS", LIGHT_JVM)
         session = spark_session("local[2]", extra=extra)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tasks, "HERE_RECORDS", -1)  # jobs of Spark, however small
+        patched.setattr(tasks, "HERE_RECORDS", -1)  # always as Spark jobs, however small
         yield session
     session.stop()
 

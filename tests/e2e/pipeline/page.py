@@ -24,7 +24,7 @@ _ROWS = 100
 
 
 def views(spark: SparkSession, tables: Path) -> None:
-    """Every table as a view of its name."""
+    """Every table as a view with its name."""
     for name, table in read_tables(spark, str(tables)).items():
         table.createOrReplaceTempView(name)
 
@@ -43,7 +43,7 @@ def queries(page: str) -> dict[str, str]:
 
 
 def shown_outputs(page: str) -> dict[str, str]:
-    """The outputs that the page itself has, by the section's title."""
+    """The outputs in the page itself, by the section's title."""
     return {title: output for title, _, output in _SECTION.findall(page) if output}
 
 

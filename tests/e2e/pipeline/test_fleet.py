@@ -1,4 +1,5 @@
-"""Spark's tables against the truth of a synthetic fleet, and the queries of docs/pipeline.md on real logs.
+"""Spark's tables compared with the truth of a synthetic fleet, and the queries of docs/pipeline.md on real
+logs.
 
 `METAQUORUM_REWRITE_DOCS=1` records the outputs of the page's queries again: review them as a diff.
 """
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.e2e
 
 
 class Fleet:
-    """A fleet with three nodes a cluster, damage included, and its tables."""
+    """A fleet with three nodes per cluster, including damage, and its tables."""
 
     def __init__(self, spark: SparkSession, out: Path) -> None:
         write_fleet(FleetPlan(clusters=3, records=6000, seed=21, nodes=2, damaged_every=2), out / "fleet")
@@ -81,7 +82,7 @@ def test_epochs_and_broker_states_are_those_of_the_truth(spark: SparkSession, fl
         told = {
             (one["broker"], one["offset"]): (one["state"], one["time_ms"]) for one in truth["broker_states"]
         }
-        # A lost directory begins a new row in the same state; every change of state has its own.
+        # A lost directory begins a new row in the same state; every change of state begins its own row.
         seen = {(broker, offset): (state, time_ms) for broker, offset, state, time_ms in sessions}
         assert {key: seen.get(key) for key in told} == told
         extra = len(seen) - len(told)

@@ -1,5 +1,6 @@
-"""Tables that Spark makes: against the replay, against `metaquorum log history`, and from executors that
-share nothing with the driver but files or a store."""
+"""Tables that Spark makes: compared with the replay, with `metaquorum log history`, and from executors that
+share nothing with the driver but files or a store.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def state_word(fields: Any) -> str:
 
 
 def test_the_tables_are_what_log_history_tells(recorded: Ingested, shared_data: Path) -> None:
-    """Spark's rows of partitions and brokers against those of `metaquorum log history` on the same log."""
+    """Spark's rows of partitions and brokers compared with those of `metaquorum log history` for the same
+    log."""
     partitions, brokers = set(), set()
     for span in history(open_log(PosixDisk(), str(shared_data / GOLDEN))):
         at = span.fields
@@ -126,7 +128,7 @@ def test_tables_in_a_catalog_say_what_they_and_their_columns_mean(
     spark.sql(f"CREATE SCHEMA saved LOCATION '{tmp_path / 'saved'}'")
     try:
         saved = ("topics", "incidents", "availability", "partition_states")
-        pipeline.save_tables({"topics": tables["topics"].limit(1)}, "saved")  # what is there is replaced
+        pipeline.save_tables({"topics": tables["topics"].limit(1)}, "saved")  # an existing table is replaced
         pipeline.save_tables({name: tables[name] for name in saved}, "saved")
         for name in saved:
             listed = spark.sql(f"DESCRIBE TABLE EXTENDED saved.{name}").collect()
@@ -146,7 +148,8 @@ def test_tables_in_a_catalog_say_what_they_and_their_columns_mean(
 
 
 def test_spark_submit_makes_the_same_tables(recorded: Ingested, shared_data: Path, tmp_path: Path) -> None:
-    """Started by Spark's own script, in a folder where nothing of the project can be imported by chance."""
+    """Started by Spark's own script, in a folder from which nothing of the project can be imported by
+    chance."""
     submit, out = Path(sys.executable).with_name("spark-submit"), tmp_path / "out"
     words = [str(submit), "--master", "local[1]", str(REPOSITORY / "pipeline" / "submit.py")]
     done = run_alone(
@@ -244,7 +247,7 @@ if __name__ == "__main__":
 def test_executors_that_share_only_files_or_a_store_with_the_driver(
     recorded: Ingested, shared_data: Path, tmp_path: Path
 ) -> None:
-    """Processes of their own, in folders of their own, write tables below a folder and in a store."""
+    """Processes of their own, in folders of their own, write tables to a folder and to a store."""
     (tmp_path / "run.py").write_text(SCRIPT)
     node_copy(shared_data / GOLDEN, tmp_path / "logs")
     short = node_copy(shared_data / GOLDEN, tmp_path / "short", 1000)

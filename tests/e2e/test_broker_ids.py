@@ -1,4 +1,4 @@
-"""Real brokers that get their own ids: two on one host, lost disks, a failover and kill -9 in between (S0)."""
+"""Real brokers that get their own ids: two on one host, lost disks, a failover, kill -9 in between (S0)."""
 
 from __future__ import annotations
 

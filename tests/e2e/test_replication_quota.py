@@ -1,4 +1,4 @@
-"""A reassignment under a replication quota on real brokers: it takes a long time until the quota is removed."""
+"""A reassignment under a replication quota on real brokers: it is slow until the quota is removed."""
 
 from __future__ import annotations
 

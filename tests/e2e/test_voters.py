@@ -1,4 +1,4 @@
-"""Voters in the log with real processes: a quorum of one grows automatically, static voters become dynamic."""
+"""Voters in the log with real processes: a quorum of one grows automatically, static voters are upgraded."""
 
 from __future__ import annotations
 

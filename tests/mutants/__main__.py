@@ -1,7 +1,7 @@
-"""`python -m tests.mutants`: makes small mistakes in the code, and asks the tests to notice each.
+"""`python -m tests.mutants`: makes small mistakes in the code, and checks that the tests notice each of them.
 
 Exit codes: 0 the layers reach their targets, 1 one does not, 2 wrong usage. Nothing is written into the
-sources: mistakes live in forked processes. The same seed draws the same sample of the same sources.
+sources: mistakes exist only in forked processes. The same seed draws the same sample of the same sources.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _judge_layer(arguments: argparse.Namespace) -> int:
     from tests.mutants.layers import LAYERS
 
     layer = LAYERS[arguments.layer]
-    # pytest captures what this process prints: the results go to the terminal as it is now.
+    # pytest captures what this process prints: the results go to a copy of standard output.
     with os.fdopen(os.dup(1), "w", buffering=1) as out:
         judgement = Judgement(
             root=REPOSITORY,

@@ -1,7 +1,7 @@
-"""The table of mutants that change nothing which anybody can see, each with why.
+"""The table of mutants that change nothing observable, each with the reason.
 
 Owns reading it. An entry names file, function and operator, the line before and after, and the reason, so
-that it holds when lines move. An entry that fits no mutant is old: the run names it.
+that it stays valid when lines move. An entry that matches no mutant is out of date: the run names it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.mutants.sites import Mutant
 
 ANY = "*"
-"""In place of a line after: whatever is changed in the line before. For sizes that only decide the speed."""
+"""Instead of a line after: any change of the line before. For sizes that only affect the speed."""
 TABLE = Path(__file__).with_name("equivalent.txt")
 
 
@@ -53,6 +53,6 @@ def parse(text: str) -> list[Equivalent]:
 
 
 def as_entry(mutant: Mutant, why: str = "") -> str:
-    """How the table names a mutant."""
+    """A mutant's entry in the table."""
     place = f"{mutant.file} {mutant.function}".strip()
     return f"@ {place}: {mutant.operator}\n- {mutant.before}\n+ {mutant.after}\n= {why}\n"

@@ -1,6 +1,7 @@
-"""One function's code in a running process exchanged for another.
+"""Exchanges the code of one function in a running process.
 
-Every reference to the function, bound methods and imported names too, sees the new code at its next call.
+Every reference to the function, including bound methods and imported names, uses the new code at its next
+call.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from types import CodeType, FunctionType
 
 
 def functions_by_name(files: frozenset[str]) -> dict[tuple[str, str, int], list[FunctionType]]:
-    """All functions of the files that live now, by (file, qualified name, first line)."""
+    """All functions of the files that exist now, by (file, qualified name, first line)."""
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
     for at in gc.get_objects():
         if type(at) is FunctionType and at.__code__.co_filename in files:
@@ -29,7 +30,7 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def exchange(living: dict[tuple[str, str, int], list[FunctionType]], module: CodeType, function: str) -> int:
-    """Gives every function named `function`, and those made inside it, its code of `module`.
+    """Gives every function named `function`, and those created inside it, its code of `module`.
 
     Returns how many functions changed. Raises ValueError if a code does not fit (it closes over others).
     """

@@ -1,6 +1,6 @@
-"""A sample of a layer's mutants, and what became of each.
+"""A sample of a layer's mutants, and the verdict on each.
 
-Owns the choice and the count. Two runs with the same seed on the same sources draw the same mutants.
+Owns the sample and the counts. Two runs with the same seed on the same sources draw the same mutants.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.mutants.workplace import Judged, Workplace, run_pytest
 
 @dataclass(slots=True, kw_only=True)
 class Judgement:
-    """One run over a layer: which mutants were drawn, and what the tests said about each."""
+    """One run over a layer: which mutants were drawn, and the verdict of the tests on each."""
 
     root: Path
     layer: Layer
@@ -60,7 +60,7 @@ class Judgement:
         self.say(f"{self.summary()}, {time.monotonic() - began:.0f} s")
 
     def _memory(self) -> Path:
-        """Where the sound run of these very sources and tests is remembered."""
+        """The file with the results of the run without mutants, for exactly these sources and tests."""
         digest = hashlib.sha256(repr((str(self.root), self.layer)).encode())
         for path in sorted(self.root.rglob("*.py")) + sorted(self.root.glob("tests/**/*.txt")):
             if not any(part.startswith(".") for part in path.relative_to(self.root).parts):
@@ -75,14 +75,14 @@ class Judgement:
 
     def _equivalent_keys(self, every: list[Mutant]) -> set[str]:
         if self.keys:
-            return set()  # whoever asks for them wants them run
+            return set()  # mutants that are requested by key always run
         found: set[str] = set()
         for entry in self.table:
             if entry.file not in self.sources:
                 continue
             fitting = {mutant.key for mutant in every if entry.fits(mutant)}
             if not fitting:
-                self.say(f"the table's entry fits no mutant any more: {entry}")
+                self.say(f"the table's entry no longer fits a mutant: {entry}")
             found |= fitting
         return found
 
@@ -116,7 +116,7 @@ class Judgement:
 
     @property
     def percent(self) -> float:
-        """Of the mutants that were judged, which leaves out those known as equivalent."""
+        """Of the mutants that were judged, which excludes those known as equivalent."""
         return 100 * self.killed / max(1, len(self.results))
 
     def summary(self) -> str:

@@ -33,7 +33,7 @@ class Layer:
 
 
 def _tests_in(folder: str, without: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Every test file below a folder but these."""
+    """Every test file below a folder except these."""
     root = Path(__file__).parents[2]
     found = [str(path.relative_to(root)) for path in sorted((root / folder).rglob("test_*.py"))]
     return tuple(path for path in found if path.rpartition("/test_")[2].removesuffix(".py") not in without)
@@ -271,7 +271,7 @@ LAYERS: dict[str, Layer] = {
             name="cli",
             target=90,
             files=("cli/**/*.py",),
-            without=("cli/local",),  # starts processes, and ends them
+            without=("cli/local",),  # starts and ends processes
             tests=(
                 DEFAULTS,
                 *_tests_in("tests/unit/cli", without=("demo_end", "forks", "left_behind", "local", "start")),

@@ -1,7 +1,7 @@
 """Which statements ran: modules are compiled with a mark before every statement of their functions.
 
 Owns the import hook and the marks. A mark is one store into an array, so that tests run nearly as fast as
-without; a tracer would take several times as long.
+without it; a tracer would take several times as long.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIX = "metaquorum."
 
 
 class Marks:
-    """A byte for every statement, shared by all modules; `lines` says which statement each one is."""
+    """One byte per statement, shared by all modules; `lines` says which statement each one is."""
 
     def __init__(self) -> None:
         self.seen = bytearray(_CAPACITY)
@@ -90,7 +90,7 @@ class _Marker(ast.NodeTransformer):
 
 
 class MarkingFinder(importlib.abc.MetaPathFinder):
-    """Imports the chosen files of `root` with marks; `planted` gives another code for one file."""
+    """Imports the chosen files of `root` with marks; `planted` replaces the code of one file."""
 
     def __init__(self, root: Path, files: Iterable[str], planted: dict[str, CodeType] | None = None) -> None:
         self.marks = Marks()
@@ -111,7 +111,7 @@ class MarkingFinder(importlib.abc.MetaPathFinder):
         return None
 
     def import_all(self) -> None:
-        """Imports what nothing has imported yet."""
+        """Imports the files that no code has imported yet."""
         for file in sorted(self._files):
             name = modules_of(file)[0]
             if name not in sys.modules and not name.endswith(".__main__"):
@@ -143,7 +143,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def modules_of(file: str) -> tuple[str, str]:
-    """What a file below the root is imported as: below the package's one name, or as it stands."""
+    """The names as which a file below the root is imported: below the package's name, or its own path."""
     name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return PREFIX + name, name
 

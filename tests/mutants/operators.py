@@ -1,8 +1,8 @@
-"""Small mistakes: which ones could stand at a place of a syntax tree.
+"""Small mistakes: the possible ones at each place of a syntax tree.
 
-Owns the operators. An operator looks at one node and says what could stand there instead. Knows no files
-and no tests. Texts that only people read (messages of exceptions, docstrings, representations) and
-annotations are left alone.
+Owns the operators. An operator looks at one node and returns what could replace it. Knows no files and no
+tests. Texts that only people read (messages of exceptions, docstrings, representations) and annotations are
+not changed.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _UNREAD = {"__repr__", "__str__"}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What may stand in place of one node."""
+    """What may replace one node."""
 
     operator: str
     node: ast.AST
 
 
 def changes(node: ast.AST) -> Iterator[Change]:
-    """Every mistake that one node offers, in a fixed order."""
+    """Every mistake that is possible at one node, in a fixed order."""
     if isinstance(node, ast.stmt):
         yield from _of_statement(node)
     elif isinstance(node, ast.expr):
@@ -62,9 +62,9 @@ def changes(node: ast.AST) -> Iterator[Change]:
 
 
 def children(node: ast.AST) -> Iterator[tuple[str, int | None, ast.AST]]:
-    """(field, place in its list or None, child) of every child in which a mistake could be one."""
+    """(field, index in its list or None, child) of every child that could contain a mistake."""
     if isinstance(node, ast.Raise):
-        return  # what it says is for people; that it is raised is a mistake of the statement
+        return  # its message is for people; that it is raised is a mistake of the statement
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "keywords") and not isinstance(node, ast.Call):
             continue
@@ -80,7 +80,7 @@ def _passed_over(node: ast.AST) -> bool:
     match node:
         case ast.Expr(value=ast.Constant()) | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
             return True
-        case ast.keyword(arg="strict"):  # a check of what the code itself has made
+        case ast.keyword(arg="strict"):  # a check of something that the code itself created
             return True
         case ast.FunctionDef(name=name) if name in _UNREAD:
             return True
@@ -91,7 +91,7 @@ def _passed_over(node: ast.AST) -> bool:
         case ast.Expr(value=ast.Call(func=ast.Name(id=name))) if name in _SILENT_CALLS:
             return True
         case ast.Call(func=ast.Attribute(value=ast.Name(id="os"), attr="kill")):
-            return True  # a signal that is not 0 would end a process that has nothing to do with it
+            return True  # a signal other than 0 would end an unrelated process
     return False
 
 

@@ -1,6 +1,6 @@
 """The mutants of a source file: where each one is, what it is called, and its code.
 
-Owns the walk over a file, names that survive when lines move, and compilation. Knows no tests.
+Owns the walk over a file, names that stay the same when lines move, and compilation. Knows no tests.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from tests.mutants.operators import Change, changes, children
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
     """One mistake. `function` is the qualified name of the outermost function, '' at a module's top level.
-
-    `statement` is the line of the statement that the mistake is in; `at_import` is true where the code
-    runs when the module is imported, so that no function can be exchanged.
-    """
+    `statement` is the line of the statement that contains the mistake; `at_import` is true if the code runs
+    when the module is imported, so that no function can be exchanged."""
 
     file: str
     function: str
@@ -40,7 +38,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """A short name that stays when lines move: of the file, the function and the mistake."""
+        """A short name that stays the same when lines move: of the file, the function and the mistake."""
         told = "\n".join((self.file, self.function, self.operator, self.before, self.after, str(self.repeat)))
         return hashlib.sha256(told.encode()).hexdigest()[:10]
 
@@ -93,7 +91,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Where a walk is: inside which function, in which statement, in code that runs at import or not."""
+    """The position of a walk: in which function, in which statement, and whether the code runs at import."""
 
     function: str = ""
     statement: ast.stmt | None = None
@@ -104,7 +102,7 @@ class _Where:
 
 @contextmanager
 def exchanged(place: tuple[ast.AST, str, int | None], node: ast.AST) -> Iterator[None]:
-    """Another node at a place of the tree, for a while."""
+    """Another node at a place of the tree, during the context."""
     parent, name, at = place
     if at is None:
         before = getattr(parent, name)
@@ -145,7 +143,7 @@ def _walk(node: ast.AST, where: _Where) -> Iterator[tuple[ast.AST, str, int | No
 
 
 def _bound(node: ast.stmt) -> tuple[str, ...]:
-    """Names that a statement at a module's top level gives a meaning to."""
+    """Names that a statement at a module's top level binds."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return (name,)

@@ -1,4 +1,4 @@
-"""The tool itself: which mistakes it makes, what they are called, and that tests are judged by them."""
+"""The tool itself: which mistakes it makes, what they are called, and that tests judge them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_key_stays_when_lines_move(tmp_path: Path) -> None:
 
 
 def test_every_mistake_is_judged_by_the_tests_that_run_it(tmp_path: Path) -> None:
-    """End to end on a small project; the file there stays as it was."""
+    """End to end on a small project; its file is unchanged afterwards."""
     (tmp_path / "pure").mkdir()
     (tmp_path / "pure/__init__.py").touch()
     (tmp_path / "pure/code.py").write_text(PURE)
@@ -184,7 +184,7 @@ def test_every_mistake_is_judged_by_the_tests_that_run_it(tmp_path: Path) -> Non
     assert verdicts["-", "def fits(self, count, *, strict=True):"] == "KILLED"
     assert verdicts["Box.fits", "inner = lambda: count < self.size or not strict"] == "KILLED"
     assert verdicts["is_kind", "return any((isinstance(value, kind()) for value in values[0:]))"] == "KILLED"
-    assert verdicts["table_of", "return [0] // count"] == "KILLED"  # by what it made at import
+    assert verdicts["table_of", "return [0] // count"] == "KILLED"  # by what it created at import
     assert (tmp_path / "pure/code.py").read_text() == PURE
 
 

@@ -1,9 +1,10 @@
 """One process that has imported and collected everything, and a child of it for every mutant.
 
-Owns the run of the tests: once on the sound code, to learn which statements each test runs and how long it
-takes; then, for a mutant, those that run its statement, the likeliest to fail first, until one fails. A child
-that was forked needs no import and no collection. Its tests run under an alarm, since a mistake may loop. The
-sound run has a child of its own: threads, sockets and caches that tests leave behind would be every child's.
+Owns the runs of the tests: first on the code without mutants, to learn which statements each test runs and
+how long it takes; then, for each mutant, the tests that run its statement, those most likely to fail first,
+until one fails. A forked child needs no import and no collection. Its tests run under an alarm, because a
+mistake may cause an endless loop. The first run has a child of its own: threads, sockets and caches that
+tests leave behind would otherwise be in every child.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from tests.mutants.marking import MarkingFinder
 from tests.mutants.sites import Mutant, Source
 
 PATIENCE = 20
-"""A test may take so many times as long as on the sound code, and `GRACE_S` more."""
+"""A test may take this many times as long as without a mutant, plus `GRACE_S`."""
 GRACE_S = 4.0
 ALONE_GRACE_S = 40.0
 MOST_NAMES = 300
-"""So many tests are named to a process of its own, at most."""
+"""The maximum number of tests that are passed to a separate process."""
 MEMORY_BYTES = 6 << 30
 _SURVIVED, _KILLED = 0, 41
 
@@ -53,7 +54,7 @@ class Verdict(Enum):
 
 @dataclass(slots=True)
 class Known:
-    """What the sound run taught about one test."""
+    """What the first run found out about one test."""
 
     item: pytest.Item
     seconds: float
@@ -62,7 +63,7 @@ class Known:
 
 @dataclass(slots=True)
 class Sound:
-    """What the sound run taught: seconds of the tests that pass, and which of them run each statement."""
+    """What the first run found out: seconds of the tests that pass, and which of them run each statement."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     failing: list[str] = field(default_factory=list)
@@ -80,7 +81,7 @@ class Judged:
 
 
 class Examples:
-    """A pytest plugin: the same examples every time, and none made smaller: that one fails is all."""
+    """A pytest plugin: uses the same examples every time, and shrinks none: only a failure matters."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -100,10 +101,8 @@ class Examples:
 
 @dataclass(slots=True)
 class Workplace(Examples):
-    """A pytest plugin: takes over when all tests are collected, and calls `then` after the sound run.
-
-    `budget_s` bounds the tests of one mutant, by their time on the sound code: the cheapest are taken.
-    """
+    """A pytest plugin: takes over when all tests are collected, and calls `then` after the first run.
+    `budget_s` bounds the tests of one mutant, by their time without one: the cheapest are taken."""
 
     finder: MarkingFinder
     then: Callable[[Workplace], None]
@@ -120,7 +119,7 @@ class Workplace(Examples):
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         started = time.monotonic()
-        self.finder.import_all()  # what a test would import late is exchanged like all the rest
+        self.finder.import_all()  # code that a test would import late is exchanged like all other code
         if self.remembered is not None and self.remembered.exists():
             self.sound = pickle.loads(self.remembered.read_bytes())
         else:
@@ -182,8 +181,8 @@ class Workplace(Examples):
         self.sound.tests_at = dict(tests_at)
 
     def tests_for(self, mutant: Mutant) -> list[str]:
-        """The tests that run the mutant's statement (for code that runs at import: those that run what
-        uses its name), the likeliest to fail first, then the quickest, up to the budget."""
+        """The tests that run the mutant's statement (for code that runs at import: those that run what uses
+        its name), those most likely to fail first, then the fastest, up to the budget."""
         names = set(self.sound.tests_at.get((mutant.file, mutant.statement), ()))
         if mutant.at_import:
             names = self._tests_that_use(mutant)
@@ -208,8 +207,8 @@ class Workplace(Examples):
         return chosen
 
     def _tests_for_import(self, names: Sequence[str]) -> list[str]:
-        """Tests for a mistake whose statement ran at import, too: what it made may be used by any test. Those
-        that run the statement first, then the quickest of each file in turn."""
+        """Tests for a mistake whose statement also ran at import: any test may use what it created. First
+        those that run the statement, then the fastest of each file in turn."""
         by_file: dict[str, list[str]] = defaultdict(list)
         for name in sorted(self.tests, key=lambda name: (self.tests[name].seconds, name)):
             by_file[name.partition("::")[0]].append(name)
@@ -217,7 +216,7 @@ class Workplace(Examples):
         return self._within_budget(list(dict.fromkeys([*names[:20], *turns])))
 
     def _tests_that_use(self, mutant: Mutant) -> set[str]:
-        """Tests that run a function which names what the mutant's statement binds, or a method of it."""
+        """Tests that run a function that names what the mutant's statement binds, or a method of it."""
         wanted = set(mutant.names)
         found: set[str] = set()
         root = f"{self.finder._root}/"
@@ -236,7 +235,7 @@ class Workplace(Examples):
         return place in self.sound.at_import and place not in self.sound.tests_at
 
     def start(self, source: Source, mutant: Mutant) -> Judged | None:
-        """Starts a child for the mutant; the verdict at once if no test runs its statement."""
+        """Starts a child for the mutant; returns the verdict at once if no test runs its statement."""
         names = self.tests_for(mutant)
         if not names:
             return Judged(mutant=mutant, verdict=Verdict.UNSEEN)
@@ -270,14 +269,15 @@ class Workplace(Examples):
         test = names[min(done, len(names) - 1)]
         if done or not (
             mutant.at_import or self._only_at_import(mutant)
-        ):  # a process of its own does not say which test failed
+        ):  # a separate process does not report which test failed
             self.tests[test].kills += 1
             self._killed_in[mutant.file, mutant.function][test] += 1
         verdict = Verdict.ENDLESS if code == -signal.SIGALRM else Verdict.KILLED
         return Judged(mutant=mutant, verdict=verdict, test=test, tests=done + 1, seconds=seconds)
 
     def _in_child(self, source: Source, mutant: Mutant, code: CodeType, names: list[str], out: int) -> None:
-        """Runs the tests with the mistake in place; a byte to `out` for each that passed. Does not return."""
+        """Runs the tests with the mistake in place; writes a byte to `out` for each that passed. Does not
+        return."""
         result = _KILLED
         try:
             _confine()
@@ -287,7 +287,7 @@ class Workplace(Examples):
                 _alone(self, mutant, names)
             result = self._run_until_one_fails(names, out)
             if result == _SURVIVED and (mutant.file, mutant.statement) in self.sound.at_import:
-                # What it had made at import, such as a codec, was still there.
+                # What it had created at import, such as a codec, still existed.
                 _alone(self, mutant, self._tests_for_import(names))
         except BaseException:
             result = _KILLED
@@ -313,7 +313,7 @@ class Workplace(Examples):
 
 
 def _confine() -> None:
-    """Keeps a child, the sound run's too, quiet and within bounds."""
+    """Keeps a child, including that of the first run, quiet and within bounds."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -323,11 +323,11 @@ def _confine() -> None:
 
 
 def _alone(place: Workplace, mutant: Mutant, names: list[str]) -> None:
-    """Becomes a new process, which imports the mistake: nothing that was imported before can hold it."""
+    """Becomes a new process, which imports the mistake: nothing that was imported before can be in it."""
     names = names[:MOST_NAMES]
     seconds = sum(place.tests[name].seconds for name in names)
     signal.setitimer(signal.ITIMER_REAL, ALONE_GRACE_S + PATIENCE * seconds)
-    _confine()  # the tests that ran here have given standard output back
+    _confine()  # the tests that ran here have restored standard output
     root = str(place.finder._root)
     os.chdir(root)
     os.execv(
@@ -337,6 +337,6 @@ def _alone(place: Workplace, mutant: Mutant, names: list[str]) -> None:
 
 
 def run_pytest(plugin: Any, root: Path, arguments: Sequence[str]) -> int:
-    """pytest in this process, quiet, with what would disturb or slow it switched off."""
+    """Runs pytest in this process, quietly, without plugins that would disturb or slow it."""
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0", f"--rootdir={root}"]
     return int(pytest.main([*options, *arguments], plugins=[plugin]))

@@ -1,6 +1,7 @@
-"""`python -m tests.planted [NAME...]`: plants one bug at a time in a copy, and asks the suite to catch it.
+"""`python -m tests.planted [NAME...]`: plants one bug at a time in a copy, and checks that the suite catches
+it.
 
-Exit codes: 0 every bug was caught, 1 one was not, or an entry or a command is not sound, 2 wrong usage.
+Exit codes: 0 every bug was caught, 1 one was not, or an entry or a command is invalid, 2 wrong usage.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a planted bug is, and which commands may be named as catching it. Holds no bug itself."""
+"""What a planted bug is, and which commands may be named as catching it. Contains no bug itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SIMULATOR = "sim"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """One deliberate mistake: `old` stands exactly once in `file`, and `new` takes its place.
+    """One deliberate mistake: `old` occurs exactly once in `file`, and `new` replaces it.
 
     `breaks` is the law, `source` where the law comes from. Every entry of `caught_by` must fail by itself:
     arguments of pytest, or `sim A..B`, the simulator over those seeds (B exclusive) until one fails.
@@ -35,7 +35,8 @@ def seeds_of(command: str) -> range:
 
 
 def apply(bug: Bug, text: str) -> str:
-    """`text`, the content of the bug's file, with the bug in it. Raises ValueError unless it fits once."""
+    """`text`, the content of the bug's file, with the bug in it. Raises ValueError unless `old` occurs
+    once."""
     count = text.count(bug.old)
     if count != 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The planted bugs, all of them, in the order in which they are applied and documented."""
+"""All planted bugs, in the order in which they are applied and documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders `docs/planted-bugs.md` from the table. A test holds the file to what this makes."""
+"""Renders `docs/planted-bugs.md` from the table. A test compares the file with the result."""
 
 from __future__ import annotations
 

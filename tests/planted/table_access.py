@@ -1,4 +1,4 @@
-"""Mistakes about who is there, and who may do what."""
+"""Mistakes in authentication and authorization."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCRAPERS = "tests/unit/metrics/test_endpoint.py"
 ACCESS_BUGS = (
     Bug(
         name="denials-are-forgotten",
-        breaks="an entry that denies wins over every one that allows",
+        breaks="a DENY entry overrides every ALLOW entry",
         source="KIP-11",
         file="metadata/access/authorizer.py",
         old="if deny & (_ALL | bit(operation)):",
@@ -38,7 +38,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="hosts-are-ignored",
-        breaks="an entry is for its host",
+        breaks="an entry applies only to its host",
         source="KIP-11",
         file="metadata/access/acl_index.py",
         old="for where in (host, WILDCARD):",
@@ -47,7 +47,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="denying-read-denies-describe",
-        breaks="a denial denies what it names and no more",
+        breaks="a denial covers only the operation that it names",
         source="KIP-11",
         file="metadata/access/authorizer.py",
         old="if deny & (_ALL | bit(operation)):",
@@ -65,7 +65,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="unknown-permissions-allow",
-        breaks="what a newer release means is never granted",
+        breaks="values of a newer release never grant anything",
         source="KIP-801",
         file="metadata/access/acl_index.py",
         old="if acl.permission_type == Permission.ALLOW:",
@@ -74,7 +74,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="any-proof-of-scram-will-do",
-        breaks="only who knows the password can make the proof",
+        breaks="only a client that knows the password can compute the proof",
         source="RFC 5802",
         file="runtime/kafka/auth/scram.py",
         old="if not hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key):",
@@ -110,7 +110,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="requests-are-served-before-the-login",
-        breaks="before a login only the login's own requests are taken",
+        breaks="before a login only the login's own requests are accepted",
         source="KIP-43",
         file="runtime/kafka/auth/login.py",
         old="if self._stage is not _Stage.DONE:\n            return True",
@@ -119,7 +119,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="expired-tokens-let-in",
-        breaks="a token is good until it expires",
+        breaks="a token is valid until it expires",
         source="RFC 7519",
         file="runtime/kafka/auth/oauth.py",
         old="if wall_ms > expires * 1000 + skew_ms:",
@@ -128,7 +128,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="the-token-chooses-its-algorithm",
-        breaks="a key signs with its own algorithm alone",
+        breaks="a key signs only with its own algorithm",
         source="RFC 8725",
         file="runtime/kafka/auth/oauth.py",
         old="if algorithm in algorithms and (not key_id or not known_id or key_id == known_id)",
@@ -155,7 +155,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="a-refused-list-asks-for-all",
-        breaks="what is left of a refused request asks for nothing more",
+        breaks="a request whose items were refused does not become a request for all",
         source="KIP-11",
         file="broker/server/kafka/access/special.py",
         old="note = (*([] if kept else [None]), *refused)",
@@ -164,7 +164,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="the-first-check-is-the-only-one",
-        breaks="every right that an API needs is asked for",
+        breaks="every permission that an API needs is checked",
         source="KIP-98",
         file="broker/server/kafka/access/steps.py",
         old="for check in self.checks if self.when(body) else ():",
@@ -173,7 +173,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="a-quota-of-another-user",
-        breaks="a quota is for its own user",
+        breaks="a quota applies only to its own user",
         source="KIP-546",
         file="metadata/settings/quotas.py",
         old="both, of_user, of_client = (user, client_id), (user, None), (None, client_id)",
@@ -227,7 +227,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="certificates-that-no-one-checked",
-        breaks="a certificate names its owner where TLS has checked it",
+        breaks="a certificate identifies its owner only if TLS has verified it",
         source="docs/security.md",
         file="runtime/rpc/callers.py",
         old='shown = context.auth_context().get("x509_pem_cert") if self._shows_certificates else None',
@@ -236,7 +236,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="tls-alone-is-authentication",
-        breaks="a listener that other machines reach takes known clients alone",
+        breaks="a listener that other machines reach accepts only authenticated clients",
         source="docs/security.md",
         file="runtime/config/closed.py",
         old='(listener.is_tls and access.client_auth == "required")',
@@ -245,7 +245,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="room-for-requests-is-endless",
-        breaks="the requests of a listener take at most queued.max.request.bytes",
+        breaks="the requests of a listener use at most queued.max.request.bytes",
         source="Kafka's queued.max.request.bytes",
         file="runtime/kafka/bounds/memory.py",
         old="return self.max_bytes is None or self.held_bytes + size <= self.max_bytes",
@@ -254,7 +254,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="answered-requests-stay-counted",
-        breaks="a request that is answered makes room for another",
+        breaks="a request that got its response makes room for another",
         source="Kafka's queued.max.request.bytes",
         file="runtime/kafka/bounds/memory.py",
         old="        budget.held_bytes -= size\n        self._whole[budget] -= size",
@@ -263,7 +263,7 @@ ACCESS_BUGS = (
     ),
     Bug(
         name="figures-are-for-everyone",
-        breaks="where there is an authorizer, figures are for those who may describe the cluster",
+        breaks="with an authorizer, metrics are only for clients that may describe the cluster",
         source="docs/security.md",
         file="runtime/metrics/rights.py",
         old='return None if allowed else f"{principal} needs Describe on the cluster"',

@@ -1,4 +1,4 @@
-"""Mistakes about who asked, as the metadata log says it."""
+"""Mistakes in the causes that the metadata log records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ADR = "docs/adr/0015"
 CAUSE_BUGS = (
     Bug(
         name="cause-lost-while-a-request-waited",
-        breaks="a request that waited has its cause",
+        breaks="a request that waited keeps its cause",
         source=_ADR,
         file="controller/active/causes.py",
         old="if arrived.cause is None:",
@@ -22,7 +22,7 @@ CAUSE_BUGS = (
     ),
     Bug(
         name="slices-keep-the-cause-of-an-earlier-request",
-        breaks="work that does more than it did has the cause of the request that says so",
+        breaks="work that is extended has the cause of the request that extended it",
         source=_ADR,
         file="controller/active/causes.py",
         old="return (before.unregister, before.unclean) != (work.unregister, work.unclean)",
@@ -76,7 +76,7 @@ CAUSE_BUGS = (
     ),
     Bug(
         name="control-characters-reach-the-terminal",
-        breaks="what a client says is printed as printable characters",
+        breaks="what a client sends is printed as printable characters",
         source=_ADR,
         file="metadata/text/cause_text.py",
         old="if text.isprintable():",
@@ -85,7 +85,7 @@ CAUSE_BUGS = (
     ),
     Bug(
         name="forwarded-clients-have-no-name",
-        breaks="the log names the client that asked the broker",
+        breaks="the log names the client that sent the request to the broker",
         source=_ADR,
         file="controller/server/forwarding_service.py",
         old="client_id=header.client_id,",

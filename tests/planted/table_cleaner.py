@@ -1,4 +1,4 @@
-"""Mistakes of the cleaner, and about records that a leader opens."""
+"""Mistakes of the cleaner, and in the handling of records that a leader opens."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CLEANER_BUGS = (
     ),
     Bug(
         name="cleaned-segment-not-synced",
-        breaks="what is swapped in is durable before what it replaces goes",
+        breaks="a cleaned segment is durable before those that it replaces are removed",
         source="Kafka's LocalLog.replaceSegments",
         file="storage/partition/swap.py",
         old="            each.sync()\n",
@@ -67,7 +67,7 @@ CLEANER_BUGS = (
     ),
     Bug(
         name="what-is-clean-is-not-lowered-by-a-cut",
-        breaks="cleaner-offset-checkpoint never says more than is clean",
+        breaks="cleaner-offset-checkpoint is never above what is clean",
         source="Kafka's LogCleanerManager.maybeTruncateCheckpoint",
         file="broker/replica/store/store.py",
         old="        self.cleaner.lower(replica, work.end_offset)\n",

@@ -187,7 +187,7 @@ DIRECTORY_BUGS = (
     ),
     Bug(
         name="dead-directory-goes-on-serving",
-        breaks="replicas in a dead directory answer no request",
+        breaks="replicas in a dead directory serve no request",
         source="S3.1, S3.35",
         file="broker/replica/placement/placement.py",
         old="        for copy in self.copies.in_directory(directory_id):\n            self.copies.drop",
@@ -259,7 +259,7 @@ MOVE_BUGS = (
     ),
     Bug(
         name="moves-without-the-last-bytes",
-        breaks="a copy becomes the replica when it has all that the old directory was given",
+        breaks="a copy becomes the replica when it has everything that was written to the old directory",
         source="docs/partition-storage.md, Moving to another directory",
         file="broker/replica/placement/moves.py",
         old="elif partition.is_held and plan.from_offset == partition.given_end:",

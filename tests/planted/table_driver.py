@@ -1,4 +1,4 @@
-"""Mistakes in when a node's driver takes a step, and in what is in it."""
+"""Mistakes in when a node's driver takes a step, and in what a step contains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEDULER_BUGS = (
     ),
     Bug(
         name="newest-event-first",
-        breaks="events are handled in the order in which they came",
+        breaks="events are handled in the order of arrival",
         source="docs/architecture.md, Steps",
         file=SCHEDULER_FILE,
         old="handle(inbox.popleft(), now_ms, wall_ms)",
@@ -38,7 +38,7 @@ SCHEDULER_BUGS = (
     ),
     Bug(
         name="linger-without-end",
-        breaks="a step waits for more events only so long",
+        breaks="a step waits for more events for a bounded time",
         source="docs/architecture.md, Steps",
         file=SCHEDULER_FILE,
         old="if len(self._inbox) > self._seen and now_ms < until_ms:",
@@ -56,7 +56,7 @@ SCHEDULER_BUGS = (
     ),
     Bug(
         name="drained-while-settling",
-        breaks="an inbox counts as drained only when a gap has been made up for",
+        breaks="after a pause, an inbox counts as drained only when the settling time is over",
         source="docs/architecture.md, Steps",
         file=SCHEDULER_FILE,
         old="drained = not self._inbox and now_ms >= self._settled_ms",

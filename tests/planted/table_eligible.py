@@ -1,4 +1,4 @@
-"""Mistakes about eligible leader replicas (KIP-966), clean stops, and what goes with both."""
+"""Mistakes with eligible leader replicas (KIP-966), clean shutdowns, and what depends on both."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ELIGIBLE_BUGS = (
     ),
     Bug(
         name="replicas-in-good-directories-fail-too",
-        breaks="a dead directory costs only its own replicas",
+        breaks="a dead directory affects only its own replicas",
         source="S3.15, S3.35",
         file="controller/partitions/columns/scan.py",
         old="inside = (mine & np.isin(data[LISTS + width : LISTS + 2 * width], codes)).any(axis=0)",

@@ -1,4 +1,4 @@
-"""Mistakes in groups, in coordinators as such, and in what brokers tell each other about transactions."""
+"""Mistakes in groups, in coordinators in general, and in what brokers send each other about transactions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ GROUP_BUGS = (
     ),
     Bug(
         name="offsets-of-an-open-transaction-are-told",
-        breaks="who asks for stable offsets waits for open transactions",
+        breaks="a fetch of stable offsets waits for open transactions",
         source="KIP-447",
         file="broker/coordinator/groups/offsets.py",
         old="if request.require_stable else frozenset()",
@@ -63,7 +63,7 @@ GROUP_BUGS = (
     ),
     Bug(
         name="silent-members-stay-after-a-failover",
-        breaks="members that a new coordinator does not hear are dropped",
+        breaks="members that send nothing to a new coordinator are removed",
         source="KIP-62",
         file="broker/coordinator/groups/rebalance.py",
         old="            self._arm_session(work, group, member)\n        if len(group.members) >",
@@ -81,7 +81,7 @@ GROUP_BUGS = (
     ),
     Bug(
         name="given-before-it-is-released",
-        breaks="a partition is with one member at a time",
+        breaks="a partition has one owner at a time",
         source="KIP-848",
         file="broker/coordinator/groups/consumer/reconcile.py",
         old="    taken = missing & group.owned_by_others(member.member_id)\n",
@@ -90,7 +90,7 @@ GROUP_BUGS = (
     ),
     Bug(
         name="what-is-being-revoked-is-free",
-        breaks="a partition is with one member at a time",
+        breaks="a partition has one owner at a time",
         source="KIP-848",
         file="broker/coordinator/groups/consumer/group.py",
         old="            for held in (each.assigned, each.revoking)\n",
@@ -99,7 +99,7 @@ GROUP_BUGS = (
     ),
     Bug(
         name="no-new-epoch-for-a-member-that-leaves",
-        breaks="what a member leaves behind is assigned to others",
+        breaks="the partitions of a member that left are assigned to others",
         source="KIP-848",
         file="broker/coordinator/groups/consumer/groups.py",
         old="        change.raise_epoch(must=True)\n",
@@ -126,7 +126,7 @@ GROUP_BUGS = (
     ),
     Bug(
         name="a-downgraded-group-is-stable-to-the-next-coordinator",
-        breaks="what a member leaves behind is assigned to others",
+        breaks="the partitions of a member that left are assigned to others",
         source="KIP-848",
         file="broker/coordinator/groups/records.py",
         old="Phase.STABLE if value.leader else Phase.PREPARING",
@@ -162,7 +162,7 @@ GROUP_BUGS = (
     ),
     Bug(
         name="decided-transactions-are-left-alone",
-        breaks="every transaction ends, also when its coordinator dies between decision and markers",
+        breaks="every transaction ends, even if its coordinator dies between decision and markers",
         source="KIP-98",
         file="broker/coordinator/transactions/state.py",
         old="        self._resend(prepared, now.ms)\n",
@@ -189,7 +189,7 @@ GROUP_BUGS = (
     ),
     Bug(
         name="aborted-for-its-age-and-not-fenced",
-        breaks="a producer whose transaction took too long writes nothing any more",
+        breaks="a producer whose transaction timed out can no longer write",
         source="KIP-98",
         file="broker/coordinator/transactions/state.py",
         old="fence=True, now_ms=now.wall_ms) for one in late]",

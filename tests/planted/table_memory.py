@@ -1,4 +1,4 @@
-"""Mistakes in what voters remember of other directories: what counts, what is kept, and what follows."""
+"""Mistakes in what voters remember of other directories: what counts, what is kept, what follows from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEMORY_BUGS = (
     ),
     Bug(
         name="memory-ends-with-the-leadership",
-        breaks="what a leader heard is remembered when it leads no more",
+        breaks="what a leader learned is remembered when it no longer leads",
         source="docs/raft.md, Older copies",
         file="raft/protocol/transitions.py",
         old="        memory.fold(state, old.view)",
@@ -49,7 +49,7 @@ MEMORY_BUGS = (
     ),
     Bug(
         name="refused-directory-goes-on",
-        breaks="a node whose directory forgot what it acknowledged stops, and votes no more",
+        breaks="a node whose directory forgot what it acknowledged stops, and no longer votes",
         source="docs/raft.md, Older copies",
         file="raft/protocol/fetching.py",
         old="    if response.error is RaftError.INVALID_VOTER_KEY:",
@@ -67,7 +67,7 @@ MEMORY_BUGS = (
     ),
     Bug(
         name="acknowledgements-are-not-read",
-        breaks="a start takes up what directories had acknowledged",
+        breaks="a start reads what directories had acknowledged",
         source="docs/raft.md, Older copies",
         file="raft/store/store.py",
         old="            acknowledged=self._known.acknowledged,",

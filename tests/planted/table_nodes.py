@@ -17,7 +17,7 @@ SIM = "sim 0..40"
 NODE_BUGS = (
     Bug(
         name="answer-before-commit",
-        breaks="the answer to a write follows its commit",
+        breaks="a write gets its response after its commit",
         source="docs/architecture.md, A metadata write",
         file="controller/ledger.py",
         old="if self._holds(answer):",
@@ -119,7 +119,7 @@ DECISION_BUGS = (
     ),
     Bug(
         name="duplicate-registration-accepted",
-        breaks="the id of a live process goes to no other",
+        breaks="the id of a live process is not given to another one",
         source="S2.13, S2.16",
         file="controller/brokers/brokers.py",
         old="known.incarnation_id != request.incarnation_id and session_remaining_ms > 0:",
@@ -128,7 +128,7 @@ DECISION_BUGS = (
     ),
     Bug(
         name="new-incarnation-before-the-old-one-failed",
-        breaks="a bounced broker fails first, then its new incarnation starts",
+        breaks="a restarted broker fails first, then its new incarnation starts",
         source="S1.14-S1.16",
         file="controller/brokers/brokers.py",
         old="return known.incarnation_id != request.incarnation_id or not set(",
@@ -299,7 +299,7 @@ BROKER_BUGS = (
     ),
     Bug(
         name="broker-serves-while-fenced",
-        breaks="a broker that hears that it is fenced stops serving",
+        breaks="a broker that learns that it is fenced stops serving",
         source="S2.17, S2.18",
         file="broker/session.py",
         old="if response.is_fenced:",

@@ -1,4 +1,4 @@
-"""Mistakes in what is decided about partitions, directories, moving replicas and broker ids."""
+"""Mistakes in decisions about partitions, directories, moving replicas and broker ids."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ ELECTION_BUGS = (
     ),
     Bug(
         name="unclean-leader-with-the-old-isr",
-        breaks="an uncleanly elected leader is alone in the ISR",
+        breaks="an uncleanly elected leader is the only ISR member",
         source="S4.5, KIP-704",
         file="controller/partitions/partition_change.py",
         old="            self.isr, self.elr = (node,), ()\n",

@@ -24,7 +24,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="vote-without-log-check",
-        breaks="votes go only to candidates whose log is at least as far as the voter's",
+        breaks="votes go only to candidates whose log is at least as up to date as the voter's",
         source="Raft paper 5.4.1",
         file="raft/protocol/election.py",
         old="    if request.last_position < state.log.end_position:",
@@ -78,7 +78,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="vote-answered-before-it-is-durable",
-        breaks="no answer leaves before the hard state behind it is durable",
+        breaks="no response is sent before the hard state that it depends on is durable",
         source="Raft paper figure 2",
         file="raft/state/state.py",
         old="response=response, after=self.unpersisted_token))",
@@ -87,7 +87,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="votes-asked-before-own-vote-is-durable",
-        breaks="a candidate asks for votes once its own is durable",
+        breaks="a candidate requests votes once its own is durable",
         source="Raft paper figure 2",
         file="raft/state/state.py",
         old="after=self.unpersisted_token,\n                endpoints",
@@ -231,7 +231,7 @@ RAFT_BUGS = (
     ),
     Bug(
         name="parked-fetch-not-told-of-the-high-watermark",
-        breaks="a new high watermark answers the voters' waiting fetches at once",
+        breaks="voters' parked fetches get a response at once when the high watermark rises",
         source="KAFKA-14145",
         file="raft/protocol/answers.py",
         old=" or view.announced > request.high_watermark",

@@ -1,4 +1,4 @@
-"""Mistakes in the storage: syncs, renames, recovery, truncation."""
+"""Mistakes in the storage layer: syncs, renames, recovery, truncation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STORAGE_BUGS = (
     ),
     Bug(
         name="batches-that-do-not-follow-appended",
-        breaks="a log takes only batches that follow its end",
+        breaks="a log accepts only batches that follow its end",
         source="Raft paper 5.3",
         file="storage/batches/parsed.py",
         old="return next(iter(header_problems(self.headers[0], end_offset, epoch, gaps=gaps)), None)",

@@ -1,4 +1,4 @@
-"""Mistakes in changes of voters: when one is taken, which set counts, and how roles follow the log."""
+"""Mistakes in voter changes: when one is accepted, which set counts, and how roles follow the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HISTORIES = "tests/properties/test_voter_histories.py::test_long_history"
 VOTER_BUGS = (
     Bug(
         name="two-changes-at-once",
-        breaks="a change of voters waits until the one before is committed",
+        breaks="a voter change waits until the previous one is committed",
         source="KIP-853",
         file="raft/protocol/voter_changes.py",
         old="if role.view.change is not None or (newest is not None and newest >= state.log.high_watermark):",
@@ -21,7 +21,7 @@ VOTER_BUGS = (
     ),
     Bug(
         name="change-before-the-own-epoch-commits",
-        breaks="a leader changes voters only behind a committed record of its own epoch",
+        breaks="a leader changes voters only after a record of its own epoch is committed",
         source="KIP-853, raft-dev 2015 (a bug in single-server membership changes)",
         file="raft/protocol/voter_changes.py",
         old="if not isinstance(role, Leader) or state.log.high_watermark <= role.epoch_start_offset:",
@@ -30,7 +30,7 @@ VOTER_BUGS = (
     ),
     Bug(
         name="removed-leader-counts-itself",
-        breaks="a leader that is being removed is no part of any majority",
+        breaks="a leader that is being removed does not count for any majority",
         source="KIP-853, Raft dissertation 4.2.2",
         file="raft/protocol/replication.py",
         old="if not state.is_observer:  # a leader",
@@ -129,7 +129,7 @@ VOTER_BUGS = (
     ),
     Bug(
         name="snapshot-forgets-the-voters",
-        breaks="a log that restarts behind a snapshot has the voters that the snapshot names",
+        breaks="a log that restarts after a snapshot has the voters that the snapshot names",
         source="KIP-853, KIP-630",
         file="raft/voters/history.py",
         old="self._sets = () if said.voters is None else ((end_offset - 1, said.voters),)",

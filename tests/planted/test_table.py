@@ -1,4 +1,4 @@
-"""The table of planted bugs fits the code as it is, and its page is current."""
+"""The table of planted bugs matches the current code, and its page is current."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_bug_is_one_line_in_a_package_and_somebody_catches_it(bug: Bug) -> Non
 
 
 def lines_changed(old: list[str], new: list[str]) -> tuple[int, int]:
-    """How many lines of each lie between the common beginning and the common end."""
+    """The number of lines of each between the common beginning and the common end."""
     while old and new and old[0] == new[0]:
         old, new = old[1:], new[1:]
     while old and new and old[-1] == new[-1]:
@@ -81,7 +81,7 @@ MAJORITY = Bug(
 
 
 def test_a_copy_imports_itself_and_judges(tmp_path: Path) -> None:
-    """One bug from end to end: the sound copy passes, the planted one is caught, and it is sound again."""
+    """One bug from end to end: the copy passes, the planted bug is caught, and the copy is restored."""
     workshop = Workshop(tmp_path, REPOSITORY)
     workshop.check_imports()
     command = MAJORITY.caught_by[0]

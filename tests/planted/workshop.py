@@ -1,7 +1,7 @@
-"""A copy of the repository in which one bug at a time is planted, and commands are run against it.
+"""A copy of the repository in which one bug at a time is planted, and commands are run on it.
 
-Owns the copy, what runs in it, and the verdict. The commands see the copy's packages and no others: the
-directory comes first on the path, and `check_imports` makes sure of it.
+Owns the copy, what runs in it, and the verdict. The commands import the copy's packages and no others: the
+directory comes first on the path, and `check_imports` verifies it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEEDS_AT_ONCE = 10
 PYTEST_TESTS_FAILED = 1
 SIMULATOR_FAILED = (1, 2, 3)
 BROKEN_CODE = ("SyntaxError:", "NameError:", "UnboundLocalError:", "ImportError:", "ModuleNotFoundError:")
-"""A bug that fails like this is not caught by the suite: its entry is wrong code."""
+"""A bug with such a failure is not caught by the suite: its entry is invalid code."""
 
 
 class Verdict(Enum):
@@ -37,7 +37,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """`detail` is the line that says what failed, `seconds` the time that the command took."""
+    """`detail` is the line that says what failed, `seconds` the duration of the command."""
 
     command: str
     verdict: Verdict
@@ -46,7 +46,8 @@ class Result:
 
 
 class Workshop:
-    """A copy of the working tree at `root`: what git tracks, and new files that it does not ignore."""
+    """A copy of the working tree at `root`: the files that git tracks, and new files that it does not
+    ignore."""
 
     def __init__(self, root: Path, repository: Path) -> None:
         self.root = root
@@ -72,7 +73,7 @@ class Workshop:
 
     @contextmanager
     def planted(self, bug: Bug) -> Iterator[None]:
-        """The copy with the bug in it. Raises ValueError when its old text does not stand there once."""
+        """The copy with the bug in it. Raises ValueError if its old text does not occur exactly once."""
         path = self.root / bug.file
         sound = path.read_text()
         path.write_text(apply(bug, sound))
@@ -84,7 +85,7 @@ class Workshop:
             _forget_compiled(path)
 
     def judge(self, command: str) -> Result:
-        """Whether a command of the table fails in the copy as it is now."""
+        """Whether a command of the table fails in the copy in its current state."""
         started = time.monotonic()
         if is_simulator(command):
             verdict, detail = self._simulate(command)
@@ -130,8 +131,9 @@ class Workshop:
 
 
 def verdict_of(failed: bool, output: str, start: str, words: tuple[str, ...] = ("",)) -> tuple[Verdict, str]:
-    """Caught, with the first line that begins with `start` and holds one of `words`, if there is such a line
-    and `failed`: a law was broken. Wrong code, or a command that could not run, is a broken entry."""
+    """Caught, with the first line that begins with `start` and contains one of `words`, if there is such a
+    line and `failed`: a law was broken. Invalid code, or a command that could not run, makes the entry
+    invalid."""
     for line in output.splitlines():
         if any(word in line for word in BROKEN_CODE):
             return Verdict.BROKEN, line.strip()
@@ -149,7 +151,8 @@ def _last_line(output: str, default: str) -> str:
 
 
 def _sources(repository: Path) -> list[Path]:
-    """Paths below the repository: what git knows or would add; without git all but hidden directories."""
+    """Paths below the repository: files that git tracks or would add; without git, all except hidden
+    directories."""
     if not (repository / ".git").exists():
         found = (path.relative_to(repository) for path in repository.rglob("*") if _is_source(path))
         return [path for path in found if not any(part[0] == "." for part in path.parts)]
@@ -168,6 +171,6 @@ def _is_source(path: Path) -> bool:
 
 
 def _forget_compiled(path: Path) -> None:
-    # Python trusts a compiled file whose source has the same size and was changed in the same second.
+    # Python trusts a compiled file if the source has the same size and was changed in the same second.
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()

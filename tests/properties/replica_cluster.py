@@ -1,8 +1,8 @@
 """Three replicas of one partition, a controller that elects from the ISR, and everything that can go wrong
-between them: late metadata, lost, late and repeated messages, disks that lag, processes that die.
+between them: late metadata, lost, late and repeated messages, slow disks, processes that die.
 
-The laws are checked against the disks, after every action. `unclean`: anybody may be elected, and nothing
-that was acknowledged is safe; the logs must come together all the same.
+The laws are checked on the disks, after every action. `unclean`: any replica may be elected, and acknowledged
+records may be lost; the logs must still converge.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEPT_BATCHES = 5
 
 @dataclass(frozen=True)
 class Image:
-    """What a broker reads of the metadata log at one point."""
+    """A broker's view of the metadata log at one point."""
 
     info: PartitionInfo
     epochs: dict[int, int]
@@ -106,7 +106,7 @@ class Controller:
         self._write(active=now.active - {broker_id}, epochs=epochs or now.epochs, isr=isr)
 
     def register(self, broker_id: int) -> int:
-        """A new process: fenced at first, under a new epoch."""
+        """A new process: fenced at first, with a new epoch."""
         epoch = self._epoch()
         self.fence(broker_id, {**self.now.epochs, broker_id: epoch})
         return epoch
@@ -178,7 +178,7 @@ def replace_info(was: PartitionInfo, **changes: object) -> PartitionInfo:
 
 
 class Cluster:
-    """What tests do to it are its methods; each returns whether it did anything."""
+    """Its methods are the actions of tests; each returns whether it did anything."""
 
     def __init__(
         self, *, flush: bool = True, unclean: bool = False, min_isr: int = 1, elr: bool = False
@@ -265,7 +265,7 @@ class Cluster:
         return self.controller.now is not before
 
     def crash(self, broker_id: int, kept_unsynced: int) -> bool:
-        """With flush before ack the machine loses power, else only the process dies."""
+        """With flush before ack the machine loses power, otherwise only the process dies."""
         process = self.processes.pop(broker_id, None)
         if process is None:
             return False
@@ -275,8 +275,8 @@ class Cluster:
         return True
 
     def restart(self, broker_id: int, forgotten: int, *, empty: bool = False) -> bool:
-        """The checkpoint may be older than what the process before knew. `empty`: on a new disk, if the
-        replica may lose what it had (it is not in the ISR)."""
+        """The checkpoint may be older than what the previous process knew. `empty`: on a new disk, if the
+        replica may lose its data (it is not in the ISR)."""
         if broker_id in self.processes:
             return False
         known = max(0, self.checkpoints[broker_id] - forgotten)
@@ -353,7 +353,7 @@ class Cluster:
             replica.partition.isr_answered(sent, result, now_ms=self.now_ms)
 
     def give_up_proposal(self, broker_id: int) -> bool:
-        """No answer came in time; it may still be on its way."""
+        """No response arrived in time; the request may still be in flight."""
         process = self.processes.get(broker_id)
         pending = None if process is None else process.replica.partition._leading
         if process is None or pending is None or pending.isr._proposal is None:
@@ -363,7 +363,7 @@ class Cluster:
         return True
 
     def deliver(self, index: int, *, again: bool = False) -> bool:
-        """Any message, in any order; a fetch or its answer may come twice."""
+        """Any message, in any order; a fetch or its response may arrive twice."""
         if not self.messages:
             return False
         index %= len(self.messages)
@@ -387,7 +387,8 @@ class Cluster:
         process = self.processes.get(broker_id)
         if process is None:
             return False
-        # A log that knows nothing of a producer takes any sequence (KIP-360), so the first batch goes alone.
+        # A log that knows nothing of a producer accepts any sequence (KIP-360), so the first batch is sent
+        # alone.
         sequence = max(0, self.sequence + ahead) if self.sequence else 0
         ticket = process.replica.send(
             batch(b"%d" % sequence, producer=PRODUCER, sequence=sequence), acks, timeout_ms=500
@@ -397,7 +398,7 @@ class Cluster:
         return True
 
     def collect(self) -> None:
-        """The producer reads its answers."""
+        """The producer reads its responses."""
         waiting: list[tuple[int, Ticket]] = []
         for sequence, ticket in self.tickets:
             if not ticket.results:
@@ -435,7 +436,7 @@ class Cluster:
         process.led = (partition.leader_epoch, partition.high_watermark)
 
     def _check_matching(self, process: Process) -> None:
-        """Below their high watermarks all logs are one."""
+        """Below their high watermarks all logs are the same."""
         partition = process.replica.partition
         for each in process.replica.disk.batches:
             header = parse_header(each)
@@ -447,7 +448,7 @@ class Cluster:
             assert known is None or known == each, f"{header.base_offset} differs below a high watermark"
 
     def _check_acknowledged(self) -> None:
-        """Whoever may be elected holds, durably, what was acknowledged."""
+        """Every replica that may be elected holds, durably, what was acknowledged."""
         for broker_id in self.controller.now.info.isr:
             disk = self.disks[broker_id]
             kept = disk.batches[: disk.synced] if self.flush else disk.batches
@@ -458,7 +459,8 @@ class Cluster:
     # ---- everything mends --------------------------------------------------------------------
 
     def heal(self) -> None:
-        """All brokers run and hear each other: the logs become one, and everybody is in sync again."""
+        """All brokers run and can reach each other: the logs become the same, and all replicas are in sync
+        again."""
         for broker_id in BROKERS:
             self.restart(broker_id, 0)
             self.unfence(broker_id)
@@ -469,7 +471,7 @@ class Cluster:
         raise AssertionError(self._picture())
 
     def calm_round(self) -> bool:
-        """Those who run hear each other, and get all done that can be done."""
+        """The running brokers reach each other, and carry out everything that is possible."""
         for broker_id in self.processes:
             while self.read_metadata(broker_id):
                 pass

@@ -1,4 +1,4 @@
-"""The indexed decision is the plain one over all entries, whatever images it has followed before."""
+"""The indexed decision equals the plain one over all entries, whatever images the index followed before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metaquorum.metadata.image import Acl, MetadataImage, ShardedMap
 from metaquorum.metadata.settings.acls import Operation
 from tests.unit.metadata.plain_authorizer import plain_allows, plain_allows_any
 
-# Few values, so that entries meet; those at the end are of a newer release.
+# Few values, so that entries collide; those at the end are of a newer release.
 NAMES = st.sampled_from(["a", "ab", "abc", "b", "*", "*a", "hardcode", "hard"])
 PRINCIPALS = st.sampled_from(["User:a", "User:b", "User:*", "Group:a", "User:root"])
 HOSTS = st.sampled_from(["*", "1.1.1.1", "::1"])
@@ -62,7 +62,7 @@ def test_equal_to_the_plain_rule(
         assert authorizer.allows_any(image, caller, operation, resource_type) == plain_allows_any(
             plain, caller, operation, resource_type, **rules
         )
-    # An older image than the last one asked about is answered by its own entries.
+    # A request on an image older than the last one is decided by that image's own entries.
     assert not Authorizer().allows(MetadataImage(), caller, operation, resource_type, name)
     authorizer.allows(replace(image, acls=ShardedMap()), caller, operation, resource_type, name)
     assert authorizer.allows(image, caller, operation, resource_type, name) == plain_allows(

@@ -1,4 +1,4 @@
-"""Batches of one record each give the same state and the same complaints in runs as one by one."""
+"""Batches of one record each give the same state and the same problems in runs as one by one."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_run_of_records_with_keys_is_taken_apart() -> None:
 @pytest.mark.parametrize("name", [f"{3:020}.log", "copy.log", f"{9:020}-{1:010}.checkpoint"])
 @pytest.mark.parametrize("start", [None, 0, 4, 20, 60])
 def test_a_reader_of_runs_gives_what_a_reader_of_batches_gives(name: str, start: int | None) -> None:
-    """Whether the file says by its name where it begins or not."""
+    """Whether or not the file's name says where it begins."""
     disk = FaultyDisk(random.Random(1))
     disk.make_directory("/d")
     base = 0 if "checkpoint" in name else 3

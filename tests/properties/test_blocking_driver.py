@@ -1,4 +1,4 @@
-"""Replicas on `BlockingDriver` keep what they acknowledged, whatever operation their power fails at."""
+"""Replicas on `BlockingDriver` keep what they acknowledged, at whatever operation they lose power."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIRECTORY = "/replica"
 
 
 class Replica(raft.BlockingDriver):
-    """Keeps every committed value in order, and what its own clients were told."""
+    """Keeps every committed value in order, and what was acknowledged to its own clients."""
 
     def __init__(self, cluster: Cluster, node_id: int, disk: FaultyDisk) -> None:
         self.cluster = cluster
@@ -106,7 +106,8 @@ class Replica(raft.BlockingDriver):
 
 
 class Cluster:
-    """`wall_ms` is the wall clock of a node, which a test may set; by default all show the same time."""
+    """`wall_ms` is the wall clock of a node, which a test may set; by default all nodes have the same
+    time."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class Cluster:
         return self._wall_ms(self.now_ms, node_id)
 
     def begin(self, node_id: int) -> None:
-        """Opening can fail as any operation can: the machine starts once more then."""
+        """Opening can fail at any operation: the machine then starts once more."""
         while node_id not in self.nodes:
             try:
                 node = Replica(self, node_id, self.disks[node_id])
@@ -157,7 +158,7 @@ class Cluster:
                 self.lose_power(node_id)
 
     def step_without(self, away: int) -> None:
-        """A step in which a node that was stopped stays away."""
+        """A step during which a stopped node stays down."""
         held, self.away = self.away, away
         self.step(faults=False)
         self.away = held
@@ -203,7 +204,8 @@ class Cluster:
 
 
 def heal(cluster: Cluster) -> None:
-    """No more faults: everybody comes back, writes go on, and nothing acknowledged is missing or doubled."""
+    """No more faults: all nodes return, writes continue, and nothing acknowledged is missing or
+    duplicated."""
     for disk in cluster.disks.values():
         disk.crash_after = None
     before, steps = len(cluster.acknowledged), 0
@@ -229,7 +231,7 @@ def test_nothing_acknowledged_is_lost(seed: int, voters: int) -> None:
     while cluster.reads == 0:
         cluster.step(faults=False)
     for node_id, node in cluster.nodes.items():
-        node.store.close(clean=False)  # a kill: the leader's notes may not lag behind what its clients heard
+        node.store.close(clean=False)  # a kill: the leader's notes include what its clients received
         known = load_known(cluster.disks[node_id], f"{DIRECTORY}/__cluster_metadata-0")
         assert known.position == node.core.state.log.noted
         assert known.position.offset > 0
@@ -238,7 +240,7 @@ def test_nothing_acknowledged_is_lost(seed: int, voters: int) -> None:
 
 
 def test_power_may_fail_at_any_operation_of_a_disk() -> None:
-    """One short history, and one voter that loses its power at its first operation, its second, and so on,
+    """One short history, and one voter that loses power at its first operation, its second, and so on,
     through elections, appends, syncs, notes and a snapshot."""
     sound = short_history(crash_after=None)
     assert sound.crashes == 0 and sound.nodes[0].core.log_start_offset > 0
@@ -251,7 +253,8 @@ def test_power_may_fail_at_any_operation_of_a_disk() -> None:
 
 
 def short_history(*, crash_after: int | None) -> Cluster:
-    """300 steps without any fault but this one. On the way, voter 0 writes a snapshot and trims its log."""
+    """300 steps without any fault but this one. In the course of them, voter 0 writes a snapshot and trims
+    its log."""
     cluster = Cluster(21)
     cluster.disks[0].operations, cluster.disks[0].crash_after = 0, crash_after
     for step in range(300):
@@ -263,8 +266,9 @@ def short_history(*, crash_after: int | None) -> Cluster:
 
 @pytest.mark.parametrize("voters", [3, 5])
 def test_wall_clocks_that_run_backwards_change_only_timestamps(voters: int) -> None:
-    """Record timestamps are the wall clock of the leader that wrote them, wherever it jumps (`on_committed`
-    compares them). Nothing else depends on it: a history with broken clocks is the same otherwise."""
+    """Record timestamps are the wall clock of the leader that wrote them, whatever jumps it makes
+    (`on_committed` compares them). Nothing else depends on it: a history with broken clocks is otherwise the
+    same."""
     histories = []
     for clock in (lambda now_ms, node_id: now_ms, falling):
         cluster = Cluster(31, voters=voters, wall_ms=clock)
@@ -279,7 +283,7 @@ def test_wall_clocks_that_run_backwards_change_only_timestamps(voters: int) -> N
 
 
 def falling(now_ms: int, node_id: int) -> int:
-    """Each node another clock: it falls, and every 50 ms it jumps ahead or back by a day."""
+    """Each node has another clock: it runs backwards, and every 50 ms it jumps ahead or back by a day."""
     return 10**12 - 3 * now_ms + (node_id + now_ms // 50) % 3 * 86_400_000
 
 
@@ -335,7 +339,7 @@ def test_a_hook_may_append() -> None:
 
 
 class Counting(raft.BlockingDriver):
-    """A voter alone: a record is committed as soon as it is synced, and makes the next, up to ten."""
+    """A single voter: a record is committed as soon as it is synced, and causes the next one, up to ten."""
 
     def __init__(self, disk: FaultyDisk) -> None:
         self.seen: list[bytes] = []
@@ -362,7 +366,7 @@ def test_what_a_hook_appends_is_committed_once() -> None:
 
 @pytest.mark.parametrize("rejections", [0, 2])
 def test_a_snapshot_brings_back_who_was_away(rejections: int) -> None:
-    """One that its owner finds damaged is fetched again."""
+    """A snapshot that its owner finds damaged is fetched again."""
     cluster, leader = led(8)
     away = next(at for at in cluster.nodes if at != leader.core.node_id)
     stopped = cluster.nodes.pop(away)

@@ -1,7 +1,9 @@
-"""Broker ids on every schedule that a seed draws: starts, crashes, lost disks, failovers, lost answers (S0).
+"""Broker ids on every schedule that a seed draws: starts, crashes, lost disks, failovers, lost responses
+(S0).
 
-Hosts behave as `broker.server.identity` does: ask until there is an id, write it, register with it. Messages
-are delivered one by one, so that the active controller dies between an append and its commit as well.
+Hosts behave as `broker.server.identity` does: they send requests until there is an id, write it, and register
+with it. Messages are delivered one by one, so that the active controller also dies between an append and its
+commit.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum, registra
 
 @dataclass
 class Host:
-    """A machine with a name, a disk and at most one process. `asked`: (whom, request key) under way."""
+    """A machine with a name, a disk and at most one process. `asked`: (controller, request key) in flight."""
 
     name: str
     disk: int | None = None
@@ -35,7 +37,7 @@ class Host:
 
 
 class Story:
-    """One run. `hosts` have keys of their own, as the documentation asks for."""
+    """One run. `hosts` have keys of their own, as the documentation recommends."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -124,7 +126,7 @@ class Story:
             answer = machine.answers.get(key)
             if answer is None:
                 if not machine.alive or machine.node.active is None or self.rng.random() < 0.02:
-                    host.asked = None  # it never comes, or too late
+                    host.asked = None  # it never arrives, or too late
                 continue
             host.asked = None
             match answer:
@@ -147,7 +149,7 @@ class Story:
         assert len(set(disks)) == len(disks), f"two hosts have one id: {disks}"
 
     def calm_down(self) -> None:
-        """Everybody starts, nothing fails: each host runs with an id of its own."""
+        """All hosts start, nothing fails: each runs with an id of its own."""
         for _ in range(600):
             for host in self.hosts:
                 self.start(host)
@@ -168,7 +170,7 @@ class Story:
 @settings(max_examples=7, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_s0_ids_are_unique_and_known_hosts_keep_theirs(seed: int) -> None:
-    """S0.10, S0.11, S0.13, S0.21: an id has one home, and the id set is no larger than the set of hosts."""
+    """S0.10, S0.11, S0.13, S0.21: an id has one home, and there are no more ids than hosts."""
     story = Story(seed)
     story.run(250)
     story.calm_down()

@@ -52,7 +52,7 @@ ERRORS = [
 
 @dataclass
 class Watched:
-    """A session with a second, naive book-keeping of what it may do, checked after every event."""
+    """A session with a second, naive record of what it may do, checked after every event."""
 
     session: BrokerSession
     now_ms: int = 0
@@ -100,7 +100,7 @@ class Watched:
         assert deadline is None or deadline > now_ms, f"{deadline} is due, and was not acted on at {now_ms}"
 
     def note_answer(self, sent_ms: int, request: SendToController, response: object) -> None:
-        """What an answer means for the lease, told without the session's help."""
+        """The effect of a response on the lease, computed without the session."""
         if request is not self.open_request or self.now_ms >= sent_ms + CONFIG.controller_request_timeout_ms:
             return
         self.open_request = None
@@ -159,7 +159,7 @@ def step(at: Watched, action: str, value: object) -> None:
 
 
 def answer(at: Watched, action: str, value: object) -> None:
-    """Answer the newest request, or an older one that may have been given up."""
+    """Answers the newest request, or an older one that may have been given up."""
     age = value if isinstance(value, int) and action not in ("register", "error") else 0
     sent_ms, request = at.requests[-1 - min(int(age), len(at.requests) - 1)]
     if action == "fail":
@@ -202,7 +202,8 @@ def test_no_order_of_events_breaks_the_laws(
 
 
 def heal(at: Watched) -> None:
-    """With a controller that answers everything, a broker that was not stopped comes to serve."""
+    """With a controller that answers every request, a broker that was not stopped reaches the serving
+    state."""
     step(at, "high watermark", 0)
     step(at, "applied", 1_000)
     for _ in range(40):
@@ -222,7 +223,8 @@ def heal(at: Watched) -> None:
 
 @dataclass
 class Registry:
-    """One broker id at an active controller, as K7-K9 say; arrivals are what renews its session."""
+    """One broker id at an active controller, according to K7-K9; requests renew its session when they
+    arrive."""
 
     epoch: int = -1
     incarnation: bytes | None = None
@@ -311,7 +313,7 @@ class Duel:
             self.send(n, answer)
 
     def run_one(self) -> None:
-        """To the next arrival or deadline; a process may be paused and miss its own."""
+        """To the next arrival or deadline; a process may be paused and miss its deadline."""
         due = [at for at, _, _ in self.mail]
         awake = [n for n in range(2) if self.rng.random() > 0.3]
         due += [deadline for n in awake if (deadline := self.sessions[n].next_deadline_ms()) is not None]
@@ -325,8 +327,9 @@ class Duel:
             self.send(n, self.sessions[n].applied(self.now_ms, self.registry.log_end))
 
     def check(self) -> None:
-        # A shutdown that was granted, and whose answer is on its way or lost: the broker serves on until it
-        # learns of it or its lease ends (S2.26), and the controller may let the next incarnation in at once.
+        # The response that permits a shutdown may be in flight or lost: the broker continues to serve until
+        # it learns of it or its lease ends (S2.26), and the controller may accept the next incarnation at
+        # once.
         serving = [
             n
             for n, session in enumerate(self.sessions)
@@ -353,7 +356,7 @@ def test_two_processes_with_one_id_never_serve_together(seed: int) -> None:
 
 
 def test_the_second_process_takes_over_when_the_first_has_left() -> None:
-    """A fast bounce: after a controlled shutdown the next incarnation gets a higher epoch without a wait."""
+    """A fast restart: after a controlled shutdown the next incarnation gets a higher epoch without a wait."""
     registry, rng = Registry(), random.Random(1)
 
     def talk(session: BrokerSession, now_ms: int, effects: list[LifecycleEffect]) -> None:

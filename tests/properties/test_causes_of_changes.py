@@ -1,4 +1,4 @@
-"""The cause of each change in a random history is the request that made it, across lost leaders."""
+"""The cause of each change in a random history is the request that made it, even if leaders are lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ ACTIONS = ("create", "config", "quota", "delete", "retry", "settle", "silence", 
 
 @dataclass
 class History:
-    """Requests by number, which is their client id. What they write says the number too: names, values."""
+    """Requests by number, which is their client id. What they write contains the number too: in names and
+    values."""
 
     quorum: Quorum
     number: int = 0
@@ -41,7 +42,7 @@ class History:
     writers: dict[object, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def ask(self, request: object, what: object) -> None:
-        """`what`: what this request writes and no other one does, but its retries."""
+        """`what`: what this request writes and no other one does, except its retries."""
         self.number += 1
         self.sent[self.number] = request
         self.writers[what].add(str(self.number))

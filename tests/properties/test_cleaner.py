@@ -1,4 +1,4 @@
-"""Whatever a log holds, and whenever power fails while it is cleaned: no key loses its last value."""
+"""Whatever a log holds, and whenever power is lost while it is cleaned: no key loses its last value."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_any_log_keeps_the_last_value_of_every_key(seed: int, rounds: list[int],
         cleaned_to = clean(log, cleaned_to, writer.now_ms, key_bytes=key_bytes)
         assert log.end_offset == end and log.size_bytes <= size + 100
         check(writer, log)
-        # Below the point up to which it is clean every key is there once.
+        # Below the point up to which it is clean, every key occurs once.
         if cleaned_to is not None and cleaned_to != before and not before:
             kept = [one.key for one in told(log) if one.offset < cleaned_to]
             newest = writer.last()
@@ -79,7 +79,7 @@ def test_tombstones_and_markers_go_when_their_time_has_come() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_power_loss_at_every_operation_of_a_pass(seed: int) -> None:
-    """Two outcomes at each point: what was not synced is there or is not. Then the pass is made again."""
+    """Two outcomes at each point: what was not synced is there or is not. Then the pass is repeated."""
 
     def prepared() -> tuple[PartitionLog, Writer]:
         log = load(make_disk(seed))
@@ -140,7 +140,7 @@ def test_a_crash_while_an_interrupted_swap_is_finished() -> None:
 
 
 def dirty_log() -> tuple[PartitionLog, Cleaning]:
-    """Whose pass has several segments to read twice, and to write."""
+    """Its pass has several segments to read twice, and to write."""
     log = load(make_disk(1))
     writer = Writer(log, random.Random(2))
     writer.write(30, transactions=False)
@@ -154,7 +154,7 @@ def dirty_log() -> tuple[PartitionLog, Cleaning]:
 
 
 def steps_of(cleaning: Cleaning) -> Iterator[None]:
-    """The whole pass, a piece or a swap at a time."""
+    """The whole pass, in steps of a piece or a swap."""
     while cleaning.result is None:
         for _ in cleaning.pieces():
             yield
@@ -173,7 +173,7 @@ CHANGES: dict[str, Callable[[PartitionLog], object]] = {
 
 
 def left_behind(log: PartitionLog) -> list[str]:
-    """Half a segment, and files that no one gave back."""
+    """Temporary files of segments, and files that are still open."""
     log.close()
     names = [name for name in log._disk.list_directory("/d/t-0") if ".cleaned" in name or ".swap" in name]
     return names + [str(file.path) for file in log.pool._open]
@@ -181,7 +181,7 @@ def left_behind(log: PartitionLog) -> list[str]:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_log_that_is_changed_at_any_moment_ends_the_pass(change: str) -> None:
-    """Before its next piece, so that nothing is taken for damage; what it had begun goes."""
+    """Before its next piece, so that nothing is mistaken for damage; what it had begun is removed."""
     count = sum(1 for _ in steps_of(dirty_log()[1]))
     assert count > 12
     for after in range(count):
@@ -198,7 +198,8 @@ def test_a_log_that_is_changed_at_any_moment_ends_the_pass(change: str) -> None:
 
 @pytest.mark.parametrize("operation", ["read", "write", "open", "sync", "sync_directory"])
 def test_a_pass_that_a_disk_fails_in_leaves_nothing_behind(operation: str) -> None:
-    """At the first time and at every later one. Swaps are finished at the next start, if not now."""
+    """At the first operation and at every later one. Swaps are completed at the next start, if not at
+    once."""
     for after in range(100):
         log, cleaning = dirty_log()
         log._disk.inject("/d/t-0", operation=operation, after=after, count=1)  # type: ignore[attr-defined]

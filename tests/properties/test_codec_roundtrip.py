@@ -36,7 +36,7 @@ def scalars(field: Field, version: int) -> st.SearchStrategy[Any]:
 
 
 def values(field: Field, version: int) -> st.SearchStrategy[Any]:
-    """What `field` may hold at `version`."""
+    """The possible values of `field` at `version`."""
     if field.since > version:
         return st.just(field.default)
     value = scalars(field, version)
@@ -87,7 +87,7 @@ def test_what_is_written_is_read(schema: RecordSchema, version: int, data: st.Da
 def test_control_records_that_are_written_are_read(schema: RecordSchema, data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(list(schema.versions)))
     record = data.draw(structs(schema.body, version))
-    # The message's own first field says which version it is written in.
+    # The message's own first field contains the version in which it is written.
     fields = {name: getattr(record, name) for name in record.__struct_fields__}
     record = schema.body.cls(**{**fields, "version": version})
     assert codec.decode_control(*codec.encode_control(record)) == record
@@ -95,7 +95,7 @@ def test_control_records_that_are_written_are_read(schema: RecordSchema, data: s
 
 def _written_alike(decoded: tuple[int, Any], data: bytes) -> None:
     version, record = decoded
-    # Equal but for tagged fields that were spelled out at their default, which are left out again.
+    # Equal except for tagged fields that were encoded with their default, which are left out now.
     again = codec.encode(record, version)
     assert len(again) <= len(data)
     assert codec.decode(again) == (version, record)

@@ -1,4 +1,6 @@
-"""Deciding, encoding and replaying partition changes in columns equals doing it one at a time."""
+"""Deciding, encoding and replaying partition changes in columns gives the same result as doing it one at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ def partition(rng: random.Random, topic_id: bytes, index: int, level: int) -> Pa
     isr = tuple(rng.sample(replicas, rng.randint(1, len(replicas))))
     leader = rng.choice((*isr, isr[0], -1))
     odd = rng.randrange(12)
-    if odd == 5:  # no controller writes that, and a log may hold it
+    if odd == 5:  # no controller writes this, but a log may contain it
         leader = next((broker for broker in range(BROKERS) if broker not in replicas), leader)
     adding = replicas[-1:] if odd == 0 and len(replicas) > 1 else ()
     removing = replicas[:1] if odd == 1 and len(replicas) > 1 else ()
@@ -146,7 +148,7 @@ def one_by_one(decide: Decide, image: MetadataImage, live: frozenset[int]) -> Sl
 
 
 def in_columns(decide: Decide, image: MetadataImage, live: frozenset[int], dense: int = 1 << 20) -> Slice:
-    """`dense`: broker ids from here on have no place in the tables."""
+    """`dense`: broker ids from here on are not in the tables."""
     with (
         mock.patch.object(slices, "MIN_ROWS", 1),
         mock.patch.object(electorate, "DENSE_IDS_MAX", dense),
@@ -203,7 +205,7 @@ def test_columns_decide_what_is_decided_one_by_one(seed: int, decide: Decide, de
 
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 1 << 32), unclean=st.booleans())
-@example(seed=1383, unclean=True)  # a move that is done, of a partition that nobody can lead
+@example(seed=1383, unclean=True)  # a completed move of a partition that no replica can lead
 def test_elections_everywhere_are_those_of_every_partition_by_name(seed: int, unclean: bool) -> None:
     state, live = cluster(seed)
     topics = state.newest.topics
@@ -261,7 +263,7 @@ def test_slices_take_what_is_left_of_eligible_leaders_out_of_everything(seed: in
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 32), at_most=st.integers(1, 12))
 def test_slices_together_take_a_broker_out_of_everything(seed: int, at_most: int) -> None:
-    """With a scan that is kept between the slices, and with something else happening between them."""
+    """With a scan that is kept between the slices, and with other changes between them."""
     state, live = cluster(seed)
     scan = Scan(naming(1))
     for _ in range(200):

@@ -1,7 +1,7 @@
-"""Laws of KIP-848's groups: in any order of heartbeats, comings, goings, silence and changes of coordinator.
+"""Laws of KIP-848's groups: in any order of heartbeats, joins, leaves, silence and coordinator changes.
 
-No partition is with two members at once; the log alone gives the same group; when everyone goes on sending
-heartbeats, the group becomes stable, and every partition is with one member, as evenly as can be.
+No partition has two owners at once; the log alone gives the same group; if all members continue to send
+heartbeats, the group becomes stable, and every partition has one owner, as evenly as possible.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def image_of(topics: dict[str, tuple[bytes, int]]) -> MetadataImage:
 
 
 class Consumer:
-    """A member that does as it is told: it gives up at once, and says what it has. `topics`: what begins with
-    `~` is a pattern."""
+    """A member that follows its assignment: it gives up partitions at once, and reports what it has.
+    `topics`: an element that begins with `~` is a pattern."""
 
     def __init__(self, name: str, groups: Groups) -> None:
         self.name = name
@@ -171,7 +171,7 @@ class ConsumerMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Everyone goes on: the group becomes stable and fair."""
+        """All members continue: the group becomes stable and fair."""
         for _ in range(5):
             for member in self.members:
                 member.heartbeat()

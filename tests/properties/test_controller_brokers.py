@@ -45,7 +45,8 @@ steps = st.lists(
 
 
 class Life:
-    """A quorum of one, with a model beside it: the highest epoch of each broker, and who was told what."""
+    """A quorum of one, with a model beside it: the highest epoch of each broker, and what each broker
+    learned."""
 
     def __init__(self, slice_max: int) -> None:
         config = ControllerConfig(
@@ -147,7 +148,7 @@ class Life:
         for broker_id in BROKERS:
             was, now = before[broker_id], after[broker_id]
             if forgets and was is BrokerControlState.SHUTDOWN:
-                assert now is BrokerControlState.FENCED  # what it was told is soft state
+                assert now is BrokerControlState.FENCED  # the permission to stop is soft state
             elif was is not now and not (was in FENCED_STATES and now in FENCED_STATES):
                 # A step may take several edges: a lease that ends on the way to its own event.
                 middle = {to for at, to in EDGES if at is was}
@@ -175,7 +176,7 @@ class Life:
 @settings(max_examples=150, deadline=None)
 @given(steps=steps, slice_max=st.sampled_from([1, 2, 1_000]))
 @example(
-    # Told that it may stop, it heartbeats on as if nothing had been asked.
+    # With permission to stop, it continues to send heartbeats without a shutdown request.
     steps=[("unregister", 2), ("heartbeat", 3, False, True, 0, 0), ("beat all",), ("beat all",)],
     slice_max=1,
 )

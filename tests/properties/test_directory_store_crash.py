@@ -1,4 +1,4 @@
-"""Whatever is done in a log directory and whenever the power fails: what was reported as durable is there."""
+"""Whatever is done in a log directory and whenever power is lost: what was reported as durable is there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def history(seed: int) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_power_loss_at_every_operation_of_a_history(seed: int) -> None:
-    """Every point between any two changes of the disk, two outcomes each; then everything goes on."""
+    """Every point between two changes of the disk, with two outcomes each; then the history continues."""
     steps = history(seed)
     crash_after = 0
     crashed = True
@@ -94,7 +94,8 @@ def test_a_second_power_loss_while_the_directory_is_opened() -> None:
 @pytest.mark.parametrize("then", ["kill", "power_loss"])
 @pytest.mark.parametrize("seed", [3, 5])
 def test_an_io_error_at_every_operation_of_a_history(seed: int, then: str) -> None:
-    """Reads and lists too. It names the directory; what was durable is there when the disk works again."""
+    """Including reads and listings. The error names the directory; what was durable is there when the disk
+    works again."""
     steps = history(seed)
     after = 0
     failed = True
@@ -109,7 +110,7 @@ def test_an_io_error_at_every_operation_of_a_history(seed: int, then: str) -> No
             failed = True
             assert error.directory.startswith("/data/d0")
         except AssertionError:
-            # It failed while the directory was opened, or a read said what was wrong.
+            # It failed while the directory was opened, or a read reported the problem.
             assert bench.found is not None and bench.found.problem is not None
             failed = True
         if bench.store is not None:
@@ -126,7 +127,7 @@ def test_an_io_error_at_every_operation_of_a_history(seed: int, then: str) -> No
 
 @pytest.mark.parametrize("seed", range(6))
 def test_power_loss_at_every_operation_of_a_checkpoint_keeps_the_aborted_transactions(seed: int) -> None:
-    """A producer snapshot in its place means that the list below it is in its place, too."""
+    """A producer snapshot in its place means that the list below it is in its place too."""
     crash_after = 0
     crashed = True
     while crashed:

@@ -1,4 +1,4 @@
-"""The quick text of a payload is the JSON of the plain one, for every type, version and odd value."""
+"""The fast text of a payload equals the plain JSON, for every type, version and unusual value."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every field of every record reaches the image, the snapshot, the image loaded from it, and the delta.
 
-The schema says which fields there are, so that a field that is added to it is asked about at once. What has
-no place in the state is named below, with why; everything else must be seen in the snapshot's records.
+The schema says which fields there are, so that a field that is added to it is tested at once. What is not
+part of the state is listed below, with the reason; everything else must be in the snapshot's records.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from tests.images import describe_difference
 LEVEL = LEVEL_ELR_RECORDS
 TOPIC_ID = b"T" * 16
 MANY = 40
-"""So many partition records of one batch are read in columns."""
+"""This many partition records of one batch are read in columns."""
 
 CHANGED_BY: dict[type[Any], type[Any]] = {
     PartitionChangeRecord: PartitionRecord,
@@ -63,12 +63,12 @@ CHANGED_BY: dict[type[Any], type[Any]] = {
 
 NO_STATE_OF_THEIR_OWN = {
     NoOpRecord,
-    BeginTransactionRecord,  # markers: what lies between them is state
+    BeginTransactionRecord,  # markers: what is between them is state
     EndTransactionRecord,
     AbortTransactionRecord,
     FenceBrokerRecord,  # these two name a registration and nothing else
     UnfenceBrokerRecord,
-    UnregisterBrokerRecord,  # these name what goes
+    UnregisterBrokerRecord,  # these name what is removed
     RemoveTopicRecord,
     RemoveAccessControlEntryRecord,
     RemoveUserScramCredentialRecord,
@@ -78,7 +78,7 @@ NO_STATE_OF_THEIR_OWN = {
 }
 
 NOT_IN_THE_STATE = {
-    (ProducerIdsRecord, "broker_id"),  # who was given the last block: Kafka's snapshots say -1, too
+    (ProducerIdsRecord, "broker_id"),  # the broker that got the last block: Kafka's snapshots have -1 too
     (ProducerIdsRecord, "broker_epoch"),
     (BrokerRegistrationChangeRecord, "broker_epoch"),  # names the registration that changes
 }
@@ -102,7 +102,7 @@ USUAL: dict[str, tuple[Any, Any]] = {
 
 
 def usual(field: Field, which: int) -> Any:
-    """A value of no edge that is not the field's default; another one for another `which`."""
+    """A value within the range that is not the field's default; another one for another `which`."""
     if field.struct is not None:
         return usual_struct(field.struct, which)
     if field.element_type in INT_RANGES:
@@ -123,7 +123,7 @@ def usual_struct(schema: StructSchema, which: int, version: int = 99) -> Any:
 
 
 def edges(field: Field) -> Iterator[Any]:
-    """Values of one element of `field`, at the edges of its type."""
+    """Values of one element of `field`, at the limits of its type."""
     if field.struct is not None:
         whole = usual_struct(field.struct, 0)
         for inner in field.struct.fields:
@@ -141,7 +141,7 @@ def edges(field: Field) -> Iterator[Any]:
 
 
 def values(field: Field) -> list[Any]:
-    """What to set `field` to: edges, and for arrays every edge in lists of several lengths."""
+    """What to set `field` to: limits, and for arrays every limit in lists of several lengths."""
     if not field.is_array:
         found = list(edges(field))
     else:
@@ -149,7 +149,7 @@ def values(field: Field) -> list[Any]:
         found = [(), (first,), (second, first)]
         for value in edges(field):
             found += [(value,), (first, value)]
-        if field.element_type == "int32":  # wider than any list of its neighbours
+        if field.element_type == "int32":  # wider than any list of its neighbors
             found += [tuple(range(1, 15)), tuple(range(400, 450))]
     if field.nullable or field.none_on_wire is not None:
         found.append(None)
@@ -157,7 +157,7 @@ def values(field: Field) -> list[Any]:
 
 
 def plain(schema: RecordSchema, version: int) -> Any:
-    """A record of the type with every field that `version` has at a value that is not its default."""
+    """A record of the type in which every field of `version` has a value other than its default."""
     record = usual_struct(schema.body, 0, version)
     fixed: dict[str, Any] = {
         PartitionRecord: {"topic_id": TOPIC_ID, "leader_recovery_state": 1},
@@ -172,10 +172,8 @@ SCHEMA_OF: dict[type[Any], RecordSchema] = {schema.body.cls: schema for schema i
 
 
 def prelude(record: Any, field: Field) -> list[tuple[int, Any]]:
-    """What must be there before `record`, whatever value `field` has: topics, and what a change changes.
-
-    Every field of a subject that is changed holds another value than the plain change sets.
-    """
+    """What must exist before `record`, whatever value `field` has: topics, and what a change changes. Every
+    field that is changed has another value than the plain change sets."""
     topics = {TOPIC_ID: "one"}
     if field.name == "topic_id":
         topics |= {topic_id: f"topic{at}" for at, topic_id in enumerate(EDGES["uuid"])}
@@ -197,7 +195,7 @@ def prelude(record: Any, field: Field) -> list[tuple[int, Any]]:
 
 
 def spread(record: Any) -> list[Any]:
-    """The record; of a partition's, so many that they are read in columns."""
+    """The record; if it is a partition's, enough of them to be read in columns."""
     if isinstance(record, PartitionRecord | PartitionChangeRecord) and record.partition_id == 11:
         return [msgspec.structs.replace(record, partition_id=at) for at in range(MANY)]
     return [record]
@@ -242,7 +240,7 @@ def without_level(image: MetadataImage) -> MetadataImage:
 
 
 def removes(record: Any) -> bool:
-    """Whether a snapshot has no record for what `record` leaves behind."""
+    """Whether `record` leaves nothing behind for which a snapshot has a record."""
     match record:
         case ConfigRecord(value=None) | ClientQuotaRecord(remove=True) | FeatureLevelRecord(feature_level=0):
             return True
@@ -252,7 +250,7 @@ def removes(record: Any) -> bool:
 
 
 def stated(record: Any) -> list[Field]:
-    """The fields of `record` that say something about the state; a change says nothing by None."""
+    """The fields of `record` that say something about the state; None in a change says nothing."""
     return [
         field
         for field in SCHEMA_OF[type(record)].body.fields
@@ -263,7 +261,7 @@ def stated(record: Any) -> list[Field]:
 
 
 def shown(record: Any, field: Field) -> Any:
-    """A field's value as a snapshot's record of the entity says it."""
+    """A field's value as in a snapshot's record of the entity."""
     value = getattr(record, field.name)
     if type(record) is BrokerRegistrationChangeRecord and field.name in ("fenced", "in_controlled_shutdown"):
         return value == 1

@@ -1,7 +1,7 @@
 """Laws of groups under any order of joins, syncs, commits, leaves and silence.
 
-A partition has one owner in a generation, only a commit moves an offset, silent members are dropped, nobody
-is answered twice, and the log alone gives the same groups.
+A partition has one owner in a generation, only a commit changes an offset, silent members are removed, no
+request gets two responses, and the log alone gives the same groups.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ WHO = st.integers(0, 3)
 
 
 class Client:
-    """A member as a client library drives it: it joins, gets or gives assignments, and remembers both."""
+    """A member as a client library drives it: it joins, receives or computes assignments, and remembers
+    both."""
 
     def __init__(self, groups: Groups, instance: str | None) -> None:
         self.groups = groups
@@ -37,7 +38,7 @@ class Client:
         self.heard_ms = 0
 
     def hear(self) -> None:
-        """Takes up the answers that have come."""
+        """Handles the responses that have arrived."""
         answers = self.groups.answers
         if self.joining in answers:
             answer, self.joining = answers[self.joining], None
@@ -134,7 +135,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def silence(self) -> None:
-        """Whoever says nothing for all the timeouts there are is not in the group any more."""
+        """A member that sends nothing for longer than every timeout is no longer in the group."""
         self.groups.wait(400_000)
         self._heard()
         for client in self.clients:
@@ -144,7 +145,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def coordinator_dies(self) -> None:
-        """What only memory knew is lost; members join again."""
+        """What was only in memory is lost; members rejoin."""
         before = self.groups
         self.groups = before.again()
         self.groups.next_key = before.next_key

@@ -1,4 +1,4 @@
-"""Laws of a connection's stream: any cut gives the same frames, answers keep the requests' order."""
+"""Laws of a connection's stream: any split gives the same frames, responses keep the requests' order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = [1, 3, 4, 5, 100, 65_536, SCRATCH_BYTES - 1, SCRATCH_BYTES, 10**7]
 
 
 def feed(buffer: FrameBuffer, data: bytes, steps: list[int]) -> list[bytes]:
-    """Frames out of `data`, offered in pieces of at most the given sizes, over and over."""
+    """Frames from `data`, passed in pieces of at most the given sizes, repeatedly."""
     frames: list[bytes] = []
     position = turn = 0
     while position < len(data):
@@ -83,7 +83,7 @@ def test_answers_leave_in_the_order_of_the_requests(data: st.DataObject, count: 
     assert not queue.has_room
     left: list[bytes] = []
     for place in data.draw(st.permutations(places)):
-        # Every third request has no answer; it does not hold back those after it.
+        # Every third request has no response; it does not hold back those after it.
         left += map(bytes, queue.finish(place, [] if place % 3 == 2 else [b"%d" % place]))
     assert left == [b"%d" % place for place in places if place % 3 != 2]
     assert (len(queue), queue.bytes_under_way, queue.has_room) == (0, 0, True)

@@ -1,7 +1,7 @@
 """A quorum on `BlockingDriver` that grows from one voter to three and shrinks to two others, on faulty disks.
 
 One node is formatted as the only voter, the others observe until they are added. Snapshots trim the log, and
-every change is followed by a loss of power at all nodes.
+after every change all nodes lose power.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Quorum:
         self.network: deque[tuple[int, Callable[[Replica], None]]] = deque()
         self.callers: dict[int, tuple[int, int, int]] = {}
         self.answers: dict[int, raft.RaftResponse] = {}
-        """To changes of voters, which no node asked for."""
+        """To voter changes, which are not requests of a node."""
         self.disks = {node_id: FaultyDisk(random.Random(seed + node_id)) for node_id in (1, 2, 3, 4)}
         self.nodes: dict[int, Replica] = {}
         self.last_key = 0
@@ -139,7 +139,7 @@ class Quorum:
         self.run(lambda: all(value in node.values for node in self.nodes.values()))
 
     def change(self, request: Callable[[], raft.RaftRequest]) -> None:
-        """Ask until it is done, as a tool does."""
+        """Repeats the request until it succeeds, as a tool does."""
         while True:
             self.answers.clear()
             self.leader().on_request(self.key(), request())

@@ -1,5 +1,6 @@
-"""Whatever the logs of a quorum's nodes look like: an archive gives back every byte, keeps what they share
-once, and shows the tools what the directories show."""
+"""Whatever the logs of a quorum's nodes look like: an archive restores every byte, keeps what they share
+once, and tools read the same from it as from the directories.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +48,14 @@ def base_of(batch: bytes) -> int:
 
 
 def segments(rng: random.Random, log: list[bytes]) -> dict[str, bytes]:
-    """A node's own cut of a log into segments; sometimes without its beginning, sometimes hurt."""
+    """A node's own division of a log into segments; sometimes without its beginning, sometimes damaged."""
     files: dict[str, bytes] = {}
     at = rng.randint(0, len(log) // 3) if rng.random() < 0.3 else 0
     while at < len(log):
         end = at + rng.randint(1, len(log))
         held = log[at:end]
         if rng.random() < 0.2:
-            del held[rng.randrange(len(held))]  # offsets that are missing
+            del held[rng.randrange(len(held))]  # missing offsets
         if rng.random() < 0.1 and held:
             held.append(rng.choice(held))  # offsets that go back
         files[f"{base_of(log[at]):020}.log"] = b"".join(held)
@@ -64,7 +65,7 @@ def segments(rng: random.Random, log: list[bytes]) -> dict[str, bytes]:
         case 0:
             files[last] = files[last][: -rng.randint(1, 40)]  # half a batch
         case 1:
-            files[last] += bytes(rng.randint(1, 300))  # space that was reserved
+            files[last] += bytes(rng.randint(1, 300))  # preallocated space
         case 2:
             hurt = bytearray(files[last] or b"x")
             hurt[rng.randrange(len(hurt))] ^= 1 << rng.randint(0, 7)
@@ -93,7 +94,7 @@ def quorum(rng: random.Random, nodes: int) -> dict[str, bytes]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_blocks() -> Iterator[None]:
-    """Files reach over several blocks, and more than are kept."""
+    """Files span several blocks, and more than are cached."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(packer, "BLOCK_BYTES", 300)
         patched.setattr(opened, "CACHED_BLOCKS", 2)
@@ -159,7 +160,7 @@ def test_what_nodes_share_is_kept_once_wherever_their_segments_end(seed: int) ->
 
 
 def test_snapshots_of_one_name_are_kept_once_whatever_is_between_them() -> None:
-    """Their batches have offsets of their own: they are compared among themselves."""
+    """Their batches have offsets of their own: they are compared with each other."""
     rng = random.Random(1)
     snapshots = {f"{end:020}-{3:010}.checkpoint": b"".join(batches(rng, 5)) for end in (7, 8, 9)}
     files = {f"n{node}/{LOG}/{name}": data for node in range(3) for name, data in snapshots.items()}
@@ -269,7 +270,8 @@ def found_by(disk: Disk, path: str, start: int | None) -> list[tuple[object, ...
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_power_loss_leaves_no_half_archive_and_no_half_directory(seed: int) -> None:
-    """At every operation of the disk: what has the name is whole, and what was reported is there."""
+    """At every operation of the disk: a file with the final name is complete, and what was reported is
+    there."""
     files = quorum(random.Random(seed), 2)
     for making in (True, False):
         crash_after, done = 0, False

@@ -1,9 +1,9 @@
 """Laws of a group whose members change their protocol one by one (KIP-848): in any order of joins, leaves,
-crashes, silence and changes of coordinator.
+crashes, silence and coordinator changes.
 
-No partition is with two members at once; the log alone gives the same group, after every step; committed
-offsets do not go back; when everyone goes on, each partition is with one member, and the group is of the new
-protocol as long as anyone speaks it.
+No partition has two owners at once; the log alone gives the same group, after every step; committed offsets
+do not go back; if all members continue, each partition has one owner, and the group is of the new protocol as
+long as any member uses it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOPIC_ID, COUNT = TOPICS["t"]
 
 class Classic:
     """A consumer of the classic protocol. An eager one gives up everything before it joins, a cooperative one
-    what it is not assigned any more, after which it joins again."""
+    what is no longer assigned to it, after which it rejoins."""
 
     def __init__(self, groups: Groups, *, is_eager: bool) -> None:
         self.groups = groups
@@ -56,7 +56,7 @@ class Classic:
         self.owns, self.generation, self.waiting = set(), -1, None
 
     def step(self) -> None:
-        """Takes the answer that it waits for, or sends the next request."""
+        """Handles the response that it waits for, or sends the next request."""
         if self.waiting is not None:
             kind, key = self.waiting
             self.heard_ms = self.groups.now_ms

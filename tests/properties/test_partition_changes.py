@@ -1,4 +1,4 @@
-"""Random partitions, brokers and directories: whatever is asked, changes replay and the laws of S4 hold."""
+"""Random partitions, brokers and directories: whatever is requested, changes replay and laws of S4 hold."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def check_step(
 
 
 def may_be_led(image: MetadataImage, partition: PartitionInfo) -> bool:
-    """The leader lives, in a directory that does, and is in sync."""
+    """The leader is alive, in a directory that works, and in sync."""
     leader = partition.leader
     directory = partition.directory_of(leader)
     return (

@@ -1,5 +1,6 @@
-"""Many partition changes at once, also several of one partition: each version is what the changes one by one
-make of it, and so is the image behind them."""
+"""Many partition changes at once, including several of one partition: each version is the one that the
+changes one by one lead to, and so is the resulting image.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def begun(*, use_columns: bool) -> tuple[Replayer, list[str]]:
 
 
 def _shape(record: r.PartitionChangeRecord) -> tuple[int | None, ...]:
-    """Changes of one shape are decoded at once: those that name the same fields, with lists as long."""
+    """Changes of one shape are decoded together: they set the same fields, with lists of the same length."""
     named = (record.isr, record.directories, record.leader, record.leader_recovery_state)
     return tuple(len(each) if isinstance(each, tuple) else each is not None for each in named)
 

@@ -1,8 +1,9 @@
-"""Whatever the order of metadata, disks, answers, failures and restarts: replicas end where the log says.
+"""Whatever the order of metadata, disks, responses, failures and restarts: replicas end up where the log
+says.
 
-A random history is played on one broker. After every step nothing may run that the log does not place there,
-and nothing may be made of what a failed directory holds. In the end all that was asked for is done, and
-what runs, what is offline and what lies on the disks is exactly what the metadata log says.
+A random history is played on one broker. After every step no replica may run that the log does not place
+there, and nothing that a failed directory holds may be recreated. In the end every request has been carried
+out, and what runs, what is offline and what is on the disks is exactly what the metadata log says.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Story:
             self.cluster.change(key, replicas=(2, ME), isr=(2,), directories=places, leader=2)
 
     def disk(self, count: int) -> None:
-        """Directories carry out some of their work; each keeps its own order."""
+        """Directories do some of their work; each keeps its own order."""
         for _ in range(count):
             if self.host.queue:
                 self.carry_out(self.host.queue.popleft())
@@ -183,7 +184,7 @@ class Story:
             assert partition.directory_id not in self.bad
 
     def finish(self) -> None:
-        """Nothing new happens, and everything that is under way is done."""
+        """Nothing new happens, and everything in progress is completed."""
         for _ in range(200):
             before = self.state()
             self.publish()
@@ -229,7 +230,7 @@ def test_replicas_end_where_the_log_says(steps: list[int]) -> None:
     assert (running, offline) == (expected, away)
     on_disks = {key: each for each, keys in stored.items() for key in keys}
     assert all(key in stored[place] for key, place in expected.items())
-    # What lies there beside is kept only while the named directory is bad: it may be needed yet.
+    # Other copies are kept only while the named directory is bad: they may still be needed.
     for key in set(on_disks) - set(expected):
         info = places.get(key)
         assert info is not None and info.directory_of(ME) in story.bad
@@ -249,7 +250,7 @@ def test_a_restart_changes_nothing_that_is_at_rest(steps: list[int]) -> None:
 
 
 def test_the_order_in_which_topics_are_read_does_not_matter() -> None:
-    """The same log, published record by record or at once."""
+    """The same log, published record by record or all at once."""
     for seed in range(20):
         rng = random.Random(seed)
         slow, fast = Story(), Story()

@@ -1,4 +1,4 @@
-"""Plans of replica moves: whatever the cluster, they move what they must, spread it, and crowd no rack."""
+"""Plans of replica moves: in any cluster, they move what they must, spread it, and crowd no rack."""
 
 from __future__ import annotations
 

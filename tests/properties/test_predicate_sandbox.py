@@ -1,5 +1,6 @@
-"""A user's expression reads values and nothing else: whatever it says, it opens nothing, imports nothing, and
-leaves the image as it was."""
+"""A user's expression only reads values: whatever it contains, it opens nothing, imports nothing, and does
+not change the image.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ REACHING = (
     "pickle.",
     "sys._getframe",
 )
-"""Beginnings of the audit events (PEP 578) of what an expression must not do."""
+"""Prefixes of the audit events (PEP 578) that an expression must not cause."""
 CODE = (types.ModuleType, types.CodeType, types.FrameType, io.IOBase)
 COLUMNS = (np.ndarray, np.generic, memoryview, PartitionColumns, Chunk)
 
@@ -48,7 +49,7 @@ sys.addaudithook(_hook)
 
 
 def parts_of(value: object) -> Iterator[tuple[str, object]]:
-    """What an expression can make of a value: its attributes, what they return, and its first elements."""
+    """What an expression can reach from a value: its attributes, what they return, and its first elements."""
     for name in dir(value):
         if not is_refused(name):
             found = getattr(value, name, None)

@@ -1,7 +1,7 @@
 """Random schedules over three to five voters and an observer.
 
 Messages in any order, lost and repeated, crashes that lose what was not synced, snapshots and trimming,
-leadership transfer. The world checks the laws after every step; then everything heals, and the quorum must
+leadership transfer. The world checks the laws after every step; then all faults end, and the quorum must
 commit again.
 """
 
@@ -131,7 +131,7 @@ class Chaos:
 
 
 def heal(world: World) -> None:
-    """Everyone up, nothing lost: a record commits everywhere within some simulated seconds."""
+    """All nodes run, nothing is lost: a record is committed everywhere within some simulated seconds."""
     for node in world.nodes.values():
         if node.core is None:
             world.start(node.node_id)
@@ -156,7 +156,7 @@ def heal(world: World) -> None:
 
 
 def one_due(world: World) -> bool:
-    """Completes one write or delivers one message; False: nothing is left to do."""
+    """Completes one write or delivers one message; False: there is nothing left to do."""
     for node in world.live:
         if node.persists:
             world.persist_next(node.node_id)

@@ -1,4 +1,6 @@
-"""Laws of replay: cuts do not matter, columns equal records, snapshot and tail equal the whole log."""
+"""Laws of replay: batch boundaries do not matter, columns equal records, snapshot and tail equal the whole
+log.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ def partition(topic: int, index: int, flavour: int) -> tuple[int, PartitionRecor
 def change(topic: int, index: int, flavour: int) -> tuple[int, PartitionChangeRecord]:
     fields: dict[str, Any] = {}
     if flavour % 2:
-        width = flavour % 4 if flavour % 3 else 4 + flavour % 20  # every third is wider than its neighbours
+        width = flavour % 4 if flavour % 3 else 4 + flavour % 20  # every third is wider than its neighbors
         fields["isr"] = tuple((flavour + at) % 31 for at in range(width))
     if flavour % 3 == 0:
         fields["leader"] = flavour % 9 if flavour % 4 else -1
@@ -159,7 +161,7 @@ def _seldom(a: int, b: int, c: int) -> Any:
 
 
 def _version(record: Any) -> int:
-    """That of LEVEL; one type is of a later level, which is only read."""
+    """The version at LEVEL; one type is of a later level, which is only read."""
     return 0 if isinstance(record, UnregisterControllerRecord) else record_version_for(type(record), LEVEL)
 
 
@@ -193,7 +195,7 @@ def flat(operations: list[tuple[int, int, int, int]]) -> Records:
 
 
 def batches_of(records: Records, cuts: list[int], base_offset: int = 0) -> list[RecordBatch]:
-    """The records as batches whose sizes are `cuts`, again and again."""
+    """The records as batches whose sizes are `cuts`, repeatedly."""
     parts = []
     at = turn = 0
     while at < len(records):
@@ -289,7 +291,7 @@ def test_pure_steps_equal_the_engine_and_change_no_earlier_image(
 
 
 def photo(state: ReplayState) -> tuple[Any, ...]:
-    """All that can be seen of a state, copied."""
+    """Everything that can be seen of a state, copied."""
     brokers, topics = state.newest.brokers, state.newest.topics
     registered = {broker_id: brokers.registration_offset(broker_id) for broker_id in range(9)}
     return image_tree(state.image), image_tree(state.newest), registered, dict(topics.replica_counts())
@@ -301,8 +303,9 @@ def by_key(image: MetadataImage) -> dict[tuple[bytes, int], Any]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_an_engine_that_goes_on_equals_new_ones_and_changes_no_earlier_state(seed: int) -> None:
-    """It follows the newest state, or an earlier one again (what was decided is not committed), and may fail
-    behind the first records of a batch. What differs between two states does not depend on it either."""
+    """It continues from the newest state, or from an earlier one (if what was decided is not committed), and
+    may fail after the first records of a batch. The difference between two states does not depend on it
+    either."""
     rng, replays, states = random.Random(seed), Replays(), [ReplayState()]
     photos = [photo(states[0])]
     failed = 0
@@ -512,7 +515,8 @@ BULK_CHANGES = st.lists(
 def test_bulk_changes_in_columns_equal_record_by_record(
     picks: list[tuple[int, int, int, int]], distinct: bool, odd_at: int, wide: int
 ) -> None:
-    """The odd change in the middle names up to `wide` replicas, which widens the chunk of its neighbours."""
+    """The unusual change in the middle names up to `wide` replicas, which widens the chunk of its
+    neighbors."""
     head: Records = []
     for topic in range(3):
         head.append((0, TopicRecord(f"t{topic}", uuid(topic))))

@@ -1,5 +1,6 @@
 """Laws of replication under any schedule: nothing acknowledged is lost or stored twice, logs below their high
-watermarks are one, no leader's high watermark falls, and whatever happened the logs come together again."""
+watermarks are the same, no leader's high watermark decreases, and the logs converge again whatever happened.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ any_index = st.integers(0, 50)
 
 
 class ReplicaMachine(RuleBasedStateMachine):
-    """Single actions, and rounds that get something done, so that histories become long."""
+    """Single actions, and rounds that complete something, so that histories become long."""
 
     cluster: Cluster
 
@@ -119,7 +120,7 @@ class ReplicaMachine(RuleBasedStateMachine):
 
 
 def replicate(cluster: Cluster, broker_id: int) -> None:
-    """One fetch, there and back, and its disk's work."""
+    """One fetch, its response, and the disk work that it causes."""
     if cluster.fetch(broker_id):
         cluster.deliver(len(cluster.messages) - 1)
         cluster.deliver(len(cluster.messages) - 1)
@@ -141,7 +142,7 @@ def wild(rng: random.Random) -> int:
 
 
 def leading(cluster: Cluster, rng: random.Random) -> int:
-    """Who leads, mostly; sometimes somebody who may believe that it does."""
+    """Usually the leader; sometimes another broker, which may believe that it leads."""
     leader = cluster.controller.now.info.leader
     return leader if leader in BROKERS and rng.random() < 0.8 else wild(rng)
 
@@ -171,7 +172,7 @@ ACTIONS: tuple[tuple[int, Action], ...] = (
 
 
 def history(seed: int, actions: int) -> Cluster:
-    """A long one, with its own mixture of what happens often and what seldom."""
+    """A long one, with its own mixture of frequent and rare actions."""
     rng = random.Random(seed)
     cluster = Cluster(
         flush=seed % 5 < 3, unclean=seed % 10 == 9, min_isr=rng.randint(1, 2), elr=rng.random() < 0.5

@@ -1,4 +1,4 @@
-"""What scans over columns find, and who may lead by their tables: what the words say, row by row."""
+"""What scans over columns find, and which replicas may lead by their tables: the same as row by row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IDS = list(range(-2, BROKERS + 4))
 
 
 def image_of(seed: int) -> MetadataImage:
-    """The cluster, after its first topic was removed for some seeds: rows that nobody has any more."""
+    """The cluster, after its first topic was removed for some seeds: rows that belong to no topic."""
     state, _ = cluster(seed)
     if seed % 2:
         gone = [RemoveTopicRecord(topic_id=bytes([1]) * 16)]
@@ -97,7 +97,8 @@ def test_scans_find_what_they_say(seed: int, broker_id: int) -> None:
 @settings(max_examples=40)
 @given(seed=st.integers(0, 1 << 32), live=st.frozensets(st.integers(-1, BROKERS + 3)))
 def test_tables_of_who_may_lead_hold_for_every_id_and_directory(seed: int, live: frozenset[int]) -> None:
-    """Ids that nobody has and directories that nobody names, too; what is said no to gets a closer look."""
+    """Including unknown ids and directories that no registration has; a negative result leads to a closer
+    look."""
     image = image_of(seed)
     table = Electorate(image, rules_of(image, live.__contains__))
     ids = np.array(IDS, dtype=np.int32)

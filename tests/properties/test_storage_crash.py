@@ -1,4 +1,4 @@
-"""Whatever is done to a log and whenever the power fails: what was synced is there, and the log opens."""
+"""Whatever is done to a log and whenever power is lost: what was synced is there, and the log opens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Model:
     """What the log must hold: batches by base offset, and the states that a crash may leave.
 
     `kept` is the end below which nothing may be lost. `resets` are positions at which an empty log may be
-    found, because a reset to them was under way.
+    found, because a reset to them was in progress.
     """
 
     batches: dict[int, bytes] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Run:
         model.kept = min(model.kept, end)
         log.truncate_to(end)
         model.batches = {base: data for base, data in model.batches.items() if base < end}
-        # Cutting nothing syncs nothing either.
+        # A truncation of nothing syncs nothing either.
         model.kept = model.kept if end == model.end else end
         model.end = end
         model.epoch += 1
@@ -132,7 +132,7 @@ class Run:
         self.check_after_crash()
 
     def check_after_crash(self) -> None:
-        """Opens and compares; then the model takes over what there is."""
+        """Opens and compares; then the model takes over the actual content."""
         log, model = self.opened(), self.model
         if model.reset is not None and log.end_offset == log.start_offset == model.reset.offset:
             assert log.last_position == model.reset
@@ -195,7 +195,7 @@ def history(seed: int) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_power_loss_at_every_operation_of_a_history(seed: int) -> None:
-    """Every point between any two changes of the disk, three outcomes each."""
+    """Every point between two changes of the disk, with three outcomes each."""
     steps = history(seed)
     crash_after = 0
     crashed = True
@@ -254,7 +254,8 @@ def test_a_flipped_bit_below_the_recovery_point_never_passes(
     except CorruptLogError as error:
         assert error.file in {info.file for info in log.segments()}
         return
-    # The epoch is in no CRC: a flip that keeps epochs rising is the one thing that no check of one log sees.
+    # No CRC covers the epoch: a flip that keeps epochs rising is the only damage that no check of one log
+    # detects.
     changed = [base for base in found if found[base] != run.model.batches[base]]
     assert len(changed) == 1 and set(found) == set(run.model.batches)
     assert found[changed[0]][:12] == run.model.batches[changed[0]][:12]

@@ -1,4 +1,4 @@
-"""Laws of time travel on every recorded log: whichever way a place is reached, the state is the same."""
+"""Laws of time travel on every recorded log: however a place is reached, the state is the same."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DIRECTORIES = sorted(
     and ("kafka-3.7-wire" not in path.parts or "__cluster_metadata-0" in path.parts)
 )
 PLACES = 12
-"""Offsets that are tried of each log, besides its ends."""
+"""The number of offsets tested in each log, besides its ends."""
 
 
 def log_at(name: str) -> MetadataLog:
@@ -55,13 +55,13 @@ def log_at(name: str) -> MetadataLog:
 
 @cache
 def replayed(name: str) -> list[WalkStep]:
-    """The whole log, replayed record by record from its first one without any snapshot."""
+    """The whole log, replayed record by record from its first one without a snapshot."""
     log = log_at(name)
     return list(steps(log, Point(offset=0), END))
 
 
 def sampled(name: str) -> list[int]:
-    """Ends of batches: both ends of the log and some between, and one inside a batch where there is one."""
+    """Ends of batches: both ends of the log and some in between, and one inside a batch if there is one."""
     ends = [step.next_offset for step in replayed(name)]
     chosen = random.Random(name).sample(ends, min(PLACES, len(ends)))
     return sorted({0, *chosen, ends[-1]})

@@ -1,4 +1,4 @@
-"""Laws of metadata transactions in the timeline: an aborted one is as if nothing had been in it."""
+"""Laws of metadata transactions in the timeline: an aborted one leaves the same events as an empty one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def random_batches(seed: int) -> list[RecordBatch]:
 
 
 def told(batches: list[RecordBatch], without: frozenset[int]) -> list[TimelineEvent]:
-    """The events where the records at the offsets `without` say nothing."""
+    """The events if the records at the offsets `without` are NoOps."""
     timeline, found = Timeline(), list[TimelineEvent]()
     for batch in batches:
         header = batch.header
@@ -40,7 +40,8 @@ def told(batches: list[RecordBatch], without: frozenset[int]) -> list[TimelineEv
 
 
 def in_vain(batches: list[RecordBatch]) -> frozenset[int]:
-    """Offsets of records in transactions that have no effect, of those transactions' begin and end, too."""
+    """Offsets of records in transactions without effect, including the begin and end records of these
+    transactions."""
     offsets, current = set[int](), set[int]()
     is_open = False
     for batch in batches:

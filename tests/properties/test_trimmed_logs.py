@@ -1,5 +1,6 @@
-"""Laws of trimmed logs: what a record alone says is told of every cut as of the whole log, and behind the
-oldest snapshot everything is."""
+"""Laws of trimmed logs: what a record alone shows is reported for every cut as for the whole log, and after
+the oldest snapshot everything is.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +46,9 @@ ALONE = frozenset(
         *("migration", "transaction begun", "transaction ended", "transaction aborted", "unknown record"),
     }
 )
-"""Kinds of events that a record tells by itself."""
+"""Kinds of events that a record shows by itself."""
 STATED = frozenset({"broker registered", "broker fenced", "broker unfenced", "broker in controlled shutdown"})
-"""Those of them whose text has something of the state before, too."""
+"""Those of them whose text also contains something of the state before."""
 CUTS = 12
 
 
@@ -89,7 +90,7 @@ def names(name: str) -> dict[str, str]:
 
 
 def named(name: str, event: TimelineEvent) -> TimelineEvent:
-    """The event with a topic's id, where nothing said its name, turned into the name."""
+    """The event with a topic's id replaced with its name, if no record had the name."""
     for topic_id, text in names(name).items():
         if topic_id in event.text:
             event = msgspec.structs.replace(
@@ -104,7 +105,7 @@ def named(name: str, event: TimelineEvent) -> TimelineEvent:
 def place(event: TimelineEvent) -> tuple[int, str, str, int]:
     entity = event.entity
     if event.kind.startswith("still ") and event.entities:
-        entity = min(event.entities)  # the first is one that began first, which a cut log need not know
+        entity = min(event.entities)  # the first entity began first, and a cut log need not know it
     return event.offset, event.kind, entity, event.time_ms
 
 
@@ -129,11 +130,11 @@ def test_records_tell_of_every_cut_what_they_tell_of_the_whole_log(name: str, tm
         alone = {place(event): event for event in told if event.offset < limit and event.kind in ALONE}
         assert expected.keys() <= alone.keys(), (begin, known)
         for more in alone.keys() - expected.keys():
-            # That it was so already only the state says.
+            # Only the state shows that the value was already set.
             assert more[1] == "config changed" or "(was not known)" in alone[more].text, (begin, known)
         for key, event in expected.items():
             if event.kind == "election" and event.text != alone[key].text:
-                assert key == min(one for one in alone if one[1] == "election")  # who led before is not known
+                assert key == min(one for one in alone if one[1] == "election")  # the last leader is unknown
             elif event.kind not in STATED | {"config changed"}:
                 assert event.text == alone[key].text
         ranges = [(one.from_offset, one.to_offset, one.reason) for one in seen.limits.coverage]
@@ -145,7 +146,7 @@ def test_records_tell_of_every_cut_what_they_tell_of_the_whole_log(name: str, tm
 
 
 def is_of_a_snapshot(event: TimelineEvent) -> bool:
-    """Whether no record says so: a whole log does not tell of it."""
+    """Whether the event comes from a snapshot and not from a record: a whole log does not report it."""
     return event.kind.startswith(("already ", "no longer ")) or (
         event.kind == "total outage ended" and event.entity == "broker"
     )
@@ -175,7 +176,7 @@ FOREVER = (1 << 62, 1 << 62)
 
 @cache
 def stretches(name: str, kind: str) -> Stretches:
-    """When what was `kind` in the whole log, by path: begin and end, each an offset and a time."""
+    """When `kind` held in the whole log, by path: begin and end, each an offset and a time."""
     found: Stretches = {}
     open_: dict[str, tuple[int, int]] = {}
     for event in whole(name):
@@ -196,7 +197,7 @@ def stretches(name: str, kind: str) -> Stretches:
 
 
 def check_of_snapshot(name: str, event: TimelineEvent) -> None:
-    """What an event says that no record does is so in the whole log."""
+    """What an event without a record reports is true in the whole log."""
     kind = event.kind.removeprefix("already ").removeprefix("no longer ")
     kind = "no broker" if kind == "total outage ended" else kind
     here = (event.offset, event.time_ms)
@@ -214,7 +215,7 @@ def check_of_snapshot(name: str, event: TimelineEvent) -> None:
 
 
 def check_bound(event: TimelineEvent, true: TimelineEvent) -> None:
-    """How long a cut log says that something lasted fits how long it did."""
+    """The duration that a cut log reports is consistent with the actual one."""
     if event.span_ms is None or true.span_ms is None or event.kind in ("election", "gap in time"):
         return
     if set(event.entities) != set(true.entities):
@@ -273,7 +274,8 @@ def test_a_timeline_from_a_place_is_the_end_of_the_whole_one(name: str) -> None:
 
 
 def test_behind_a_hole_the_next_snapshot_says_what_is(tmp_path: Path) -> None:
-    """A segment in the middle is lost: from the first snapshot behind it on, all is told as it was."""
+    """A segment in the middle is lost: from the first snapshot after it on, everything is reported as
+    before."""
     name = LOGS[0]
     home = tmp_path / "log"
     home.mkdir()
@@ -310,6 +312,6 @@ def test_a_timeline_reads_no_segment_before_its_snapshot(tmp_path: Path) -> None
         if path.suffix in (".log", ".checkpoint") or path.name == "leader-epoch-checkpoint":
             (home / path.name).write_bytes(path.read_bytes())
     first = home / segment_name(0)
-    first.write_bytes(b"\xff" * first.stat().st_size)  # who reads it finds damage
+    first.write_bytes(b"\xff" * first.stat().st_size)  # a reader finds damage
     told = list(events(open_log(PosixDisk(), str(home)), pytest.fail, start=Point(offset=4000)))
     assert places_from(told, 4000) == places_from(whole(LOGS[0]), 4000)

@@ -1,9 +1,10 @@
-"""Random histories of voters that come, go, move and are replaced, among crashes, cuts and lost messages.
+"""Random histories of voters that are added, removed, moved and replaced, among crashes, truncations and lost
+messages.
 
 One to four voters at first, six nodes, kraft.version 1 by formatting or by upgrade. The world checks the laws
-after every step: one leader an epoch, one committed log, one open change, sets that differ by one voter,
-commits on the disks of a majority of the voters in force. Then everything heals: a record is committed
-everywhere, and every change that was open is committed or undone.
+after every step: one leader per epoch, one committed log, one pending change, sets that differ by one voter,
+commits on the disks of a majority of the voters in force. Then all faults end: a record is committed
+everywhere, and every pending change is committed or undone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NODES = 6
 
 
 class Membership(Chaos):
-    """Chaos that also asks for changes of voters, empties disks and renames hosts."""
+    """Chaos that also requests voter changes, empties disks and renames hosts."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         super().__init__(world, rng)
@@ -90,7 +91,7 @@ class Membership(Chaos):
             self.world.marks.add(what)
 
     def rename(self) -> None:
-        """A host is renamed, where every set that any log knows has a majority without it."""
+        """Renames a host, if every set that any log knows has a majority without it."""
         node_id = self.rng.choice(list(self.world.nodes))
         if all(self._spares(voters, node_id) for voters in _known_sets(self.world)):
             self.last_directory += 1
@@ -99,12 +100,12 @@ class Membership(Chaos):
             self.world.start(node_id)
 
     def _spares(self, voters: VoterSet, node_id: int) -> bool:
-        """Whether a majority is well without this one: on its disk, and where its record says."""
+        """Whether a majority works without this one: on its own disk, and at the address in its record."""
         well = [one for one in voters.nodes if one.node_id != node_id and _is_well(self.world, one)]
         return node_id not in voters or 2 * len(well) > len(voters)
 
     def empty(self) -> None:
-        """A disk is emptied, where every set that any log knows has a majority without it."""
+        """Empties a disk, if every set that any log knows has a majority without it."""
         node_id = self.rng.choice(list(self.world.nodes))
         if all(self._spares(voters, node_id) for voters in _known_sets(self.world)):
             self.last_directory += 1

@@ -1,5 +1,6 @@
-"""Laws of plans for voters: no plan passes through a voter set without a live majority, and each step is one
-that Raft takes."""
+"""Laws of plans for voters: no plan passes through a voter set without a live majority, and Raft accepts each
+step.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def plan_or_refusal(quorum: DescribeQuorumResponse, wanted: VoterWish) -> VoterP
 
 
 def after(quorum: DescribeQuorumResponse, step: VoterStep) -> DescribeQuorumResponse:
-    """The quorum as it is described when the step is committed. Who is removed observes."""
+    """The quorum as it is described when the step is committed. A removed voter observes."""
     key = (step.member.node_id, step.member.directory_id)
     known = {(one.node_id, one.directory_id): one for one in (*quorum.voters, *quorum.observers)}
     voters = tuple(known[member.node_id, member.directory_id] for member in step.voters)

@@ -1,5 +1,6 @@
 """Logs with records about brokers between changes of partitions, in any order: in windows of any size they
-have the rows, the state and the resume point of a replay record by record."""
+give the rows, the state and the resume point of a replay record by record.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ STEPS = st.tuples(
 
 
 class Cluster:
-    """What the log says so far, so that most of its records are those of a correct controller."""
+    """The content of the log so far, so that most of its records are those of a correct controller."""
 
     def __init__(self) -> None:
         self.epochs = {at: 1 + at for at in BROKERS}
@@ -113,7 +114,7 @@ class Cluster:
                 yield from self._put(at, (*self.isrs[at], who), self.leaders[at])
 
     def step(self, what: str, who: int, variant: int) -> list[object]:
-        """The records of one batch; none where nothing is to be done."""
+        """The records of one batch; none if there is nothing to do."""
         some = range(variant, COUNT) if variant % 2 else range(COUNT)
         match what:
             case "shrink" if variant < 5:
@@ -180,7 +181,7 @@ def test_windows_say_what_records_say(steps: list[Step], window: int) -> None:
 
 
 def together(lines: Sequence[Line], window: int = 4_096) -> int:
-    """How many records were taken together, and that both ways agree."""
+    """How many records were combined, after checking that both ways agree."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (cluster, changes):
             patch.setattr(module, "MIN_TOGETHER", 2)

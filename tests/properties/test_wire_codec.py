@@ -66,7 +66,8 @@ def body_of(kind: MessageType, version: int, rng: random.Random) -> bytes:
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_damaged_bytes_raise_only_the_named_error(seed: int) -> None:
-    """Bytes are cut, changed and put in; what does not decode is explained by field and position."""
+    """Bytes are removed, changed and inserted; the error for what does not decode names field and
+    position."""
     rng = random.Random(seed)
     for _ in range(25):
         kind, version = rng.choice(ALL)
@@ -119,5 +120,5 @@ def test_announced_lengths_allocate_nothing(key: int) -> None:
                 codec.decode_request(head + lengths)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # The code of each version, compiled here at its first use, is most of it.
+    # Most of it is the code of each version, which is compiled here at its first use.
     assert peak < 20 * 2**20

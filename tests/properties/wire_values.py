@@ -27,7 +27,7 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def values(field: Field, version: int, flexible: bool) -> st.SearchStrategy[Any]:
-    """What `field` may hold at `version`."""
+    """The possible values of `field` at `version`."""
     if not field.exists_at(version):
         return st.just(field.default)
     if field.struct is not None:
@@ -56,13 +56,13 @@ def messages(schema: StructSchema, version: int, flexible: bool) -> st.SearchStr
 
 
 def kafkas_fields(schema: StructSchema, version: int) -> list[Field]:
-    """All but those of ours, in the order of the wire."""
+    """All except ours, in the order of the wire."""
     tagged = [field for field in schema.tagged_at(version) if (field.tag or 0) < OWN_TAGS]
     return [*schema.fields_at(version), *tagged]
 
 
 def filled(schema: StructSchema, version: int, rng: random.Random) -> Any:
-    """A message or structure with something in every field of Kafka's that `version` has; deterministic in
+    """A message or structure with a value in every field of Kafka's that `version` has; deterministic in
     `rng`."""
     made: dict[str, Any] = {}
     for field in kafkas_fields(schema, version):

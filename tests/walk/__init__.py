@@ -1,1 +1,1 @@
-"""The ways through the house, taken from running code: which files one request passes, in order."""
+"""Traces of requests, taken from running code: which files each request passes, in order."""

@@ -13,11 +13,11 @@ from tests.walk.recorder import Step
 from tests.walk.ways import walk
 
 SHOWN = 2
-"""Functions that are named for a file."""
+"""How many functions are named per file."""
 
 
 def called(step: Step) -> list[str]:
-    """The functions of a file that were called, as a reader would search for them."""
+    """The functions of a file that were called, by the names to search for in the source."""
     plain = (name.rpartition("<locals>.")[2] for name in step.functions)
     return [name for name in dict.fromkeys(plain) if "<" not in name and "__" not in name]
 

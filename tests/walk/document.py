@@ -1,4 +1,4 @@
-"""docs/walkthrough.md: the files of each way and what they own, made from the code."""
+"""docs/walkthrough.md: the files that each request passes and what they own, generated from the code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def subject(path: Path) -> str:
 
 
 def items(files: list[str], known: set[str]) -> list[str]:
-    """One item per file, and one for files in a row that are among the `known`, which need no description."""
+    """One item per file; consecutive files that are among the `known`, which need no description, share
+    one."""
     found: list[list[str]] = []
     for file in files:
         if file not in known:

@@ -1,7 +1,7 @@
 """Which files of the package are entered, in order, while something happens in this process.
 
-Owns the hook and the list. A file is entered when one of its functions is called from another file. Of the
-functions that mark where a way passes, the files of the callers are noted too.
+Owns the hook and the list. A file is entered when one of its functions is called from another file. For the
+functions that mark where a request must pass, the files of the callers are recorded too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREFIX = f"{PACKAGE}/"
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A file below the repository, the function that was called there, and the file of its caller. `stack`:
-    for a mark, the files of all its callers and its own, outermost first, calls inside of a file left out."""
+    for a mark, the files of all its callers and its own, outermost first, without calls inside a file."""
 
     file: str
     function: str
@@ -47,8 +47,8 @@ def stack_of(frame: FrameType | None) -> tuple[str, ...]:
 
 @dataclass
 class Recorder:
-    """Records while `on`. Install it before the threads begin that it is to see. `marks`: the functions whose
-    callers are noted."""
+    """Records while `on`. Install it before the threads that it has to observe start. `marks`: the functions
+    whose callers are recorded."""
 
     on: bool = False
     marks: frozenset[str] = frozenset()
@@ -81,8 +81,8 @@ class Recorder:
 
 
 def along(entries: Sequence[Entry], marks: Sequence[str]) -> list[Entry]:
-    """From the first call of the first mark to the first call of the last one behind all others. Raises
-    ValueError if a mark was not called behind the one before it."""
+    """From the first call of the first mark to the first call of the last one after all others. Raises
+    ValueError if a mark was not called after the one before it."""
     first = at = -1
     for mark in marks:
         at = next((place for place in range(at + 1, len(entries)) if entries[place].function == mark), -1)
@@ -94,7 +94,7 @@ def along(entries: Sequence[Entry], marks: Sequence[str]) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One file of a way, and the functions through which it was entered."""
+    """One file that a request passed, and the functions through which it was entered."""
 
     file: str
     functions: tuple[str, ...]
@@ -102,8 +102,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """`way`: the files that lead from the door to each mark, in order. `asked`: the files that they call on
-    the way and that call others in turn. `again`: files of the way that one chain of calls enters twice."""
+    """`way`: the files that lead from the entry point to each mark, in order. `asked`: the files that they
+    call on the way and that call others in turn. `again`: files of the way that one chain of calls enters
+    twice."""
 
     way: tuple[Step, ...]
     asked: tuple[str, ...]
@@ -111,13 +112,14 @@ class Passed:
 
 
 def passed(runs: list[list[Entry]], marks: Sequence[str]) -> Passed:
-    """What the run with the fewest files passed: in others, a second node may have reached a mark first. What
-    ran beside one of them is left out, and so are values and helpers. The runs are those of `along`."""
+    """What the run with the fewest files passed: in others, a second node may have reached a mark first. Calls
+    that happened to be concurrent in one of the runs are left out, and so are values and helpers. The runs are
+    those of `along`."""
     common = set.intersection(*({entry.file for entry in run} for run in runs))
     shortest = min(runs, key=lambda run: len({file for stack in _stacks(run, marks) for file in stack}))
     stacks = list(_stacks(shortest, marks))
     way = dict.fromkeys(file for stack in stacks for file in stack)
-    # A file that calls nothing further is a value or a helper of the one before.
+    # A file that calls no other file is a value or a helper of the one before.
     common &= {entry.caller for run in runs for entry in run if entry.caller != entry.file}
     entered: dict[str, list[str]] = {}
     for entry in shortest:

@@ -1,4 +1,4 @@
-"""What the recorder notes, and what it leaves out."""
+"""What the recorder records, and what it leaves out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The five ways, walked in one process: a controller and brokers with real sockets and real files.
+"""The five requests and events that docs/walkthrough.md follows, in one process: a controller and brokers
+with real sockets and real files.
 
-Owns what is done and between which calls it is recorded.
+Owns what is done, and between which calls it is recorded.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ PRODUCE = (
 )
 DEATH = ("removal_slice", *WRITE, "GrpcRaftTransport.respond", "ReplicaManager.publish")
 CATCH_UP = ("BrokerNode.start", "RaftClient.send", "read_chunk", "load_snapshot", "ReplicaManager.publish")
-"""What each way must reach, in order: the files that lead there are the way."""
+"""What each of them must reach, in order: the files that lead there are its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Way:
 
 
 async def walk(root: Path) -> list[Way]:
-    """Every way, in the order of docs/walkthrough.md."""
+    """All of them, in the order of docs/walkthrough.md."""
     recorder = Recorder(marks=frozenset((*CREATION, *HEARTBEAT, *PRODUCE, *DEATH, *CATCH_UP)))
     recorder.install()
     try:
@@ -149,10 +150,11 @@ async def creations(recorder: Recorder, client: AdminClient) -> Passed:
 
 
 async def heartbeats(recorder: Recorder) -> Passed:
-    """What the controller does with a heartbeat of a broker that wants nothing."""
+    """What the controller does with a heartbeat that requests nothing."""
 
     def whole(entries: list[Entry]) -> list[Entry]:
-        # A coroutine that goes on is entered again: the door is the last one before the request is queued.
+        # A coroutine that continues is entered again: the entry point is the last one before the request is
+        # queued.
         queued = next((at for at, entry in enumerate(entries) if entry.function == STEP[0]), len(entries))
         doors = [at for at, entry in enumerate(entries[:queued]) if entry.function == HEARTBEAT[0]]
         return along(entries[doors[-1] if doors else 0 :], HEARTBEAT)
@@ -173,7 +175,7 @@ async def produces(recorder: Recorder, site: Site) -> Passed:
 
 
 async def death(recorder: Recorder, client: AdminClient, broker: BrokerProcess) -> Passed:
-    """From the end of its session until another broker has applied what came of it."""
+    """From the end of its session until another broker has applied the resulting changes."""
     broker.node.farewell = lambda: None  # type: ignore[method-assign] -- killed: no last word
     recorder.start()
     broker.driver.end("killed", failed=True)
@@ -182,7 +184,7 @@ async def death(recorder: Recorder, client: AdminClient, broker: BrokerProcess) 
 
 
 async def until(recorder: Recorder, whole: Callable[[list[Entry]], list[Entry]]) -> list[Entry]:
-    """Records until `whole` finds its way."""
+    """Records until `whole` finds what it looks for."""
     async with asyncio.timeout(PATIENCE_S):
         recorder.start()
         while True:

@@ -121,7 +121,7 @@ def bursts(events: list[T], least: int, window_ms: int, time_of: Callable[[T], i
             continue
         if len(burst) > least:
             yield burst[:-1]
-            burst = burst[-least + 1 :] if least > 1 else [event]
+            burst = burst[-least + 1 :]
         elif len(burst) == least:
             burst = burst[1:]
     if len(burst) >= least:

@@ -74,7 +74,6 @@ class TimeScale:
         begins = [
             datetime.datetime(month // 12, month % 12 + 1, 1, tzinfo=datetime.UTC)
             for month in range(-(-first // step) * step, last + 1, step)
-            if 0 < month // 12 < 9999
         ]
         times = [int(at.timestamp() * 1000) for at in begins]
         return [at for at in times if self.start_ms <= at <= self.end_ms]

@@ -120,9 +120,15 @@ def test_an_object_is_read_in_pieces(store: Store, monkeypatch: pytest.MonkeyPat
             RemoteFile(f"s3://bucket/{name}")
 
 
-def test_an_object_that_changes_is_noticed(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("now", [b"0123456789+", b"012345678", b"9876543210"])
+@pytest.mark.parametrize("later_ns", [-5_000_000_000, 5_000_000_000])
+def test_an_object_that_changes_is_noticed(store: Store, tmp_path: Path, now: bytes, later_ns: int) -> None:
+    """Longer or shorter, older or newer: whoever restores an earlier object changes it, too."""
     file = RemoteFile("s3://bucket/a/one.log")
-    (tmp_path / "store" / "bucket" / "a" / "one.log").write_bytes(b"0123456789+")
+    held = tmp_path / "store" / "bucket" / "a" / "one.log"
+    before_ns = held.stat().st_mtime_ns
+    held.write_bytes(now)
+    os.utime(held, ns=(before_ns + later_ns, before_ns + later_ns))
     with pytest.raises(DiskError, match="the object changed while it was read; run again"):
         file.read_at(0, 4)
 

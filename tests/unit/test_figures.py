@@ -91,17 +91,22 @@ def defaults(module: ModuleType) -> list[tuple[str, object]]:
     return found
 
 
-def every_figure(folders: tuple[str, ...] = FOLDERS) -> str:
+def figures_of(folders: tuple[str, ...], without: tuple[str, ...] = SHELL) -> list[str]:
+    """A line for each figure of the modules below the folders."""
     lines = []
     for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")):
         place = str(path.relative_to(ROOT))
-        if place.startswith(SHELL):
+        if place.startswith(without):
             continue
         module = importlib.import_module(f"metaquorum.{place.removesuffix('.py').replace('/', '.')}")
         every = [*[(name, getattr(module, name)) for name in constants(path)], *defaults(module)]
         found = [(name, told(value)) for name, value in every]
         lines += [f"{place} {name} = {text}" for name, text in found if text and len(text) <= LONGEST]
-    return "\n".join([*lines, *keys()]) + "\n"
+    return lines
+
+
+def every_figure(folders: tuple[str, ...] = FOLDERS) -> str:
+    return "\n".join([*figures_of(folders), *keys()]) + "\n"
 
 
 def keys() -> list[str]:

@@ -86,8 +86,8 @@ SCHEDULER_BUGS = (
         breaks="a node's effects are carried out, or its process ends",
         source="runtime/driver/node_runner.py",
         file="runtime/driver/node_runner.py",
-        old='                raise TypeError(f"no part of this process carries out {type(effect).__name__}")\n',
-        new="                continue\n",
+        old='raise TypeError(f"no part of this process carries out {type(effect).__name__}")',
+        new="continue",
         caught_by=(DRIVER,),
     ),
 )

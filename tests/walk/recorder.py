@@ -112,9 +112,8 @@ class Passed:
 
 
 def passed(runs: list[list[Entry]], marks: Sequence[str]) -> Passed:
-    """What the run with the fewest files passed: in others, a second node may have reached a mark first. Calls
-    that happened to be concurrent in one of the runs are left out, and so are values and helpers. The runs are
-    those of `along`."""
+    """What the run with the fewest files passed: in others, a second node may have reached a mark first.
+    Leaves out concurrent calls that only some runs have, values, and helpers. `runs`: those of `along`."""
     common = set.intersection(*({entry.file for entry in run} for run in runs))
     shortest = min(runs, key=lambda run: len({file for stack in _stacks(run, marks) for file in stack}))
     stacks = list(_stacks(shortest, marks))

@@ -198,7 +198,7 @@ class BrokerSession:
         return self.lease.serves_before_ms if self.state.serves and self.has_applied_registration() else 0
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` must be called at the latest; None if it waits for nothing."""
+        """The time by which `tick` must be called; None if it waits for nothing."""
         if self.state.ended or self.state is BrokerState.NOT_RUNNING:
             return None
         dues_ms = [self.lease.end_ms, self._waiting.due_ms]

@@ -96,7 +96,7 @@ class CombinedNode:
         self.controller.note_gap(until_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the latest."""
+        """The time by which `tick` must be called."""
         self._dues_ms = dues_ms = self.controller.next_deadline_ms(), self.broker.next_deadline_ms()
         give_up_ms = None if self._leaderless_ms is None else self._leaderless_ms + LEADERLESS_MS
         return min([each for each in (*dues_ms, give_up_ms) if each is not None], default=None)

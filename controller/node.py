@@ -118,7 +118,7 @@ class ControllerNode:
         self.sessions.note_gap(until_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the latest; never in the past of the last input."""
+        """The time by which `tick` must be called; never before the last input."""
         deadlines = [self.replica.next_deadline_ms(), self._stop_at_ms]
         if self.active is not None and not self.raft.transferring:
             deadlines.append(self.active.next_deadline_ms(self.now_ms))

@@ -58,7 +58,7 @@ class SnapshotPolicy:
         self._begin_anew(now_ms)
 
     def next_deadline_ms(self, state: ReplayState) -> int | None:
-        """When `cut` must be called at the latest, if `state` does not change."""
+        """The time by which `cut` must be called if `state` does not change."""
         if self._interval_ms <= 0 or not self._may_cut(state):
             return None
         return self._last_ms + self._interval_ms

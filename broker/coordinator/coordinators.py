@@ -59,7 +59,7 @@ class Coordinators:
                 self._moved[partition.key] = partition.topic
 
     def stirred(self, key: PartitionKey) -> None:
-        """The replica came, went, or was replaced."""
+        """The replica began or ceased to lead or follow, or was replaced."""
         shard = self._shards.get(key)
         if shard is not None:
             self._moved[key] = shard.topic

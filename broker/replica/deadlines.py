@@ -47,7 +47,7 @@ class Deadlines(Generic[T]):
         heapq.heappush(self._heap, (when_ms, self._serial, item))
 
     def arm_earlier(self, item: T, when_ms: int) -> None:
-        """`item` is due at `when_ms` at the latest."""
+        """`item` is due at `when_ms` or earlier."""
         known = self.when.get(item)
         if known is None or when_ms < known:
             self.arm(item, when_ms)

@@ -1,5 +1,5 @@
 // One command of kafkajs for test_kafkajs.py: node kafkajs_driver.js COMMAND '{"brokers": [...], ...}'
-// Prints its answer as a line of JSON; "member" prints one line per event.
+// Prints the result as a line of JSON; "member" prints one line per event.
 "use strict"
 
 const { setTimeout: sleep } = require("node:timers/promises")
@@ -270,7 +270,7 @@ const commands = {
             await admin.createTopics({ waitForLeaders: false, topics: [{ topic, numPartitions: 1 }] })
             found.topics.push(topic)
           } catch (error) {
-            // Its administration does not connect again by itself.
+            // Its admin client does not reconnect automatically.
             if (error.name !== "KafkaJSConnectionError" && error.name !== "KafkaJSConnectionClosedError") throw error
           }
           await sleep(200)
@@ -289,7 +289,7 @@ const commands = {
 commands[process.argv[2]](given).then(
   found => {
     answer(found ?? {})
-    // Connections that it began to a broker that died may keep it: it has disconnected, and ends here.
+    // Connection attempts to a dead broker may keep node alive: it has disconnected, and exits here.
     process.stdout.write("", () => process.exit(0))
   },
   error => {

@@ -142,7 +142,7 @@ class Load:
         self._advance()
 
     async def _read(self, client: AdminClient, name: str) -> None:
-        """A linearizable read returns what this writer's changes were acknowledged to do."""
+        """A linearizable read sees the acknowledged changes of this writer."""
         found = await client.describe_topics([name])
         ids = [each.info.topic_id for each in found.topics]
         if ids != [self.account.present[name]]:

@@ -44,7 +44,7 @@ class Site:
         return Producer({"bootstrap.servers": self.bootstrap, **config})
 
     def read(self, group: str, count: int, **config: Any) -> tuple[Consumer, list[int]]:
-        """Reads and commits this many messages as a member of the group; returns them."""
+        """Reads and commits this many messages as a member of the group; returns both."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,

@@ -150,8 +150,7 @@ class Group:
         return protocol_type == self.protocol_type and any(name in shared for name in names)
 
     def select_protocol(self) -> str | None:
-        """The shared protocol that most members prefer; among equals the one that the first member
-        prefers."""
+        """The shared protocol that most members prefer; in a tie, the one that the first member prefers."""
         shared = self._shared()
         votes: Counter[str] = Counter()
         for member in self.members.values():

@@ -65,7 +65,7 @@ _UNCOMMITTED = frozenset({UNASSIGNED, MIGRATING, LOST})
 
 class Placement:
     """`running`: partitions that lead or follow; `offline`: why a replica of this broker cannot be served.
-    `touched` is called for each partition that got an answer, `stirred` for each key that came or went."""
+    `touched`: a partition has a new role or new settings; `stirred`: one began, ended or was replaced."""
 
     def __init__(
         self,

@@ -137,7 +137,7 @@ class Fetches:
                     partition.was_caught_up(session.replica_id, session.used_ms)
 
     def stir(self, key: PartitionKey) -> None:
-        """A partition came, went, or was replaced: the fetches that requested it must be answered."""
+        """A replica started, stopped or was replaced: fetches that requested it must be answered."""
         self._tail.forget(key)
         self.changed(key, Changes.ROLE)
 

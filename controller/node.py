@@ -154,8 +154,7 @@ class ControllerNode:
         return self._out.take()
 
     def _on_time(self, *, drained: bool) -> None:
-        if drained:
-            self.sessions.note_drained(self.now_ms)
+        self.sessions.note_time(self.now_ms, drained=drained)
         # Raft first: a leader that was paused for long must resign before it judges brokers.
         self._absorb(self.raft.tick(self.now_ms))
         self._run()

@@ -12,7 +12,6 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from metaquorum.controller.active.broker_id_presence import BrokerIdPresence
 from metaquorum.controller.active.broker_registration import decide_register_broker, decide_unregister_broker
 from metaquorum.controller.active.causes import with_cause
 from metaquorum.controller.active.heartbeats import decide_heartbeat
@@ -96,8 +95,7 @@ class ActiveController:
         self._state = ActiveState(
             config, ledger, sessions, rng, quorum=quorum, incarnation_id=incarnation_id, now_ms=now_ms
         )
-        self._broker_ids = BrokerIdPresence(self._state, now_ms)
-        self._steps = Steps(self._state, self._broker_ids, now_ms, log_is_empty=log_is_empty)
+        self._steps = Steps(self._state, now_ms, log_is_empty=log_is_empty)
 
     # ---- called by the node
 
@@ -170,7 +168,7 @@ class ActiveController:
         if isinstance(request, SETTINGS_REQUESTS):
             return self._settings(arrived.key, request, wall_ms)
         if isinstance(request, BROKER_ID_REQUESTS):
-            return self._broker_id(arrived, request, now_ms)
+            return self._broker_id(arrived, request)
         if isinstance(request, _TOPICS_REQUESTS):
             return self._topics(arrived, request, now_ms)
         raise TypeError(f"{type(request).__name__} is not a request to the active controller")
@@ -251,15 +249,16 @@ class ActiveController:
             return replace(outcome, then=(Step.REGISTER_CONTROLLER, Step.FORGET_ELIGIBLE))
         return outcome
 
-    def _broker_id(self, arrived: RequestArrived, request: BrokerIdRequest, now_ms: int) -> Outcome:
-        seen, image = self._broker_ids, self._state.image
-        seen.look(now_ms)
+    def _broker_id(self, arrived: RequestArrived, request: BrokerIdRequest) -> Outcome:
+        state, image = self._state, self._state.image
         match request:
-            case AllocateBrokerIdRequest():
-                presence = seen.at(request.request_id, arrived.arrived_ms)
+            case AllocateBrokerIdRequest(request_id=request_id):
+                presence = state.presence.at(image, state.voters, request_id, arrived.arrived_ms)
                 result = broker_ids.decide_allocation(image, request, self._config, presence)
+                asked = (request_id, arrived.arrived_ms)
+                return replace(outcome_of(arrived.key, result), asked=asked)
             case BindBrokerIdRequest():
-                result = broker_ids.decide_bind(image, request, seen.voters)
+                result = broker_ids.decide_bind(image, request, state.voters)
             case UnbindBrokerIdRequest():
                 result = broker_ids.decide_unbind(image, request)
             case _:

@@ -1,8 +1,9 @@
 """What the active controller knows about the use of broker ids: when each was requested, and how long it was
 absent.
 
-Owns the facts behind the decisions of `broker_ids` (its `Presence`). All of it is lost with leadership, and
-every wait then starts over: a newcomer then waits longer, and no id is given away early.
+Owns the facts behind the decisions of `broker_ids` (its `Presence`), which only read them: they change when
+records have been appended. All of it is lost with leadership, and every wait then starts over: a newcomer
+then waits longer, and no id is given away early.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from metaquorum.controller.active.state import ActiveState
+from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.metadata import broker_ids as ids
-from metaquorum.metadata.image import BrokersImage
+from metaquorum.metadata.image import BrokersImage, MetadataImage
 
 CLAIM_MS = 30_000
 """How long an allocated id is kept for its broker to register."""
@@ -25,8 +26,8 @@ ASKED_MAX = 1_000
 class BrokerIdPresence:
     """Times are monotonic ms. Nothing before `now_ms` is known."""
 
-    def __init__(self, state: ActiveState, now_ms: int) -> None:
-        self._state = state
+    def __init__(self, sessions: Sessions, image: MetadataImage, now_ms: int) -> None:
+        self._sessions = sessions
         self._began_ms = now_ms
         self._asked: dict[bytes, int] = {}
         self._seen_brokers: BrokersImage | None = None
@@ -34,11 +35,11 @@ class BrokerIdPresence:
         self._away_since: dict[int, int] = {}
         self._seen_entries: Mapping[str, str] | None = None
         self._claims: dict[int, tuple[str, int]] = {}
+        self.look(image, now_ms)
 
-    def look(self, now_ms: int) -> None:
+    def look(self, image: MetadataImage, now_ms: int) -> None:
         """Notes which brokers came and went. O(brokers), and only if brokers or their configuration changed
         since the last look."""
-        image = self._state.image
         if image.brokers is not self._seen_brokers:
             self._seen_brokers = image.brokers
             present = frozenset(broker_id for broker_id, known in image.brokers.items() if not known.fenced)
@@ -56,12 +57,18 @@ class BrokerIdPresence:
                     self._away_since.get(broker_id, 0), self._claims[broker_id][1]
                 )
 
-    def at(self, request_id: bytes, arrived_ms: int) -> _AtRequest:
-        """The presence when a request arrived, whose first arrival is noted."""
-        asked_ms = self._asked.setdefault(request_id, arrived_ms)
+    def note_asked(self, request_id: bytes, arrived_ms: int) -> None:
+        """Remembers when a request first arrived."""
+        self._asked.setdefault(request_id, arrived_ms)
         if len(self._asked) > ASKED_MAX:
             del self._asked[next(iter(self._asked))]
-        return _AtRequest(self, arrived_ms, asked_ms)
+
+    def at(
+        self, image: MetadataImage, voters: frozenset[int], request_id: bytes, arrived_ms: int
+    ) -> PresenceAtRequest:
+        """The presence when a request arrived."""
+        asked_ms = self._asked.get(request_id, arrived_ms)
+        return PresenceAtRequest(self, image.brokers, voters, arrived_ms, asked_ms)
 
     def lapsed_claims(self, now_ms: int) -> list[int]:
         """Ids that were allocated, but whose broker did not register in time."""
@@ -69,16 +76,11 @@ class BrokerIdPresence:
 
     # ---- facts about an id
 
-    @property
-    def voters(self) -> frozenset[int]:
-        return self._state.voters
-
-    def lease_ms(self, broker_id: int, now_ms: int) -> int:
+    def lease_ms(self, brokers: BrokersImage, broker_id: int, now_ms: int) -> int:
         """A broker that was fenced when this leadership began and has sent nothing yet may also be alive: it
         has one session timeout to send a heartbeat."""
-        sessions = self._state.sessions
-        known = self._state.image.brokers.get(broker_id)
-        if known is None:
+        sessions = self._sessions
+        if brokers.get(broker_id) is None:
             return 0
         if sessions.get(broker_id) is None and broker_id not in sessions.fencing:
             return max(0, self._began_ms + sessions.session_timeout_ms - now_ms)
@@ -86,7 +88,7 @@ class BrokerIdPresence:
 
     def heard_ms(self, broker_id: int) -> int | None:
         """When the id's holder last sent a request in this leadership."""
-        session = self._state.sessions.get(broker_id)
+        session = self._sessions.get(broker_id)
         return session.contact_ms if session is not None and session.was_heard else None
 
     def claim_ms(self, broker_id: int, now_ms: int) -> int:
@@ -100,19 +102,17 @@ class BrokerIdPresence:
         return max(0, now_ms - since_ms)
 
 
-class _AtRequest(msgspec.Struct, frozen=True):
+class PresenceAtRequest(msgspec.Struct, frozen=True):
     """`broker_ids.Presence` for one request."""
 
     _seen: BrokerIdPresence
+    _brokers: BrokersImage
+    voters: frozenset[int]
     _arrived_ms: int
     _asked_ms: int
 
-    @property
-    def voters(self) -> frozenset[int]:
-        return self._seen.voters
-
     def lease_ms(self, broker_id: int) -> int:
-        return self._seen.lease_ms(broker_id, self._arrived_ms)
+        return self._seen.lease_ms(self._brokers, broker_id, self._arrived_ms)
 
     def heard_since_asked(self, broker_id: int) -> bool:
         heard_ms = self._seen.heard_ms(broker_id)

@@ -58,8 +58,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Carried out in the order of its fields. If the batch cannot be appended, none of it takes effect.
 
-    `sessions`: by broker id; None: forgotten. `begun_anew`: see `Sessions.begun_anew`; None: settled.
-    `mutations`: a client's use of its quota.
+    `sessions`: by broker id; None: forgotten. `expired`: brokers whose overdue session has ended.
+    `begun_anew`: see `Sessions.begun_anew`; None: settled. `mutations`: a client's use of its quota. `asked`:
+    the id and the arrival of a request for a broker id. `next_ms`: when a step of an interval is due again.
     `work`: begun, or its state after one more slice. `ended`: work that is done. `then`: turns to take next,
     before all others. `cause`: that of what is written and begun; the batch begins with it.
     """
@@ -67,8 +68,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     batch: Batch | None = None
     sessions: tuple[tuple[int, BrokerHeartbeatState | None], ...] = ()
+    expired: tuple[int, ...] = ()
     begun_anew: tuple[tuple[tuple[bytes, int, int], bytes | None], ...] = ()
     mutations: tuple[Mutator, int] | None = None
+    asked: tuple[bytes, int] | None = None
+    next_ms: tuple[tuple[Step, int], ...] = ()
     work: tuple[Work, ...] = ()
     ended: tuple[WorkKey, ...] = ()
     answers: tuple[ControllerAnswer, ...] = ()

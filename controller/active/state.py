@@ -1,7 +1,8 @@
 """The state on which the active controller decides: the newest image, and the soft state of this leadership.
 
-Owns this state. Decisions read it and must not change it. It changes in one place, `take_up`, when the
-records of an `Outcome` have been appended. Never logged, gone with leadership.
+Owns this state. Decisions read it and must not change it, except for what is cached and can be computed
+again. It changes in one place, `take_up`, when the records of an `Outcome` have been appended. Never logged,
+gone with leadership.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from metaquorum.controller.active.broker_id_presence import BrokerIdPresence
 from metaquorum.controller.active.causes import begins_anew
-from metaquorum.controller.active.outcome import Batch, Outcome, Resumed, batch_of
+from metaquorum.controller.active.outcome import Batch, Outcome, Resumed, Step, batch_of
 from metaquorum.controller.active.work import (
     FailDirectories,
     MoveLeaders,
@@ -51,6 +53,7 @@ class Quorum(Protocol):
 class ActiveState:
     """`quorum` is read when it matters; `incarnation_id` is that of this process. `work` is done in slices,
     oldest first, and `work_causes` is what began it; `appended_ms`: when this leadership last wrote;
+    `next_ms`: when each step of an interval is due; `presence`: what is known of the use of broker ids;
     `mutations`: what quotas leave to clients."""
 
     def __init__(
@@ -73,6 +76,8 @@ class ActiveState:
         self.work: dict[WorkKey, Work] = {}
         self.work_causes: dict[WorkKey, BatchCause] = {}
         self.appended_ms = now_ms
+        self.next_ms: dict[Step, int] = {}
+        self.presence = BrokerIdPresence(sessions, self.image, now_ms)
         self.mutations = Mutations(lambda: self.image, config.controller_quota_span_ms)
         unclean = "true" if config.unclean_leader_election_enable else "false"
         self._topic_defaults = {UNCLEAN_LEADER_ELECTION_ENABLE: unclean}
@@ -183,10 +188,25 @@ class ActiveState:
     # ---- changed by what was appended
 
     def take_up(self, outcome: Outcome, now_ms: int) -> None:
-        """The outcome's changes of sessions and work take effect: its batch is in the newest image."""
-        sessions = self.sessions
+        """The outcome's changes of this state take effect: its batch is in the newest image."""
         if outcome.batch is not None:
             self.appended_ms = now_ms
+            self.presence.look(self.image, now_ms)
+        self._take_up_sessions(outcome)
+        if outcome.mutations is not None:
+            self.mutations.take(*outcome.mutations, now_ms)
+        if outcome.asked is not None:
+            self.presence.note_asked(*outcome.asked)
+        self.next_ms.update(outcome.next_ms)
+        for work in outcome.work:
+            self._take_up_work(work, outcome)
+        for key in outcome.ended:
+            self._end(key)
+
+    def _take_up_sessions(self, outcome: Outcome) -> None:
+        sessions = self.sessions
+        for broker_id in outcome.expired:
+            sessions.expire(broker_id)
         for broker_id, session in outcome.sessions:
             if session is None:
                 sessions.forget(broker_id)
@@ -197,20 +217,18 @@ class ActiveState:
                 sessions.begun_anew.pop(place, None)
             else:
                 sessions.begun_anew[place] = directory_id
-        if outcome.mutations is not None:
-            self.mutations.take(*outcome.mutations, now_ms)
-        for work in outcome.work:
-            key = key_of(work)
-            if outcome.cause is not None and begins_anew(self.work.get(key), work):
-                self.work_causes[key] = outcome.cause
-            self.work[key] = work
-            if isinstance(work, RemoveBroker):
-                sessions.fencing[work.broker_id] = work.epoch
-                self._end((MoveLeaders, work.broker_id))
-            elif isinstance(work, FailDirectories):
-                sessions.failing[work.broker_id] = work.directories
-        for key in outcome.ended:
-            self._end(key)
+
+    def _take_up_work(self, work: Work, outcome: Outcome) -> None:
+        sessions, key = self.sessions, key_of(work)
+        if outcome.cause is not None and begins_anew(self.work.get(key), work):
+            self.work_causes[key] = outcome.cause
+        self.work[key] = work
+        if isinstance(work, RemoveBroker):
+            sessions.fencing[work.broker_id] = work.epoch
+            sessions.expired_count += work.broker_id in outcome.expired
+            self._end((MoveLeaders, work.broker_id))
+        elif isinstance(work, FailDirectories):
+            sessions.failing[work.broker_id] = work.directories
 
     def _end(self, key: WorkKey) -> None:
         self.work.pop(key, None)

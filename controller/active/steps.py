@@ -1,7 +1,7 @@
 """What the active controller does without a request: when its leadership begins, and when time has passed.
 
-Each step is decided like a request and changes nothing but its own clock: one that is due once per interval
-notes that it was taken. Owns when there is something to do. Does not know requests: `active` decides those.
+Each step is decided like a request and changes nothing: a step of an interval says in its outcome when it is
+due again. Owns when there is something to do. Does not know requests: `active` decides those.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metaquorum.controller.active.bootstrap import abort_record, first_records
-from metaquorum.controller.active.broker_id_presence import BrokerIdPresence
-from metaquorum.controller.active.outcome import NOTHING, Batch, Outcome, Step
+from metaquorum.controller.active.outcome import NOTHING, Batch, Outcome, Step, batch_of
 from metaquorum.controller.active.state import ActiveState
 from metaquorum.controller.active.work import BalanceLeaders, ElectLeaders, ForgetEligible, Work
 from metaquorum.controller.brokers import broker_ids
@@ -54,62 +53,63 @@ TIMED_STEPS = (
 class Steps:
     """`log_is_empty`: this cluster's log has no records yet. Times are monotonic ms."""
 
-    def __init__(
-        self, state: ActiveState, broker_ids_seen: BrokerIdPresence, now_ms: int, *, log_is_empty: bool
-    ) -> None:
+    def __init__(self, state: ActiveState, now_ms: int, *, log_is_empty: bool) -> None:
         self._state = state
         self._config = state.config
-        self._broker_ids = broker_ids_seen
         self._log_is_empty = log_is_empty
-        self._now_ms, self._wall_ms = now_ms, 0
+        self._began_ms = now_ms
         self._seen: MetadataImage | None = None
-        """The image for which `_collects` and `_sweeps` say whether ids or tokens have a deadline."""
+        """The image for which `_collects` and `_sweeps` tell whether ids or tokens have a deadline."""
         self._collects = self._sweeps = False
-        self._collect_at_ms = now_ms + state.config.broker_id_gc_interval_ms
-        self._sweep_at_ms = 0
-        interval_ms = state.config.leader_imbalance_check_interval_ms
-        # One interval from now, when brokers have come back (S4.13).
-        self._balance_at_ms = now_ms + interval_ms if interval_ms > 0 else None
-        self._steps: dict[Step, Callable[[], Outcome]] = {
-            Step.END_TRANSACTION: self._end_transaction,
-            Step.BOOTSTRAP: self._bootstrap,
-            Step.REGISTER_CONTROLLER: self._register_controller,
-            Step.OPEN_SESSIONS: self._open_sessions,
-            Step.FORGET_ELIGIBLE: self._forget_eligible,
-            Step.ELECT_LEADERS: self._elect_leaders,
+        self._steps: dict[Step, Callable[[int, int], Outcome]] = {
+            Step.END_TRANSACTION: lambda now_ms, wall_ms: self._end_transaction(),
+            Step.BOOTSTRAP: lambda now_ms, wall_ms: self._bootstrap(),
+            Step.REGISTER_CONTROLLER: lambda now_ms, wall_ms: self._register_controller(),
+            Step.OPEN_SESSIONS: lambda now_ms, wall_ms: self._open_sessions(now_ms),
+            Step.FORGET_ELIGIBLE: lambda now_ms, wall_ms: self._forget_eligible(),
+            Step.ELECT_LEADERS: lambda now_ms, wall_ms: self._elect_leaders(),
             Step.REMOVE_TOKENS: self._remove_tokens,
-            Step.EXPIRE_SESSIONS: self._expire_sessions,
-            Step.COLLECT_BROKER_IDS: self._collect_broker_ids,
-            Step.BALANCE_LEADERS: self._balance_leaders,
-            Step.WORK: self._work,
-            Step.NO_OP: self._no_op,
+            Step.EXPIRE_SESSIONS: lambda now_ms, wall_ms: self._expire_sessions(now_ms),
+            Step.COLLECT_BROKER_IDS: lambda now_ms, wall_ms: self._collect_broker_ids(now_ms),
+            Step.BALANCE_LEADERS: lambda now_ms, wall_ms: self._balance_leaders(now_ms),
+            Step.WORK: lambda now_ms, wall_ms: self._work(now_ms),
+            Step.NO_OP: lambda now_ms, wall_ms: self._no_op(now_ms),
         }
 
     def take(self, step: Step, *, now_ms: int, wall_ms: int) -> Outcome:
         """Decides one step; NOTHING if it is not due. `wall_ms` is Unix time."""
-        self._now_ms, self._wall_ms = now_ms, wall_ms
-        return self._steps[step]()
+        return self._steps[step](now_ms, wall_ms)
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When a timed step has something to do."""
         if self._may_slice():
             return now_ms
-        state, idle_ms = self._state, self._config.metadata_max_idle_interval_ms
+        state = self._state
         image, session_ms = state.image, state.sessions.next_deadline_ms()
         if image is not self._seen:
             self._seen = image
             self._collects = self._config.broker_id_gc_interval_ms > 0 and bool(ids.remembered(image))
             self._sweeps = len(image.delegation_tokens) > 0
         waits = [] if session_ms is None else [session_ms]
-        if self._balance_at_ms is not None:
-            waits.append(self._balance_at_ms)
+        if self._config.leader_imbalance_check_interval_ms > 0:
+            waits.append(self._due_ms(Step.BALANCE_LEADERS))
         if self._collects:
-            waits.append(self._collect_at_ms)
+            waits.append(self._due_ms(Step.COLLECT_BROKER_IDS))
         if self._sweeps:
-            waits.append(self._sweep_at_ms)
-        if idle_ms > 0:
-            waits.append(state.appended_ms + idle_ms)
+            waits.append(self._due_ms(Step.REMOVE_TOKENS))
+        if self._writes_no_ops():
+            waits.append(state.appended_ms + self._config.metadata_max_idle_interval_ms)
         return min(waits, default=None)
+
+    def _due_ms(self, step: Step) -> int:
+        """When a step of an interval is due: first one interval from the beginning of the leadership, when
+        brokers have come back (S4.13); expired tokens are removed at once."""
+        first_ms = {
+            Step.COLLECT_BROKER_IDS: self._config.broker_id_gc_interval_ms,
+            Step.BALANCE_LEADERS: self._config.leader_imbalance_check_interval_ms,
+        }
+        known_ms = self._state.next_ms.get(step)
+        return self._began_ms + first_ms.get(step, 0) if known_ms is None else known_ms
 
     # ---- a leadership begins
 
@@ -126,14 +126,14 @@ class Steps:
         registration = own_registration(state.image, self._config, state.incarnation_id)
         return NOTHING if registration is None else _written(controller_record(registration))
 
-    def _open_sessions(self) -> Outcome:
+    def _open_sessions(self, now_ms: int) -> Outcome:
         image = self._state.image
         leading = leaders_of(image)
         opened: list[tuple[int, BrokerHeartbeatState]] = []
         removals: list[Work] = []
         for broker_id, registration in image.brokers.items():
             if not registration.fenced:
-                opened.append((broker_id, self._state.sessions.unheard(registration.epoch, self._now_ms)))
+                opened.append((broker_id, self._state.sessions.unheard(registration.epoch, now_ms)))
             elif broker_id in leading:
                 # Never in a log written here (S4.16), but possible in Kafka's: a broker that was killed and
                 # came back before its session ended is fenced by its registration, and leads until it is
@@ -156,20 +156,19 @@ class Steps:
 
     # ---- time has passed
 
-    def _remove_tokens(self) -> Outcome:
+    def _remove_tokens(self, now_ms: int, wall_ms: int) -> Outcome:
         """Removes expired tokens, once per interval, and again at once if one batch was not enough."""
-        if self._now_ms < self._sweep_at_ms:
+        if now_ms < self._due_ms(Step.REMOVE_TOKENS):
             return NOTHING
         limit = self._config.records_per_slice_max
-        records = expired_tokens(self._state.image, self._wall_ms, limit)
+        records = expired_tokens(self._state.image, wall_ms, limit)
         rest_ms = 0 if len(records) == limit else self._config.delegation_token_expiry_check_interval_ms
-        self._sweep_at_ms = self._now_ms + rest_ms
-        return Outcome(batch=Batch(records=records)) if records else NOTHING
+        return Outcome(batch=batch_of(records), next_ms=((Step.REMOVE_TOKENS, now_ms + rest_ms),))
 
-    def _expire_sessions(self) -> Outcome:
+    def _expire_sessions(self, now_ms: int) -> Outcome:
         """Begins to fence brokers whose lease has expired."""
         brokers, sessions = self._state.image.brokers, self._state.sessions
-        due = sessions.expired(self._now_ms, EXPIRIES_PER_STEP_MAX)
+        due = sessions.overdue(now_ms, EXPIRIES_PER_STEP_MAX)
         if not due:
             return NOTHING
         warnings: list[str] = []
@@ -178,57 +177,57 @@ class Steps:
             known = brokers.get(broker_id)
             if known is None or known.fenced or broker_id in sessions.fencing:
                 continue
-            sessions.expired_count += 1
             session = sessions.get(broker_id)
-            silent_ms = self._now_ms - session.contact_ms if session is not None else 0
+            silent_ms = now_ms - session.contact_ms if session is not None else 0
             warnings.append(
                 f"broker {broker_id} sent no heartbeat for {silent_ms} ms and is being fenced: "
                 "look at its log, and at the network between it and the controllers"
             )
             removals.append(self._state.removal(broker_id, known.epoch))
-        return Outcome(warnings=tuple(warnings), work=tuple(removals))
+        return Outcome(warnings=tuple(warnings), expired=tuple(due), work=tuple(removals))
 
-    def _collect_broker_ids(self) -> Outcome:
+    def _collect_broker_ids(self, now_ms: int) -> Outcome:
         """Once per interval: removes what is remembered of broker ids and has become garbage."""
-        self._broker_ids.look(self._now_ms)
         interval_ms = self._config.broker_id_gc_interval_ms
-        if interval_ms <= 0 or self._now_ms < self._collect_at_ms:
+        if interval_ms <= 0 or now_ms < self._due_ms(Step.COLLECT_BROKER_IDS):
             return NOTHING
-        self._collect_at_ms = self._now_ms + interval_ms
-        records = broker_ids.collect(self._state.image, self._broker_ids.lapsed_claims(self._now_ms))
-        return Outcome(batch=Batch(records=records)) if records else NOTHING
+        state = self._state
+        records = broker_ids.collect(state.image, state.presence.lapsed_claims(now_ms))
+        again = (Step.COLLECT_BROKER_IDS, now_ms + interval_ms)
+        return Outcome(batch=batch_of(records), next_ms=(again,))
 
-    def _balance_leaders(self) -> Outcome:
+    def _balance_leaders(self, now_ms: int) -> Outcome:
         """Once per interval: checks leaderless partitions again (an unclean election may have been allowed
         meanwhile), and returns leadership to preferred replicas that can take it."""
-        if self._balance_at_ms is None or self._now_ms < self._balance_at_ms:
+        interval_ms = self._config.leader_imbalance_check_interval_ms
+        if interval_ms <= 0 or now_ms < self._due_ms(Step.BALANCE_LEADERS):
             return NOTHING
-        self._balance_at_ms = self._now_ms + self._config.leader_imbalance_check_interval_ms
-        outcome = self._elect_leaders()
-        if not self._config.auto_leader_rebalance_enable:
-            return outcome
-        return Outcome(work=(*outcome.work, *self._state.new_work(BalanceLeaders())))
+        work = self._elect_leaders().work
+        if self._config.auto_leader_rebalance_enable:
+            work = (*work, *self._state.new_work(BalanceLeaders()))
+        return Outcome(work=work, next_ms=((Step.BALANCE_LEADERS, now_ms + interval_ms),))
 
-    def _work(self) -> Outcome:
+    def _work(self, now_ms: int) -> Outcome:
         """One slice of the oldest work."""
         if not self._may_slice():
             return NOTHING
-        return self._state.next_slice(next(iter(self._state.work.values())), self._now_ms)
+        return self._state.next_slice(next(iter(self._state.work.values())), now_ms)
 
     def _may_slice(self) -> bool:
         """Whether there is work, and commits keep up with what was written: slices must not outrun the
         quorum."""
         return bool(self._state.work) and len(self._state.ledger.pending) < PENDING_BATCHES_MAX
 
-    def _no_op(self) -> Outcome:
+    def _no_op(self, now_ms: int) -> Outcome:
         """Keeps the log moving when nothing happens (KIP-835). Observers need not be woken for it."""
-        interval_ms = self._config.metadata_max_idle_interval_ms
-        if interval_ms <= 0 or self._now_ms - self._state.appended_ms < interval_ms:
-            return NOTHING
-        self._state.appended_ms = self._now_ms
-        if self._state.image.features.metadata_version < LEVEL_NO_OP:
+        idle_ms = now_ms - self._state.appended_ms
+        if not self._writes_no_ops() or idle_ms < self._config.metadata_max_idle_interval_ms:
             return NOTHING
         return Outcome(batch=Batch(records=(NoOpRecord(),), wake_observers=False))
+
+    def _writes_no_ops(self) -> bool:
+        level = self._state.image.features.metadata_version
+        return self._config.metadata_max_idle_interval_ms > 0 and level >= LEVEL_NO_OP
 
 
 def _written(*records: Record) -> Outcome:

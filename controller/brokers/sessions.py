@@ -7,6 +7,7 @@ when a session may count as expired. Knows no image, no records and no clock of 
 from __future__ import annotations
 
 import heapq
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
@@ -53,8 +54,8 @@ class BrokerHeartbeatState(msgspec.Struct, frozen=True, kw_only=True):
 class Sessions:
     """Sessions by broker id, expiry in the order of deadlines.
 
-    One heap entry per session; a heartbeat only moves `Session.deadline_ms`, and an entry that comes up too
-    early is pushed again. So a heartbeat costs O(1) and a tick looks only at what is due.
+    One heap entry per session; a heartbeat only moves its deadline, and an entry that comes up too early is
+    pushed again. So a heartbeat costs O(1) and a tick looks only at what is due.
     """
 
     def __init__(self, session_timeout_ms: int, lag_timeout_ms: int) -> None:
@@ -73,6 +74,8 @@ class Sessions:
         self._sessions: dict[int, BrokerHeartbeatState] = {}
         self._heap: list[tuple[int, int]] = []
         self._queued: set[int] = set()
+        self._overdue: dict[int, None] = {}
+        """Brokers whose deadline has passed, oldest first; a session is here or in the heap."""
         self._hold_until_ms = 0
         self._horizon_ms = 0
 
@@ -90,6 +93,7 @@ class Sessions:
         self._sessions.clear()
         self._heap.clear()
         self._queued.clear()
+        self._overdue.clear()
         self.fencing.clear()
         self.failing.clear()
         self.begun_anew.clear()
@@ -107,6 +111,7 @@ class Sessions:
     def put(self, broker_id: int, session: BrokerHeartbeatState) -> None:
         """Makes this the broker's session."""
         self._sessions[broker_id] = session
+        self._overdue.pop(broker_id, None)
         if session.expires:
             self._queue(broker_id, session.deadline_ms)
 
@@ -118,6 +123,7 @@ class Sessions:
     def forget(self, broker_id: int) -> None:
         """The broker is no longer registered, or is registered as another incarnation."""
         self._sessions.pop(broker_id, None)
+        self._overdue.pop(broker_id, None)
         self.fencing.pop(broker_id, None)
         for key in [key for key in self.begun_anew if key[2] == broker_id]:
             del self.begun_anew[key]
@@ -170,33 +176,39 @@ class Sessions:
         """Requests are handled in the order of arrival: everything that arrived before this one is in."""
         self._horizon_ms = max(self._horizon_ms, arrived_ms)
 
-    def note_drained(self, now_ms: int) -> None:
-        """The inbox is empty: everything that arrived so far is in."""
-        self._horizon_ms = max(self._horizon_ms, now_ms)
+    def note_time(self, now_ms: int, *, drained: bool) -> None:
+        """Time has passed. `drained`: the inbox is empty, so everything that arrived so far is in.
 
-    def expired(self, now_ms: int, at_most: int) -> list[int]:
-        """Brokers whose session expired, oldest first; each is returned once and has no lease afterwards.
-
-        A session has expired only if everything that arrived up to its deadline has been handled, and the
-        process is not catching up after a pause.
+        A session is overdue only if everything that arrived up to its deadline has been handled, and the
+        process has recovered from its last gap.
         """
-        due: list[int] = []
         if now_ms < self._hold_until_ms:
-            return due
-        limit = min(self._horizon_ms, now_ms)
-        while self._heap and self._heap[0][0] <= limit and len(due) < at_most:
+            return
+        if drained:
+            self._horizon_ms = max(self._horizon_ms, now_ms)
+        limit_ms = min(self._horizon_ms, now_ms)
+        while self._heap and self._heap[0][0] <= limit_ms:
             _, broker_id = heapq.heappop(self._heap)
             self._queued.discard(broker_id)
             session = self._sessions.get(broker_id)
             if session is None or not session.expires:
                 continue
-            if session.deadline_ms > limit:
+            if session.deadline_ms > limit_ms:
                 self._queue(broker_id, session.deadline_ms)
-                continue
-            self._sessions[broker_id] = session.closed()
-            due.append(broker_id)
-        return due
+            else:
+                self._overdue[broker_id] = None
+
+    def overdue(self, now_ms: int, at_most: int) -> list[int]:
+        """Brokers whose session has to expire, oldest first, as of the last `note_time`."""
+        return [] if now_ms < self._hold_until_ms else list(islice(self._overdue, at_most))
+
+    def expire(self, broker_id: int) -> None:
+        """An overdue broker has no lease any more."""
+        del self._overdue[broker_id]
+        self._sessions[broker_id] = self._sessions[broker_id].closed()
 
     def next_deadline_ms(self) -> int | None:
-        """When `expired` may have something to return. An entry that is too early costs one look."""
+        """When a session may be overdue. An entry that is too early costs one look."""
+        if self._overdue:
+            return self._hold_until_ms
         return max(self._heap[0][0], self._hold_until_ms) if self._heap else None

@@ -41,7 +41,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A step that is late by more than this, or takes longer, is a gap."""
     gap_settle_ms: int = 250
     """Time after a gap in which sockets deliver the data that waited in them. Until then the silence of
-    others does not count, nor does the inbox count as drained."""
+    others does not count: the runner is told until when."""
 
 
 class Runner(Protocol):
@@ -151,9 +151,8 @@ class Scheduler:
         stalled = now_ms > begun_ms and self._note_gap(now_ms - begun_ms, now_ms)
         deadline_ms = runner.next_deadline_ms()
         if self._ticks(deadline_ms, begun_ms, now_ms):
-            drained = not self._inbox and now_ms >= self._settled_ms
             ticked_ms = now_ms
-            runner.tick(now_ms, clock.wall_ms(), drained=drained)
+            runner.tick(now_ms, clock.wall_ms(), drained=not self._inbox)
             now_ms = clock.monotonic_ms()
             deadline_ms = runner.next_deadline_ms()
             self._tick_from_ms = None

@@ -55,15 +55,6 @@ SCHEDULER_BUGS = (
         caught_by=(SCHEDULER,),
     ),
     Bug(
-        name="drained-while-settling",
-        breaks="after a pause, an inbox counts as drained only when the settling time is over",
-        source="docs/architecture.md, Steps",
-        file=SCHEDULER_FILE,
-        old="drained = not self._inbox and now_ms >= self._settled_ms",
-        new="drained = not self._inbox",
-        caught_by=(SCHEDULER,),
-    ),
-    Bug(
         name="slices-without-a-pause",
         breaks="work in slices leaves sockets as much time as it takes",
         source="docs/architecture.md, Steps",

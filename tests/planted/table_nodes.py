@@ -97,12 +97,22 @@ NODE_BUGS = (
         caught_by=(CONTROLLER,),
     ),
     Bug(
+        name="drained-while-settling",
+        breaks="after a pause, an empty inbox counts only when the settling time is over",
+        source="K11; docs/architecture.md, Steps",
+        file="controller/brokers/sessions.py",
+        old="        if now_ms < self._hold_until_ms:\n            return\n",
+        new="        if now_ms < self._hold_until_ms:\n"
+        "            self._horizon_ms = now_ms\n            return\n",
+        caught_by=(CONTROLLER,),
+    ),
+    Bug(
         name="sessions-expire-before-the-inbox-is-read",
         breaks="a session expires after everything that arrived earlier is handled",
         source="K11",
         file="controller/brokers/sessions.py",
-        old="limit = min(self._horizon_ms, now_ms)",
-        new="limit = now_ms",
+        old="limit_ms = min(self._horizon_ms, now_ms)",
+        new="limit_ms = now_ms",
         caught_by=(CONTROLLER,),
     ),
 )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from metaquorum.controller.active.broker_id_presence import CLAIM_MS, BrokerIdPresence
-from metaquorum.controller.active.state import ActiveState
 from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import BrokerRecord, ConfigRecord, FeatureLevelRecord
 from metaquorum.metadata.requests.broker_ids import (
     AllocateBrokerIdRequest,
@@ -168,12 +166,19 @@ def test_s0_6_a_heartbeat_before_the_refusal_does_not_count() -> None:
 def test_s0_6_the_session_that_a_new_leader_gives_a_broker_is_no_sign_of_life() -> None:
     """A newcomer may ask before the new leader has opened its sessions."""
     sessions = Sessions(session_timeout_ms=SESSION_MS, lag_timeout_ms=SESSION_MS)
-    presence = BrokerIdPresence(cast("ActiveState", SimpleNamespace(sessions=sessions)), now_ms=100)
-    assert not presence.at(b"start", 110).heard_since_asked(1001)
+    image = MetadataImage()
+    presence = BrokerIdPresence(sessions, image, now_ms=100)
+
+    def heard(arrived_ms: int) -> bool:
+        found = presence.at(image, frozenset(), b"start", arrived_ms).heard_since_asked(1001)
+        presence.note_asked(b"start", arrived_ms)
+        return found
+
+    assert not heard(110)
     sessions.put(1001, sessions.unheard(5, 120))
-    assert not presence.at(b"start", 400).heard_since_asked(1001)
+    assert not heard(400)
     sessions.put(1001, sessions.touched(1001, 5, 500))
-    assert presence.at(b"start", 700).heard_since_asked(1001)
+    assert heard(700)
 
 
 def test_s0_6_after_a_failover_a_silent_fenced_broker_has_a_session_to_be_heard() -> None:

@@ -27,9 +27,17 @@ def session_of(sessions: Sessions, broker_id: int) -> BrokerHeartbeatState:
 
 
 def quiet(sessions: Sessions, now_ms: int) -> list[int]:
-    """A drained step at `now_ms`."""
-    sessions.note_drained(now_ms)
-    return sessions.expired(now_ms, 100)
+    """The sessions that expire in a drained step at `now_ms`."""
+    sessions.note_time(now_ms, drained=True)
+    return expired(sessions, now_ms)
+
+
+def expired(sessions: Sessions, now_ms: int) -> list[int]:
+    due = sessions.overdue(now_ms, 100)
+    assert sessions.overdue(now_ms, 100) == due, "a look changes nothing"
+    for broker_id in due:
+        sessions.expire(broker_id)
+    return due
 
 
 def test_a_session_expires_at_its_deadline_and_not_before() -> None:
@@ -90,9 +98,40 @@ def test_what_arrived_before_the_deadline_and_is_not_handled_yet_keeps_the_sessi
     opened(sessions, 1, 5, 1_000)
     # The inbox was never empty; requests that arrived up to 9_990 have been handled by 10_400.
     sessions.note_arrival(9_990)
-    assert sessions.expired(10_400, 100) == []
+    sessions.note_time(10_400, drained=False)
+    assert expired(sessions, 10_400) == []
     sessions.note_arrival(10_000)
-    assert sessions.expired(10_400, 100) == [1]
+    sessions.note_time(10_400, drained=False)
+    assert expired(sessions, 10_400) == [1]
+
+
+def test_only_so_many_sessions_expire_in_a_step_and_the_rest_at_once_after_it() -> None:
+    sessions = Sessions(TIMEOUT, LAG)
+    for broker_id in range(5):
+        opened(sessions, broker_id, 1, 1_000)
+    sessions.note_time(10_000, drained=True)
+    assert sessions.overdue(10_000, 2) == [0, 1]
+    sessions.expire(0)
+    sessions.expire(1)
+    assert sessions.overdue(10_000, 2) == [2, 3] and sessions.next_deadline_ms() == 0
+    sessions.note_gap(10_400)
+    assert sessions.overdue(10_399, 2) == [] and sessions.next_deadline_ms() == 10_400
+    # A heartbeat renews an overdue session, and a broker that is gone has none.
+    touched(sessions, 2, 1, 10_399)
+    sessions.forget(3)
+    assert expired(sessions, 10_400) == [4]
+    assert sessions.next_deadline_ms() == 19_399
+
+
+def test_an_inbox_that_is_empty_before_the_gap_is_made_up_for_proves_nothing() -> None:
+    sessions = Sessions(TIMEOUT, LAG)
+    opened(sessions, 1, 5, 1_000)
+    sessions.note_gap(20_250)
+    sessions.note_time(20_100, drained=True)
+    sessions.note_time(20_250, drained=False)
+    assert expired(sessions, 20_250) == []
+    sessions.note_time(20_251, drained=True)
+    assert expired(sessions, 20_251) == [1]
 
 
 def test_after_a_gap_nobody_expires_until_it_is_made_up_for() -> None:

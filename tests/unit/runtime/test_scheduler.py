@@ -13,7 +13,8 @@ CONFIG = SchedulerConfig(inbox_max_events=50, step_max_events=4, linger_from=3, 
 
 
 class Rig:
-    """The clock and the runner. An event is a number; `cost_ms` is what handling it takes."""
+    """The clock and the runner. An event is a number; `cost_ms` is what handling it takes. `ticks`: when, and
+    whether the runner may judge the silence of others."""
 
     def __init__(self, config: SchedulerConfig = CONFIG) -> None:
         self.now_ms = 1_000
@@ -25,6 +26,7 @@ class Rig:
         self.settled: list[int] = []
         self.ticks: list[tuple[int, bool]] = []
         self.gaps: list[tuple[int, int]] = []
+        self.hold_until_ms = 0
         self.cost_ms: dict[Any, int] = {}
         self.follow_ups: dict[Any, Any] = {}
         self.scheduler = Scheduler(self, self, config, lambda: self.waiting)
@@ -47,12 +49,13 @@ class Rig:
         self.settled.append(len(self.handled))
 
     def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None:
-        self.ticks.append((now_ms, drained))
+        self.ticks.append((now_ms, drained and now_ms >= self.hold_until_ms))
         self.deadline_ms = None
         self.now_ms += self.cost_ms.get("tick", 0)
 
     def stalled(self, gap_ms: int, until_ms: int) -> None:
         self.gaps.append((gap_ms, until_ms))
+        self.hold_until_ms = until_ms
 
     def next_deadline_ms(self) -> int | None:
         return self.deadline_ms

@@ -68,7 +68,7 @@ __all__ = [
     "seal_batch",
 ]
 
-_ADVICE = (
+ADVICE = (
     "do not replace it with an older copy; see 'Damaged or lost' in docs/operations.md; no byte was changed"
 )
 
@@ -164,7 +164,7 @@ def iter_batches(
             verify_crc=verify_crc,
         )
         raise CorruptLogError(
-            file, base_position + position, max(expected, 0), reason or "expected a batch", _ADVICE
+            file, base_position + position, max(expected, 0), reason or "expected a batch", ADVICE
         )
 
 

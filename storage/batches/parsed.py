@@ -6,27 +6,31 @@ parses a header's bytes again after that. Does not know files, logs or records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from metaquorum.storage.batches.batch import RecordBatch, iter_batches, parse_header
+from metaquorum.storage.batches.batch import ADVICE, RecordBatch, parse_header
 from metaquorum.storage.batches.format import HEADER_BYTES, HEADER_STRUCT, MAGIC, BatchHeader, header_problems
-from metaquorum.storage.batches.walk import Hop
-from metaquorum.storage.errors import BatchError
+from metaquorum.storage.batches.walk import HeaderWalk, Hop, walk_headers
+from metaquorum.storage.errors import BatchError, CorruptLogError
 
 
 class Batches(NamedTuple):
     """`data` is whole batches and nothing else, each with offsets that follow those of the one before (in
     a partition's log some may be missing); `headers` are theirs, in order. Create one with `parse`,
-    `arrived`, `sealed` or `of_hops`."""
+    `arrived`, `sealed` or `of_walk`."""
 
     data: bytes
     headers: tuple[BatchHeader, ...]
 
     @staticmethod
     def parse(data: bytes, *, file: str = "<bytes>") -> Batches:
-        """Bytes from elsewhere. Runs the checks of `iter_batches`, CRCs included; raises CorruptLogError."""
-        return Batches(data, tuple([batch.header for batch in iter_batches(data, file=file)]))
+        """Bytes from elsewhere. Runs the checks of `walk_headers`, CRCs included; raises CorruptLogError."""
+        walk = walk_headers(data)
+        if walk.problem is not None:
+            offset = walk.headers[-1].next_offset if walk.headers else 0
+            raise CorruptLogError(file, walk.end, offset, walk.problem, ADVICE)
+        return Batches.of_walk(data, walk)
 
     @staticmethod
     def arrived(data: bytes) -> Batches:
@@ -54,9 +58,9 @@ class Batches(NamedTuple):
         return Batches(data, tuple(headers))
 
     @staticmethod
-    def of_hops(data: bytes, hops: Iterable[Hop]) -> Batches:
-        """Bytes that `walk_batches` has just checked."""
-        return Batches(data, tuple([parse_header(data, hop[0]) for hop in hops]))
+    def of_walk(data: bytes, walk: HeaderWalk) -> Batches:
+        """The batches that `walk_headers` has just checked in these bytes."""
+        return Batches(data[: walk.end], tuple(walk.headers))
 
     @staticmethod
     def joined(batches: Sequence[RecordBatch]) -> Batches:

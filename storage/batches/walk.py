@@ -1,4 +1,5 @@
-"""One pass over the batches in a buffer that checks each batch without creating an object for it.
+"""One pass over the batches in a buffer that checks each batch: for callers that need only where the batches
+are, and for callers that need their headers.
 
 Owns the checks that append, read and recovery share. Knows buffers, not files, and looks into no record:
 `batch` does.
@@ -14,9 +15,11 @@ from crc32c import crc32c
 from metaquorum.storage.batches.format import (
     CRC_START,
     HEADER_BYTES,
+    HEADER_STRUCT,
     LENGTH_OVERHEAD_BYTES,
     MAGIC,
     MIN_LENGTH,
+    BatchHeader,
     batch_problem,
 )
 
@@ -31,6 +34,14 @@ class BatchWalk(NamedTuple):
     """The batches that passed, where they end, and what is wrong with the bytes there (None at the end)."""
 
     hops: list[Hop]
+    end: int
+    problem: str | None
+
+
+class HeaderWalk(NamedTuple):
+    """As `BatchWalk`, with the headers of the batches that passed."""
+
+    headers: list[BatchHeader]
     end: int
     problem: str | None
 
@@ -91,3 +102,41 @@ def walk_batches(
         buf, position, expected_offset=expected_offset, min_epoch=epoch, verify_crc=verify_crc, gaps=gaps
     )
     return BatchWalk(hops, position, problem)
+
+
+def walk_headers(
+    buf: bytes, *, expected_offset: int | None = None, min_epoch: int = 0, gaps: bool = False
+) -> HeaderWalk:
+    """The checks of `walk_batches` on whole headers, each parsed once. `expected_offset` None: that of the
+    first batch."""
+    view = memoryview(buf)
+    unpack, make = HEADER_STRUCT.unpack_from, BatchHeader._make
+    size = len(buf)
+    headers: list[BatchHeader] = []
+    position = 0
+    expected = -1 if expected_offset is None else expected_offset
+    epoch = min_epoch
+    while position <= size - HEADER_BYTES:
+        header = make(unpack(buf, position))
+        base, length, batch_epoch, magic, crc, _, delta, _, _, _, _, _, count = header
+        after = position + length + LENGTH_OVERHEAD_BYTES
+        if (
+            magic != MAGIC
+            or length < MIN_LENGTH
+            or after > size
+            or (base < 0 if expected < 0 else base != expected and not (gaps and base > expected))
+            or batch_epoch < epoch
+            or delta < 0
+            or (count != delta + 1 and not (gaps and 0 <= count <= delta))
+            or crc32c(view[position + CRC_START : after]) != crc
+        ):
+            break
+        expected = base + delta + 1
+        epoch = batch_epoch
+        headers.append(header)
+        position = after
+    if position == size:
+        return HeaderWalk(headers, position, None)
+    wanted = None if expected < 0 else expected
+    problem = batch_problem(buf, position, expected_offset=wanted, min_epoch=epoch, gaps=gaps)
+    return HeaderWalk(headers, position, problem)

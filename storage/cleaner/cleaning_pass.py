@@ -167,8 +167,8 @@ class CleaningPass:
         if not parts:
             return 0
         kept = Batches.sealed(b"".join(parts))
-        cleaned.append(kept.data, kept.hops())
-        cleaned.note_appended(kept.data, kept.hops())
+        cleaned.append(kept)
+        cleaned.note_appended(kept)
         return len(kept.data)
 
     # ---- reading

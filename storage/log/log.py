@@ -119,7 +119,7 @@ class SegmentedLog(OpenLog):
         headers, size = batches.headers, len(batches.data)
         if self._must_roll(size, headers[0]):
             self._roll()
-        self._segments[-1].append(batches.data, batches.hops())
+        self._segments[-1].append(batches)
         for header in headers:
             self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
         self.end_offset = batches.next_offset

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from metaquorum.storage.batches.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, hop_headers, parse_header
 from metaquorum.storage.batches.format import DELETE_HORIZON
 from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.batches.walk import Hop, walk_batches
+from metaquorum.storage.batches.walk import Hop, walk_headers
 from metaquorum.storage.disk.interface import Disk, DiskFile, join
 from metaquorum.storage.errors import BatchError, CorruptLogError
 from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES
@@ -92,11 +92,11 @@ class Segment:
             self._first_timestamp_ms = first.max_timestamp_ms if has_horizon else first.base_timestamp_ms
         return self._first_timestamp_ms
 
-    def append(self, data: bytes, hops: list[Hop]) -> None:
-        """Writes batches that were checked; `hops` belong to them."""
-        self.file.append(data)
-        self.note(self.size, hops)
-        self.size += len(data)
+    def append(self, batches: Batches) -> None:
+        """Writes batches that were checked."""
+        self.file.append(batches.data)
+        self.note(self.size, batches.hops())
+        self.size += len(batches.data)
 
     def note(self, base_position: int, hops: list[Hop]) -> None:
         """Adds batches at the end of the file to the index; `hops` count from `base_position`."""
@@ -193,12 +193,12 @@ class Segment:
             self._fail(position, base_offset, f"a batch ({error})")
         if first > len(buf) and first <= min(self.size - position, MAX_READABLE_BATCH_BYTES):
             buf = self.file.read_at(position, first)
-        walk = walk_batches(buf, expected_offset=base_offset, min_epoch=0)
+        walk = walk_headers(buf, expected_offset=base_offset)
         whole = walk.problem is None or self._is_cut_by_window(buf, position, walk.end)
-        if not walk.hops or not whole:
-            offset = walk.hops[-1][2] if walk.hops else base_offset
+        if not walk.headers or not whole:
+            offset = walk.headers[-1].next_offset if walk.headers else base_offset
             self._fail(position + walk.end, offset, f"a valid batch ({walk.problem})")
-        return Batches.of_hops(buf[: walk.end], walk.hops)
+        return Batches.of_walk(buf, walk)
 
     def _is_cut_by_window(self, buf: bytes, position: int, end: int) -> bool:
         """True if what follows the last whole batch is incomplete only because reading stopped there."""

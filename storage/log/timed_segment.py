@@ -12,6 +12,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from metaquorum.storage.batches.format import (
     HEADER_BYTES,
@@ -21,6 +22,7 @@ from metaquorum.storage.batches.format import (
     parse_header,
 )
 from metaquorum.storage.batches.markers import EndMarker, read_marker
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.walk import Hop
 from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.disk.interface import Disk, join, read_file
@@ -39,6 +41,8 @@ from metaquorum.storage.log.segment_index import (
 NO_TIMESTAMP = -1
 _TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
+# A batch's position in the segment, the offset after it, and its newest timestamp.
+_Place: TypeAlias = tuple[int, int, int]
 _PRODUCER = struct.Struct(">q")
 _PRODUCER_AT = 43
 _LARGE_BATCH_BYTES = 4096
@@ -86,27 +90,28 @@ class TimedSegment(Segment):
 
     # --- appending
 
-    def append(self, data: bytes, hops: list[Hop]) -> None:
+    def append(self, batches: Batches) -> None:
         """Writes batches that were checked; `note_appended` must follow."""
-        self.file.append(data)
+        self.file.append(batches.data)
 
-    def note_appended(self, data: bytes, hops: list[Hop]) -> None:
+    def note_appended(self, batches: Batches) -> None:
         """Records the bytes that were just written."""
         self._load()
         if self._timed_to == self.size:
-            self._note_times(self.size, data, hops)
-            self._timed_to += len(data)
+            places, at = [], self.size
+            for header in batches.headers:
+                places.append((at, header.next_offset, header.max_timestamp_ms))
+                at += header.size_bytes
+            self._note_times(places)
+            self._timed_to = at
         else:
-            self.note(self.size, hops)
-        self.size += len(data)
+            self.note(self.size, batches.hops())
+        self.size += len(batches.data)
 
-    def _note_times(self, base_position: int, data: bytes, hops: list[Hop]) -> None:
+    def _note_times(self, places: list[_Place]) -> None:
         """Notes the newest timestamp so far at every batch that is in the index or is now added to it."""
-        unpack = _TIMESTAMP.unpack_from
-        slot = max(1, bisect_left(self._positions, base_position + hops[0][0]))
-        for position, _, following, _ in hops:
-            at = base_position + position
-            (timestamp,) = unpack(data, position + _MAX_TIMESTAMP_AT)
+        slot = max(1, bisect_left(self._positions, places[0][0]))
+        for at, following, timestamp in places:
             if timestamp > self._newest_ms:
                 self._newest_ms, self._newest_offset = timestamp, following - 1
             if slot == len(self._positions):
@@ -286,8 +291,14 @@ class TimedSegment(Segment):
         return self._time_offsets[slot - 1] + 1 if slot else self.base_offset
 
     def _time_through(self) -> None:
+        unpack = _TIMESTAMP.unpack_from
         for position, buf, hops in self._windows(self._timed_to):
-            self._note_times(position, buf, hops)
+            self._note_times(
+                [
+                    (position + at, following, unpack(buf, at + _MAX_TIMESTAMP_AT)[0])
+                    for at, _, following, _ in hops
+                ]
+            )
         self._timed_to = self.size
 
     def producer_batches(self, position: int) -> Iterator[tuple[BatchHeader, EndMarker | None]]:

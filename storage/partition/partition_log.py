@@ -186,16 +186,16 @@ class PartitionLog(PooledLog):
         return batches.problem_after(last.offset, last.epoch, gaps=True)
 
     def _append_checked(self, batches: Batches) -> None:
-        data, headers, hops = batches.data, batches.headers, batches.hops()
+        headers = batches.headers
         active = self._segments[-1]
-        if self._must_roll(len(data), headers[0]) or (
+        if self._must_roll(len(batches.data), headers[0]) or (
             batches.next_offset - active.base_offset > MAX_OFFSETS_A_SEGMENT and active.size
         ):
             self._roll()
             active = self._segments[-1]
-        active.append(data, hops)
+        active.append(batches)
         with self._lookup:
-            cast(TimedSegment, active).note_appended(data, hops)
+            cast(TimedSegment, active).note_appended(batches)
             self.end_offset = batches.next_offset
         if active.base_offset not in self._indexes.missing:
             self._indexes.drop(active.base_offset)

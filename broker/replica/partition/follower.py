@@ -12,7 +12,7 @@ from metaquorum.broker.replica.partition.values import Changes, FollowerOutcome,
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition
 from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.batches.walk import is_cut_off, walk_batches
+from metaquorum.storage.batches.walk import is_cut_off, walk_headers
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 
@@ -106,17 +106,17 @@ class Following:
         if part.records:
             # The leader's log may start within a batch: an empty log begins with the whole batch.
             expected = log.end if log.end > log.start else 0
-            walk = walk_batches(
+            walk = walk_headers(
                 part.records, expected_offset=expected, min_epoch=log.epochs.last_epoch, gaps=True
             )
-            records, problem = part.records, walk.problem
-            if walk.hops and walk.hops[0][2] <= log.end:
-                problem = f"expected offset {log.end}, found a batch that ends before {walk.hops[0][2]}"
-            if problem is not None and walk.hops and is_cut_off(records, walk.end):
-                # The next fetch begins at the end of these.
-                records, problem = records[: walk.end], None
-            if problem is None and walk.hops[-1][3] > self.epoch:
-                problem = f"expected leader epochs up to {self.epoch}, found {walk.hops[-1][3]}"
+            headers, problem = walk.headers, walk.problem
+            if headers and is_cut_off(part.records, walk.end):
+                problem = None  # the next fetch begins at the end of these
+            if problem is None and headers[0].next_offset <= log.end:
+                ends = headers[0].next_offset
+                problem = f"expected offset {log.end}, found a batch that ends before {ends}"
+            elif problem is None and headers[-1].leader_epoch > self.epoch:
+                problem = f"expected leader epochs up to {self.epoch}, found {headers[-1].leader_epoch}"
             if problem is not None:
                 text = (
                     f"{log}: broker {self.leader} sent records that cannot be stored at offset {log.end}: "
@@ -125,7 +125,7 @@ class Following:
                 return FollowerOutcome(
                     step=FollowerStep.BACK_OFF, error=ErrorCode.CORRUPT_MESSAGE, message=text
                 )
-            log.append(Batches.of_hops(records, walk.hops), wall_ms)
+            log.append(Batches.of_walk(part.records, walk), wall_ms)
             step = FollowerStep.APPENDED
         self.leader_high_watermark = part.high_watermark
         log.raise_high_watermark(part.high_watermark)

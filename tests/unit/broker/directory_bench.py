@@ -36,7 +36,7 @@ from metaquorum.storage.batches.format import HEADER_BYTES
 from metaquorum.storage.batches.format import TRANSACTIONAL as TRANSACTIONAL_BIT
 from metaquorum.storage.batches.markers import EndMarker, encode_marker, read_marker
 from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.walk import walk_headers
 from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, join, read_file
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.log.segment import list_segments, segment_name
@@ -61,9 +61,9 @@ def key_of(number: int) -> PartitionKey:
 
 def walked(data: bytes) -> Batches:
     """Batches among which offsets may be missing."""
-    walk = walk_batches(data, expected_offset=parse_header(data).base_offset, min_epoch=0, gaps=True)
+    walk = walk_headers(data, gaps=True)
     assert walk.problem is None
-    return Batches.of_hops(data, walk.hops)
+    return Batches.of_walk(data, walk)
 
 
 @dataclass

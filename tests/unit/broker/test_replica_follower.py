@@ -320,9 +320,10 @@ def test_an_empty_log_begins_with_the_batch_in_which_the_leaders_starts(own: int
     assert (replica.disk.start, replica.disk.batches) == (2, leader.disk.batches)
 
 
-def test_a_batch_below_an_empty_log_is_not_taken() -> None:
+@pytest.mark.parametrize("cut_off", [b"", batch(b"v", base_offset=8, leader_epoch=1)[:-1]])
+def test_a_batch_below_an_empty_log_is_not_taken(cut_off: bytes) -> None:
     replica = follower(disk_of([(1, 0)], 8, start=8))
-    records = batch(b"v", b"v", base_offset=6, leader_epoch=1)
+    records = batch(b"v", b"v", base_offset=6, leader_epoch=1) + cut_off
     outcome = replica.take_answer(part(records=records, log_start_offset=6), position(replica))
     assert outcome.step is FollowerStep.BACK_OFF
     assert "expected offset 8, found a batch that ends before 8" in str(outcome.message)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from metaquorum.storage.batches.batch import encode_batch, iter_batches, parse_header
 from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.walk import walk_batches, walk_headers
 from metaquorum.storage.errors import BatchError, CorruptLogError
 from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -40,7 +40,8 @@ def test_every_part_is_what_parsing_its_bytes_gives(data: bytes, cut: int, offse
     ]
     walk = walk_batches(data, expected_offset=BASE, min_epoch=0)
     assert walk.problem is None and whole.hops() == walk.hops
-    assert Batches.of_hops(data, walk.hops) == whole
+    headers = walk_headers(data, expected_offset=BASE, min_epoch=0)
+    assert headers == (list(whole.headers), len(data), None) and Batches.of_walk(data, headers) == whole
     rest = whole.after(min(cut, len(whole.headers)))
     assert rest == Batches.parse(rest.data) and rest.headers == whole.headers[cut:]
     below = whole.below(offset)

@@ -29,7 +29,7 @@ from metaquorum.storage.batches.format import (
     BatchHeader,
 )
 from metaquorum.storage.batches.places import RecordPlaces, record_bounds, retimed
-from metaquorum.storage.batches.walk import is_cut_off, walk_batches
+from metaquorum.storage.batches.walk import is_cut_off, walk_batches, walk_headers
 from metaquorum.storage.errors import BatchError, CorruptLogError
 from metaquorum.storage.log import recovery
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -213,6 +213,9 @@ def test_the_readers_of_headers_agree(
         assert (walk.problem is None, problem is None) == (right, right)
         assert walk.problem == problem
         assert walk.end == (len(whole) if right else 0)
+        parsed = walk_headers(whole, expected_offset=EXPECTED, min_epoch=EPOCH, gaps=gaps)
+        assert (parsed.end, parsed.problem) == (walk.end, walk.problem)
+        assert parsed.headers == ([parse_header(whole)] if right else [])
         following = header.base_offset + header.last_offset_delta + 1
         assert walk.hops == ([(0, header.base_offset, following, header.leader_epoch)] if right else [])
         if not gaps:
@@ -250,6 +253,9 @@ def test_the_first_batch_of_a_file_whose_start_is_not_known_begins_anywhere(base
     data = seal_batch(RIGHT._replace(base_offset=base), b"") + seal_batch(
         RIGHT._replace(base_offset=base + 3), b"x"
     )
+    parsed = walk_headers(data)
+    assert [one.base_offset for one in parsed.headers] == ([base, base + 3] if base >= 0 else [])
+    assert (parsed.problem is None) == (base >= 0)
     if base >= 0:
         assert [one.header.base_offset for one in iter_batches(data)] == [base, base + 3]
         if base:

@@ -12,7 +12,7 @@ from metaquorum.storage.batches.batch import encode_batch, parse_header
 from metaquorum.storage.batches.encode import control_key
 from metaquorum.storage.batches.format import CONTROL, TRANSACTIONAL
 from metaquorum.storage.batches.markers import EndMarker, encode_marker, read_marker
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import read_file, write_atomically
 from metaquorum.storage.errors import CorruptLogError, StorageError
@@ -147,9 +147,8 @@ def test_what_was_just_written_need_not_be_read_again(disk: FaultyDisk) -> None:
     made = TimedSegment(disk, "/d", 10, FilePool(disk, 2), index_interval_bytes=100, new=True)
     for base in (10, 12, 14):
         data = batch(base)
-        hops = walk_batches(data, expected_offset=base, min_epoch=0).hops
-        made.append(data, hops)
-        made.note_appended(data, hops)
+        made.append(Batches.parse(data))
+        made.note_appended(Batches.parse(data))
         assert (made.untimed_bytes, made.size) == (0, len(data) * (base - 8) // 2)
 
 

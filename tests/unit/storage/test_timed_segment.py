@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.segment_index import (
@@ -36,9 +36,8 @@ def segment(times: list[int], *, records: int = 2, size: int = 30) -> tuple[Faul
         data = encode_batch(
             base_offset=at, leader_epoch=1, timestamp_ms=time_ms, values=[b"v" * size] * records
         )
-        hops = walk_batches(data, expected_offset=at, min_epoch=0).hops
-        made.append(data, hops)
-        made.note_appended(data, hops)
+        made.append(Batches.parse(data))
+        made.note_appended(Batches.parse(data))
         at += records
     return disk, made
 

@@ -22,8 +22,9 @@ from metaquorum.metadata.requests.data import (
 )
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
-from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_control_key, parse_header
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_control_key
 from metaquorum.storage.batches.format import TRANSACTIONAL
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import BatchError
 from metaquorum.wire.errors import DecodeError, EncodeError
 from metaquorum.wire.stored import decode_stored, encode_stored
@@ -144,14 +145,10 @@ class Shard:
             self._out.append(Warn(message=text))
 
     def _replay(self, data: bytes) -> None:
-        position = 0
-        while position < len(data):
-            header = parse_header(data, position)
-            batch = RecordBatch(header, data[position : position + header.size_bytes])
-            position += header.size_bytes
-            if header.next_offset > self._load_from:
+        for batch in Batches.sealed(data).split():
+            if batch.header.next_offset > self._load_from:
                 self._replay_batch(batch)
-            self._load_from = max(self._load_from, header.next_offset)
+            self._load_from = max(self._load_from, batch.header.next_offset)
         if not data:
             self._load_from = self._load_to
 

@@ -44,8 +44,8 @@ class Batches(NamedTuple):
 
     @staticmethod
     def sealed(data: bytes) -> Batches:
-        """Bytes that this process has just encoded: parsed, not checked. Raises BatchError if they cannot
-        be batches."""
+        """Bytes that this process has encoded, or has checked before it stored them: parsed, not checked.
+        Raises BatchError if they cannot be batches."""
         headers: list[BatchHeader] = []
         position = 0
         while position < len(data):

@@ -203,7 +203,7 @@ class Sessions:
         return [] if now_ms < self._hold_until_ms else list(islice(self._overdue, at_most))
 
     def expire(self, broker_id: int) -> None:
-        """An overdue broker has no lease any more."""
+        """Ends the lease of an overdue broker."""
         del self._overdue[broker_id]
         self._sessions[broker_id] = self._sessions[broker_id].closed()
 

@@ -18,7 +18,7 @@ from metaquorum.metadata.features import record_version_for, write_version
 from metaquorum.metadata.image import MIGRATING, MetadataImage, PartitionInfo, Provenance, TopicsImage
 from metaquorum.metadata.image.chunk import FLAGS, LISTS, N_ISR, N_REPLICAS, PADDING, RowArray
 from metaquorum.metadata.image.compare import rows_block
-from metaquorum.metadata.image.topics import TopicEntry
+from metaquorum.metadata.image.runs import TopicEntry
 from metaquorum.metadata.records.codec import decode_control, encode, encode_control
 from metaquorum.metadata.records.control import (
     KRaftVersionRecord,

@@ -11,25 +11,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned
+from metaquorum.raft.state.state import RaftState
 from metaquorum.raft.voters.voter_set import VoterSet
 from metaquorum.storage.types import LogPosition
 
-if TYPE_CHECKING:
-    from metaquorum.raft.core import RaftCore
+
+class Replica(Protocol):
+    """What the laws read of a core. `sound_voters`: the voter sets in the log that were checked before."""
+
+    state: RaftState
+    sound_voters: tuple[tuple[int, VoterSet], ...]
 
 
-def _require(holds: bool, law: str, core: RaftCore) -> None:
+def _require(holds: bool, law: str, core: Replica) -> None:
     if not holds:
         raise _broken(law, core)
 
 
-def _broken(law: str, core: RaftCore) -> RaftInvariantError:
+def _broken(law: str, core: Replica) -> RaftInvariantError:
     state = core.state
     return RaftInvariantError(
         f"node {state.node_id} ({state.role.role}, epoch {state.epoch}, log {state.log.start_offset}.."
@@ -38,7 +43,7 @@ def _broken(law: str, core: RaftCore) -> RaftInvariantError:
     )
 
 
-def check_core(core: RaftCore) -> None:
+def check_core(core: Replica) -> None:
     """The state of one replica is well formed. Runs after every input, so it makes few calls while all is
     well."""
     state = core.state
@@ -69,7 +74,7 @@ def check_core(core: RaftCore) -> None:
             pass
 
 
-def _check_log(core: RaftCore) -> None:
+def _check_log(core: Replica) -> None:
     state, log = core.state, core.state.log
     start, end, high_watermark = log.start_offset, log.end_offset, log.high_watermark
     if not 0 <= start <= end:
@@ -84,7 +89,7 @@ def _check_log(core: RaftCore) -> None:
         raise _broken("no record is of an epoch that has not begun", core)
 
 
-def _check_changes(core: RaftCore) -> None:
+def _check_changes(core: Replica) -> None:
     """Each voter set in a log differs from the previous one by one voter, except in a salvaged log."""
     history, epochs = core.state.voter_history, core.state.log.epochs
     for (_, before), (offset, after) in pairwise(history.entries):
@@ -92,12 +97,12 @@ def _check_changes(core: RaftCore) -> None:
             raise _broken(f"voters change one at a time, not {before} to {after}", core)
 
 
-def _voted_for_itself(core: RaftCore) -> bool:
+def _voted_for_itself(core: Replica) -> bool:
     vote = core.state.vote
     return vote is not None and vote.node_id == core.state.node_id
 
 
-def _check_leader(core: RaftCore, leader: Leader) -> None:
+def _check_leader(core: Replica, leader: Leader) -> None:
     state, log = core.state, core.state.log
     if not _voted_for_itself(core):
         raise _broken("a leader voted for itself", core)
@@ -138,7 +143,7 @@ class CoreSnapshot(msgspec.Struct, frozen=True):
     was_leader: bool
 
     @staticmethod
-    def of(core: RaftCore) -> CoreSnapshot:
+    def of(core: Replica) -> CoreSnapshot:
         state = core.state
         return CoreSnapshot(
             epoch=state.epoch,
@@ -151,7 +156,7 @@ class CoreSnapshot(msgspec.Struct, frozen=True):
         )
 
 
-def check_step(before: CoreSnapshot, core: RaftCore) -> None:
+def check_step(before: CoreSnapshot, core: Replica) -> None:
     """From one moment to a later one, without a restart in between, no promise is taken back."""
     after = CoreSnapshot.of(core)
     _require(after.epoch >= before.epoch, f"the epoch never falls (it was {before.epoch})", core)
@@ -176,7 +181,7 @@ def check_step(before: CoreSnapshot, core: RaftCore) -> None:
             _require(after.log_end_offset >= before.log_end_offset, "a leader only appends", core)
 
 
-def check_input(before: CoreSnapshot, core: RaftCore) -> None:
+def check_input(before: CoreSnapshot, core: Replica) -> None:
     """`check_step` over exactly one input. Over several, a late repeated fetch may have lowered what a
     voter had acknowledged when the commit was counted."""
     check_step(before, core)
@@ -186,7 +191,7 @@ def check_input(before: CoreSnapshot, core: RaftCore) -> None:
         _check_counted(core)
 
 
-def _check_counted(core: RaftCore) -> None:
+def _check_counted(core: Replica) -> None:
     """More than half of the voters in force hold what a leader has just committed."""
     state = core.state
     view = state.leader_view()
@@ -211,12 +216,12 @@ class ClusterHistory:
     committed_end: int = 0
     voters: dict[int, VoterSet] = field(default_factory=dict)
     """Committed voter sets by the offset of their record."""
-    compared: dict[int, tuple[RaftCore, int]] = field(default_factory=dict)
+    compared: dict[int, tuple[Replica, int]] = field(default_factory=dict)
     """By node: its core, and how far that core's committed log has been compared. Committed records never
     change (`check_step` verifies that), so they are compared once."""
 
 
-def check_cluster(cores: Iterable[RaftCore], history: ClusterHistory) -> None:
+def check_cluster(cores: Iterable[Replica], history: ClusterHistory) -> None:
     """Across replicas: one leader per epoch (election safety), equal logs where they share an epoch (log
     matching), and one committed log that no replica contradicts and every new leader holds."""
     for core in cores:
@@ -226,7 +231,7 @@ def check_cluster(cores: Iterable[RaftCore], history: ClusterHistory) -> None:
         _check_committed_voters(core, history)
 
 
-def _check_leader_of_epoch(core: RaftCore, history: ClusterHistory) -> None:
+def _check_leader_of_epoch(core: Replica, history: ClusterHistory) -> None:
     state = core.state
     if isinstance(state.role, Leader):
         leader = history.leaders.setdefault(state.epoch, state.node_id)
@@ -242,7 +247,7 @@ def _check_leader_of_epoch(core: RaftCore, history: ClusterHistory) -> None:
         _require(leader == state.known_leader_id, f"epoch {state.epoch} has one leader: node {leader}", core)
 
 
-def _check_epoch_starts(core: RaftCore, history: ClusterHistory) -> None:
+def _check_epoch_starts(core: Replica, history: ClusterHistory) -> None:
     """One leader writes an epoch's records in one run, so they begin at the same offset everywhere."""
     log = core.state.log
     for epoch, start in log.epochs.entries:
@@ -251,11 +256,11 @@ def _check_epoch_starts(core: RaftCore, history: ClusterHistory) -> None:
             _require(known == start, f"epoch {epoch} begins at {known} everywhere, not at {start}", core)
 
 
-def _check_committed(core: RaftCore, history: ClusterHistory) -> None:
+def _check_committed(core: Replica, history: ClusterHistory) -> None:
     log = core.state.log
-    known_core, compared = history.compared.get(core.node_id, (core, 0))
+    known_core, compared = history.compared.get(core.state.node_id, (core, 0))
     start = max(log.start_offset, compared if known_core is core else 0)
-    history.compared[core.node_id] = (core, max(start, log.high_watermark))
+    history.compared[core.state.node_id] = (core, max(start, log.high_watermark))
     for offset in range(start, log.high_watermark):
         epoch = log.epochs.epoch_at(offset)
         if epoch is None:
@@ -265,7 +270,7 @@ def _check_committed(core: RaftCore, history: ClusterHistory) -> None:
     history.committed_end = max(history.committed_end, log.high_watermark)
 
 
-def _check_committed_voters(core: RaftCore, history: ClusterHistory) -> None:
+def _check_committed_voters(core: Replica, history: ClusterHistory) -> None:
     """Committed voter sets are at the same offsets in every log, and each differs from the previous by one
     voter."""
     log = core.state.log

@@ -7,22 +7,31 @@ Owns how an open file behaves after an error or a power loss. Does not decide wh
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from metaquorum.storage.disk.interface import DiskFile, parent_of
 from metaquorum.storage.errors import DiskError
 from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.inode import Inode
 
-if TYPE_CHECKING:
-    from metaquorum.testing.faulty_disk import FaultyDisk
+
+class DiskOfFiles(Protocol):
+    """What they ask of the disk that returned them: chance, faults, room, and what one file cannot do."""
+
+    rng: random.Random
+
+    def begin(self, operation: str, directory: str, path: str) -> None: ...
+    def room_bytes(self) -> int | None: ...
+    def sync_paths(self, directory: str, files: Sequence[str], directories: Sequence[str]) -> None: ...
+    def unlock(self, directory: str) -> None: ...
 
 
 class FaultyFile:
     """An open file of a FaultyDisk."""
 
-    def __init__(self, disk: FaultyDisk, path: str, inode: Inode, *, writable: bool) -> None:
+    def __init__(self, disk: DiskOfFiles, path: str, inode: Inode, *, writable: bool) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
@@ -162,7 +171,7 @@ class FaultyFileSystem:
     """The file system below one directory. A sync is one operation: a power loss during it has the effect of
     one before it."""
 
-    def __init__(self, disk: FaultyDisk, directory: str) -> None:
+    def __init__(self, disk: DiskOfFiles, directory: str) -> None:
         self._disk = disk
         self._directory = directory
         self._open = True
@@ -188,7 +197,7 @@ class FaultyFileSystem:
 class FaultyLock:
     """The lock of one directory."""
 
-    def __init__(self, disk: FaultyDisk, directory: str) -> None:
+    def __init__(self, disk: DiskOfFiles, directory: str) -> None:
         self._disk = disk
         self._directory = directory
         self._held = True

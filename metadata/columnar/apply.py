@@ -19,7 +19,7 @@ from metaquorum.metadata.columnar.partitions import PartitionRows, decode_partit
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.image import ImageBuilder
 from metaquorum.metadata.image.chunk import TOPIC
-from metaquorum.metadata.image.topics import Run, TopicEntry, with_run
+from metaquorum.metadata.image.runs import Run, TopicEntry, with_run
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import PartitionRecord, TopicRecord
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch

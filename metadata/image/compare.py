@@ -5,7 +5,7 @@ Owns the comparison of partition columns. Knows no records, and not why somethin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -25,9 +25,9 @@ from metaquorum.metadata.image.chunk import (
     RowArray,
 )
 from metaquorum.metadata.image.columns import ColumnsBuilder, PartitionColumns, split_by_chunk
-
-if TYPE_CHECKING:
-    from metaquorum.metadata.image.topics import TopicsImage
+from metaquorum.metadata.image.maps import ShardedMap
+from metaquorum.metadata.image.runs import TopicEntry
+from metaquorum.metadata.image.types import PartitionInfo
 
 IntArray = npt.NDArray[np.int32]
 FEW_CHUNKS = 4
@@ -35,6 +35,21 @@ FEW_CHUNKS = 4
 FEW_ROWS = 6
 """Up to this many rows are looked up faster one by one."""
 PartitionKey = tuple[bytes, int]
+
+
+class ComparedTopics(Protocol):
+    """What a comparison reads of `TopicsImage`."""
+
+    columns: PartitionColumns
+    by_id: ShardedMap[bytes, TopicEntry]
+    by_name: ShardedMap[str, bytes]
+    by_slot: ShardedMap[int, bytes]
+
+    def __len__(self) -> int: ...
+    def partition(self, topic_id: bytes, index: int) -> PartitionInfo | None: ...
+    def row_of(self, topic_id: bytes, index: int) -> int: ...
+    def key_at(self, row: int) -> PartitionKey: ...
+    def keys_at(self, rows: RowArray) -> list[PartitionKey]: ...
 
 
 class PartitionChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +64,16 @@ class PartitionChanges(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.added or self.removed or self.changed)
 
 
-def partition_changes(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
+def topics_equal(old: ComparedTopics, new: ComparedTopics) -> bool:
+    """Whether both have the same topics with the same partitions, wherever their rows are."""
+    if len(old) != len(new) or old.columns.count != new.columns.count:
+        return False
+    if any(True for _ in old.by_name.changed_keys(new.by_name)):
+        return False
+    return partition_changes(old, new).is_empty
+
+
+def partition_changes(old: ComparedTopics, new: ComparedTopics) -> PartitionChanges:
     """Every partition added, removed or changed between `old` and `new`.
 
     Takes time in proportion to the chunks that are not shared; images that share no chunk (because one was
@@ -66,14 +90,14 @@ def partition_changes(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
     return _by_topic(old, new)
 
 
-def _same_slots(old: TopicsImage, new: TopicsImage) -> bool:
+def _same_slots(old: ComparedTopics, new: ComparedTopics) -> bool:
     """Whether a number in the TOPIC column means the same topic in both images."""
     return not any(
         slot in old.by_slot and slot in new.by_slot for slot in old.by_slot.changed_keys(new.by_slot)
     )
 
 
-def _by_chunk(old: TopicsImage, new: TopicsImage, differing: list[int]) -> PartitionChanges:
+def _by_chunk(old: ComparedTopics, new: ComparedTopics, differing: list[int]) -> PartitionChanges:
     rows = _differing_rows(old.columns, new.columns, differing)
     gone = _keys(old, rows)
     here = _keys(new, rows)
@@ -90,7 +114,7 @@ def _by_chunk(old: TopicsImage, new: TopicsImage, differing: list[int]) -> Parti
     )
 
 
-def _keys(topics: TopicsImage, rows: RowArray) -> list[PartitionKey]:
+def _keys(topics: ComparedTopics, rows: RowArray) -> list[PartitionKey]:
     if len(rows) <= FEW_ROWS:
         columns = topics.columns
         return [
@@ -131,7 +155,7 @@ def _as_wide(chunk: Chunk, replica_width: int, isr_width: int) -> IntArray:
     return chunk.widened(replica_width, isr_width).data
 
 
-def _by_topic(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
+def _by_topic(old: ComparedTopics, new: ComparedTopics) -> PartitionChanges:
     added: list[PartitionKey] = []
     removed: list[PartitionKey] = []
     changed: list[PartitionKey] = []
@@ -159,7 +183,7 @@ def _by_topic(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
 
 
 def _differ(
-    old: TopicsImage, old_rows: RowArray, new: TopicsImage, new_rows: RowArray, translation: IntArray
+    old: ComparedTopics, old_rows: RowArray, new: ComparedTopics, new_rows: RowArray, translation: IntArray
 ) -> npt.NDArray[np.bool_]:
     """For pairs of rows: whether the partitions' states differ."""
     width, isr_width = _widths(old.columns, old_rows, new.columns, new_rows)

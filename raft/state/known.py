@@ -11,36 +11,20 @@ away must not make a sound node refuse its own log.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from metaquorum.raft.effects import NoteCommitted
 from metaquorum.raft.messages import FetchRequest
 from metaquorum.raft.state import memory
 from metaquorum.raft.state.roles import Leader
+from metaquorum.raft.state.state import RaftState
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.files.known_committed import FILE_NAME, WHERE, CommittedLoss
-from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
-
-if TYPE_CHECKING:
-    from metaquorum.raft.state.state import RaftState
 
 LOSSES_MAX = 100
 """The most replicas that a leader remembers as knowing of more committed records; callers choose their own
 ids."""
 
 # ---- writing it down -----------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class NoteTimes:
-    """When the next note may be written and the next one made durable; `durable` is the last durable one
-    (a start makes durable what it finds)."""
-
-    durable: int
-    next_ms: int = 0
-    next_durable_ms: int = 0
 
 
 def note_due_ms(state: RaftState) -> int | None:
@@ -72,26 +56,6 @@ def note(state: RaftState, now_ms: int) -> None:
 
 
 # ---- what this node refuses ----------------------------------------------------------------------
-
-
-def check_log(
-    directory: str, *, known: LogPosition, start_offset: int, end_offset: int, epochs: EpochTable
-) -> None:
-    """An opened log must hold what was known to be committed. `end_offset` takes snapshots into account
-    too. Raises CommittedLostError."""
-    if end_offset < known.offset:
-        found = f"the log ends at offset {end_offset}"
-    else:
-        epoch = epochs.epoch_at(known.offset - 1) if known.offset > start_offset else None
-        if epoch in (None, known.epoch):
-            return
-        found = f"offset {known.offset - 1} is of epoch {epoch}, and was of epoch {known.epoch}"
-    raise CommittedLostError(
-        f"{directory}: committed records are missing: {found}, and {FILE_NAME} beside it says that everything"
-        f" below offset {known.offset} was committed; the log was replaced by an older copy, cut, or lost by"
-        " its disk. No byte was changed. Keep this directory, do not put an older one in its place;"
-        f" {WHERE}"
-    )
 
 
 def check_cut(state: RaftState, end_offset: int) -> None:

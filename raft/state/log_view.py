@@ -1,15 +1,37 @@
 """What the core knows of its log: bounds, epochs, snapshots; never a record.
 
-Owns the divergence check (KIP-595) and the rule for when a snapshot is needed (KIP-630). Does not know roles.
+Owns the divergence check (KIP-595), the rule for when a snapshot is needed (KIP-630), and the refusal of a
+log that lacks what was known to be committed. Does not know roles.
 """
 
 from __future__ import annotations
 
 from metaquorum.raft.config import RecoveredLog
 from metaquorum.raft.errors import RaftInvariantError
-from metaquorum.raft.state import known
+from metaquorum.storage.errors import CommittedLostError
+from metaquorum.storage.files.known_committed import FILE_NAME, WHERE
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
+
+
+def check_log(
+    directory: str, *, known: LogPosition, start_offset: int, end_offset: int, epochs: EpochTable
+) -> None:
+    """An opened log must hold what was known to be committed. `end_offset` takes snapshots into account
+    too. Raises CommittedLostError."""
+    if end_offset < known.offset:
+        found = f"the log ends at offset {end_offset}"
+    else:
+        epoch = epochs.epoch_at(known.offset - 1) if known.offset > start_offset else None
+        if epoch in (None, known.epoch):
+            return
+        found = f"offset {known.offset - 1} is of epoch {epoch}, and was of epoch {known.epoch}"
+    raise CommittedLostError(
+        f"{directory}: committed records are missing: {found}, and {FILE_NAME} beside it says that everything"
+        f" below offset {known.offset} was committed; the log was replaced by an older copy, cut, or lost by"
+        " its disk. No byte was changed. Keep this directory, do not put an older one in its place;"
+        f" {WHERE}"
+    )
 
 
 class LogView:
@@ -23,7 +45,7 @@ class LogView:
         self.snapshots: set[LogPosition] = set(recovered.snapshots)
         self.directory = recovered.directory
         self.noted = recovered.known_committed
-        known.check_log(
+        check_log(
             recovered.directory,
             known=self.noted,
             start_offset=self.start_offset,

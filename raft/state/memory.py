@@ -12,16 +12,12 @@ end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from metaquorum.raft.messages import FetchRequest, VoteRequest, VoteResponse
 from metaquorum.raft.state.progress import LeaderView
+from metaquorum.raft.state.state import RaftState
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.files.known_committed import Acknowledged
 from metaquorum.storage.uuids import uuid_to_text
-
-if TYPE_CHECKING:
-    from metaquorum.raft.state.state import RaftState
 
 DIRECTORIES_MAX = 32
 """The most directories remembered; those of former voters are forgotten first."""

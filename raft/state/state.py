@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +19,6 @@ from metaquorum.raft.effects import PersistQuorumState, RaftEffect, Respond, Rol
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.messages import RaftRequest, RaftResponse
 from metaquorum.raft.outbox import Outbox
-from metaquorum.raft.state.known import NoteTimes
 from metaquorum.raft.state.log_view import LogView
 from metaquorum.raft.state.progress import LeaderView
 from metaquorum.raft.state.roles import Follower, Leader, RoleState, Unattached
@@ -34,6 +34,16 @@ WARNINGS_MAX = 1000
 REQUEST_LIFETIMES = 2
 """The driver reports a failure after one timeout. After this many timeouts the core no longer waits for
 the report."""
+
+
+@dataclass(slots=True)
+class NoteTimes:
+    """When the next note may be written and the next one made durable; `durable` is the last durable one
+    (a start makes durable what it finds)."""
+
+    durable: int
+    next_ms: int = 0
+    next_durable_ms: int = 0
 
 
 class Vote(msgspec.Struct, frozen=True):

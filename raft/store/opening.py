@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metaquorum.raft.state.known import check_log
+from metaquorum.raft.state.log_view import check_log
 from metaquorum.storage.disk.interface import Disk, join
 from metaquorum.storage.errors import CorruptFileError
 from metaquorum.storage.files.known_committed import NOTHING

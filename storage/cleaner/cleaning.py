@@ -16,7 +16,8 @@ from metaquorum.storage.cleaner.retained import LastOfProducer
 from metaquorum.storage.cleaner.task import CleaningEndedError, CleaningResult, CleaningTask, Staged
 from metaquorum.storage.errors import CorruptLogError, FileMissingError
 from metaquorum.storage.partition.partition_log import PartitionLog
-from metaquorum.storage.partition.swap import forget_cleaned, swap_in
+from metaquorum.storage.partition.replacing import swap_in
+from metaquorum.storage.partition.swap import forget_cleaned
 
 
 def segment_facts(log: PartitionLog, *, timed: bool = True) -> list[SegmentFacts]:

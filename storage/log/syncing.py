@@ -7,9 +7,10 @@ loops.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -18,8 +19,7 @@ from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.recovery import RecoveryPoint
 from metaquorum.storage.log.segment import Segment
 
-if TYPE_CHECKING:
-    from metaquorum.storage.log.log import SegmentedLog
+T = TypeVar("T")
 
 
 class SyncGate:
@@ -55,11 +55,21 @@ class SyncGate:
         self._mutex.__exit__(kind, error, trace)
 
 
+class SyncedLog(Protocol):
+    """What a ticket asks of its log, and no one else may."""
+
+    _io: SyncGate
+
+    def _check_usable(self) -> None: ...
+    def _or_failed(self, work: Callable[[], T]) -> T: ...
+    def _run_sync(self, ticket: SyncTicket) -> None: ...
+
+
 class SyncTicket(msgspec.Struct, frozen=True, kw_only=True):
     """What one sync must make durable, taken on the loop thread at one moment. Either `run` it on the disk
     thread or, if `begin` returns True, `end` it. Call `sync_completed` after either."""
 
-    log: SegmentedLog
+    log: SyncedLog
     generation: int
     end_offset: int
     segment: Segment

@@ -6,15 +6,24 @@ they are still valid.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from metaquorum.storage.disk.file_pool import PooledFile
 from metaquorum.storage.disk.interface import join
+from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
 from metaquorum.storage.log.recovery import RecoveryPoint
 
-if TYPE_CHECKING:
-    from metaquorum.storage.partition.partition_log import PartitionLog
+
+class CheckpointedLog(Protocol):
+    """What a checkpoint asks of its log."""
+
+    directory: str
+    epochs: EpochTable
+
+    def stage(self, checkpoint: Checkpoint, files: list[tuple[str, bytes]]) -> list[PooledFile]: ...
+    def place(self, checkpoint: Checkpoint, point: RecoveryPoint | None, paths: list[str]) -> bool: ...
+    def checkpointed(self, checkpoint: Checkpoint) -> None: ...
 
 
 class Checkpoint:
@@ -29,7 +38,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        log: PartitionLog,
+        log: CheckpointedLog,
         shape: int,
         aborted: list[tuple[str, bytes]],
         files: list[tuple[str, bytes]],

@@ -1,17 +1,14 @@
-"""Replaces segments with the cleaned segment made of them, so that a crash leaves either the old ones or the
-new one.
+"""The files of a cleaned segment that is to replace others, so that a crash leaves either them or it.
 
-Owns the file names and steps of Kafka's LocalLog.replaceSegments and LogLoader: `X.log.cleaned` is being
+Owns the file names of Kafka's LocalLog.replaceSegments and the steps of LogLoader: `X.log.cleaned` is being
 written; `X.log.swap` is complete, and the segments that it replaces may be removed; then it becomes `X.log`.
-Each step is durable before the next begins. Does not know which records stay: `storage.cleaner` does. Indexes
-and `.txnindex` follow the log through the same steps.
+Indexes and `.txnindex` follow the log through the same steps. Knows no open log, which `replacing` does, and
+not which records stay: `storage.cleaner` does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from metaquorum.storage.batches.batch import LENGTH_OVERHEAD_BYTES, hop_headers
 from metaquorum.storage.disk.file_pool import FilePool
@@ -20,13 +17,10 @@ from metaquorum.storage.log.segment import HOP_WINDOW_BYTES, LOG_SUFFIX
 from metaquorum.storage.log.segment_index import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, index_name
 from metaquorum.storage.log.timed_segment import TimedSegment
 
-if TYPE_CHECKING:
-    from metaquorum.storage.partition.partition_log import PartitionLog
-
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 # The log first: without it the others are ignored.
-_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap|\.deleted)?")
 
 
@@ -48,8 +42,8 @@ def begin_cleaned(
 
 def forget_cleaned(disk: Disk, directory: str, base_offset: int) -> None:
     """Removes the files of a segment that will not be swapped in."""
-    for suffix in _SUFFIXES:
-        remove_if_present(disk, _path(directory, base_offset, suffix + CLEANED_SUFFIX))
+    for suffix in SUFFIXES:
+        remove_if_present(disk, path_of(directory, base_offset, suffix + CLEANED_SUFFIX))
 
 
 def finish_cleaned(disk: Disk, pool: FilePool, cleaned: TimedSegment, aborted: bytes) -> None:
@@ -57,7 +51,7 @@ def finish_cleaned(disk: Disk, pool: FilePool, cleaned: TimedSegment, aborted: b
     directory = parent_of(cleaned.path)
     files = [(f"{path}{CLEANED_SUFFIX}", data) for path, data in cleaned.index_files()]
     if aborted:
-        files.append((_path(directory, cleaned.base_offset, TXN_INDEX_SUFFIX + CLEANED_SUFFIX), aborted))
+        files.append((path_of(directory, cleaned.base_offset, TXN_INDEX_SUFFIX + CLEANED_SUFFIX), aborted))
     made = [cleaned.pooled]
     try:
         for path, data in files:
@@ -71,43 +65,7 @@ def finish_cleaned(disk: Disk, pool: FilePool, cleaned: TimedSegment, aborted: b
     disk.sync_directory(directory)
 
 
-def swap_in(log: PartitionLog, bases: Sequence[int], end_offset: int) -> None:
-    """The cleaned segment replaces those that begin at `bases` and end at `end_offset`. Durable on return.
-    Raises DiskError; the log then accepts no more writes."""
-    with log._lookup, log._io:
-        log._shape += 1
-        log._or_failed(lambda: _swap(log, list(bases), end_offset))
-
-
-def _swap(log: PartitionLog, bases: list[int], end_offset: int) -> None:
-    disk, base = log._disk, bases[0]
-    slot = log._slot(base)
-    _rename(log, base, CLEANED_SUFFIX, SWAP_SUFFIX)
-    disk.sync_directory(log.directory)
-    for segment in log._segments[slot : slot + len(bases)]:
-        segment.close()
-        disk.remove(segment.path)
-        for suffix in _SUFFIXES[1:]:
-            remove_if_present(disk, _path(log.directory, segment.base_offset, suffix))
-        log._indexes.missing.discard(segment.base_offset)
-    disk.sync_directory(log.directory)
-    _rename(log, base, SWAP_SUFFIX, "")
-    disk.sync_directory(log.directory)
-    cleaned = log._existing_segment(base)
-    assert isinstance(cleaned, TimedSegment)
-    cleaned.sealed_end = end_offset
-    log._segments[slot : slot + len(bases)] = [cleaned]
-    log._forget_snapshots()
-
-
-def _rename(log: PartitionLog, base: int, before: str, after: str) -> None:
-    for suffix in _SUFFIXES:
-        source = _path(log.directory, base, suffix + before)
-        if suffix == LOG_SUFFIX or log._disk.exists(source):
-            log._disk.rename(source, _path(log.directory, base, suffix + after))
-
-
-def _path(directory: str, base: int, suffix: str) -> str:
+def path_of(directory: str, base: int, suffix: str) -> str:
     return join(directory, index_name(base, suffix))
 
 

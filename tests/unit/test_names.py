@@ -45,7 +45,8 @@ FOR_TESTS_AND_USERS = {
     "check_input",
     "check_node",
     "check_snapshot",
-    # the faulty disk's handles
+    # the faulty disk and its handles
+    "FaultyDisk",
     "inject",
     "heal",
     "flip_bit",

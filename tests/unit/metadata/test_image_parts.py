@@ -30,7 +30,7 @@ from metaquorum.metadata.image import (
 from metaquorum.metadata.image.damaged import damaged_in, given_up_in, is_mark
 from metaquorum.metadata.image.directories import DirectoryTable, _HashIndex
 from metaquorum.metadata.image.maps import FIRST_SHARD_COUNT, MAX_SHARD_LOAD
-from metaquorum.metadata.image.topics import TopicEntry, with_run
+from metaquorum.metadata.image.runs import TopicEntry, with_run
 from metaquorum.metadata.image.types import TopicInfo
 from metaquorum.metadata.invariants import COLUMN_RULES, check_image, check_step
 from metaquorum.metadata.meaning.meanings import _sorted_directories

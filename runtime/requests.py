@@ -14,9 +14,9 @@ from contextvars import ContextVar
 
 from msgspec.structs import replace
 
-from metaquorum.controller.events import Answer, Mutator, RequestArrived
 from metaquorum.metadata.errors import ApiError, busy
 from metaquorum.metadata.records.batch_cause import BatchCause
+from metaquorum.metadata.requests.arrival import Answer, Mutator, RequestArrived
 from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.metrics.statistics import RequestStatistics

@@ -13,11 +13,12 @@ import msgspec
 
 from metaquorum.controller.active.work import Work, WorkKey
 from metaquorum.controller.brokers.sessions import BrokerHeartbeatState
-from metaquorum.controller.events import Mutator, RequestArrived
+from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.result import ControllerAnswer, ControllerResult
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.metadata.records.types import Record
+from metaquorum.metadata.requests.arrival import Mutator
 from metaquorum.metadata.requests.common import ControllerResponse
 
 

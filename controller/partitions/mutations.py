@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from metaquorum.controller.events import Mutator
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.arrival import Mutator
 from metaquorum.metadata.settings.quotas import MUTATIONS, QuotaKey, quota_of
 
 KEPT_BUCKETS = 10_000

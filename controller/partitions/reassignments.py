@@ -7,7 +7,7 @@ which ends it as soon as the ISR contains the target.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from metaquorum.controller.partitions.partition_change import Election, Rules, Target, build_change
 from metaquorum.controller.result import ControllerResult
@@ -17,7 +17,6 @@ from metaquorum.metadata.records.types import PartitionChangeRecord, Record
 from metaquorum.metadata.requests.reassignments import (
     AlterReassignmentsRequest,
     AlterReassignmentsResponse,
-    OngoingReassignment,
     ReassignmentResult,
     WantedReplicas,
 )
@@ -140,29 +139,3 @@ def _towards(
         text = f"none of the new replicas of {name} is running: first start one of {list(replicas)}"
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text
     return build_change(partition, moved, rules, Election.UNCLEAN)
-
-
-def ongoing_reassignments(
-    image: MetadataImage, partitions: Sequence[tuple[str, int]] | None = None
-) -> Iterator[OngoingReassignment]:
-    """Partitions whose replicas are moving, by topic name and index; `partitions` None: all of them."""
-    topics = image.topics
-    found: list[PartitionInfo] = []
-    for row, fields in topics.columns.rare.items_sorted():
-        if fields.adding or fields.removing:
-            found.append(topics.at(row))
-    wanted = None if partitions is None else frozenset(partitions)
-    named = []
-    for partition in found:
-        info = topics.topic(partition.topic_id)
-        if info is not None and (wanted is None or (info.name, partition.index) in wanted):
-            named.append((info.name, partition.index, partition))
-    for name, index, partition in sorted(named, key=lambda each: each[:2]):
-        yield OngoingReassignment(
-            topic=name,
-            partition=index,
-            replicas=partition.replicas,
-            adding=partition.adding,
-            removing=partition.removing,
-            isr=partition.isr,
-        )

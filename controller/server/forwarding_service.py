@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from metaquorum.controller.events import Mutator
 from metaquorum.controller.server.voter_changes import VoterChanges
 from metaquorum.controller.settings.tokens import TokenSecret
 from metaquorum.metadata.access.authorizer import ANONYMOUS
@@ -20,6 +19,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.batch_cause import BatchCause
+from metaquorum.metadata.requests.arrival import Mutator
 from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
 from metaquorum.metadata.requests.settings import UpdateFeaturesRequest
 from metaquorum.proto import forwarding_pb2 as pb

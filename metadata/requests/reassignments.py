@@ -1,14 +1,20 @@
 """Requests about moving replicas and their responses, as values (KIP-455, KIP-860).
 
-Owns both, for moves between brokers; a move between directories of one broker is in `log_dirs`. Does not know
-how a move ends: the active controller does.
+Owns both, for moves between brokers, and the list of an image's moves; moves between directories of a broker
+are in `log_dirs`. Does not know how a move ends: the active controller does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage, PartitionInfo
 
 
 class WantedReplicas(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,3 +58,29 @@ class OngoingReassignment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waiting_for(self) -> tuple[int, ...]:
         return tuple([one for one in self.replicas if one not in self.removing and one not in self.isr])
+
+
+def ongoing_reassignments(
+    image: MetadataImage, partitions: Sequence[tuple[str, int]] | None = None
+) -> Iterator[OngoingReassignment]:
+    """Partitions whose replicas are moving, by topic name and index; `partitions` None: all of them."""
+    topics = image.topics
+    found: list[PartitionInfo] = []
+    for row, fields in topics.columns.rare.items_sorted():
+        if fields.adding or fields.removing:
+            found.append(topics.at(row))
+    wanted = None if partitions is None else frozenset(partitions)
+    named = []
+    for partition in found:
+        info = topics.topic(partition.topic_id)
+        if info is not None and (wanted is None or (info.name, partition.index) in wanted):
+            named.append((info.name, partition.index, partition))
+    for name, index, partition in sorted(named, key=lambda each: each[:2]):
+        yield OngoingReassignment(
+            topic=name,
+            partition=index,
+            replicas=partition.replicas,
+            adding=partition.adding,
+            removing=partition.removing,
+            isr=partition.isr,
+        )

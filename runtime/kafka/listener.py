@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from metaquorum.broker.rates import QuotaWindows
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.rates import QuotaWindows
 from metaquorum.runtime.config.addresses import Listener
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.driver.step_end import StepEnd

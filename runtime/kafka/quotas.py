@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from metaquorum.broker.rates import QuotaWindows, Rate
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.rates import QuotaWindows, Rate
 from metaquorum.metadata.settings.quotas import IP, QuotaKey, quota_of
 
 PRODUCE_BYTES = "producer_byte_rate"

@@ -156,7 +156,11 @@ LAYERS: dict[str, Layer] = {
         Layer(
             name="controller",
             target=90,
-            files=("controller/**/*.py",),
+            files=(
+                "controller/**/*.py",
+                "metadata/requests/arrival.py",
+                "metadata/requests/reassignments.py",
+            ),
             without=("controller/server",),
             tests=(
                 "tests/scripts",
@@ -176,7 +180,7 @@ LAYERS: dict[str, Layer] = {
         Layer(
             name="broker",
             target=90,
-            files=("broker/**/*.py",),
+            files=("broker/**/*.py", "metadata/requests/rates.py"),
             without=("broker/server",),
             tests=(
                 FIGURES,

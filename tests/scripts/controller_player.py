@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from metaquorum.controller.config import ControllerConfig
-from metaquorum.controller.events import Mutator
 from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
 from metaquorum.metadata.records import control
@@ -21,6 +20,7 @@ from metaquorum.metadata.requests import partitions as requests_partitions
 from metaquorum.metadata.requests import reassignments as requests_reassignments
 from metaquorum.metadata.requests import settings as requests_settings
 from metaquorum.metadata.requests import voters as requests_voters
+from metaquorum.metadata.requests.arrival import Mutator
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
 from tests.scripts.player import Memory, Player, show
 from tests.scripts.session_player import ids, numbers

@@ -26,7 +26,10 @@ FIGURES = Path(__file__).parent / "figures.txt"
 LONGEST = 400
 _NAME = r"[A-Z_][A-Z0-9_]*"
 _ASSIGNED = re.compile(rf"^({_NAME}(?:, {_NAME})*)(?::[^=\n]+)? = ", re.MULTILINE)
-FOLDERS = ("storage", "broker", "controller/server", "combined", "runtime", "metadata/inspect")
+FOLDERS = (
+    *("storage", "broker", "controller/server", "combined", "runtime", "metadata/inspect"),
+    "metadata/requests/rates.py",
+)
 SHELL = (
     "combined/process.py",
     "storage/disk/posix.py",
@@ -94,7 +97,8 @@ def defaults(module: ModuleType) -> list[tuple[str, object]]:
 def figures_of(folders: tuple[str, ...], without: tuple[str, ...] = SHELL) -> list[str]:
     """A line for each figure of the modules below the folders."""
     lines = []
-    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+    patterns = [one if one.endswith(".py") else f"{one}/**/*.py" for one in folders]
+    for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
         place = str(path.relative_to(ROOT))
         if place.startswith(without):
             continue

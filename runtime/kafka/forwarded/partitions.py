@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metaquorum.controller.partitions.reassignments import ongoing_reassignments
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import reassignments as moves
 from metaquorum.metadata.requests.common import ReadImageRequest, ReadImageResponse
@@ -136,7 +135,7 @@ async def list_partition_reassignments(
                 removing_replicas=each.removing,
             ),
         )
-        for each in ongoing_reassignments(read.image, named)
+        for each in moves.ongoing_reassignments(read.image, named)
     )
     return ListPartitionReassignmentsResponse(
         error_message=None,

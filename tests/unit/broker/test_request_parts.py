@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.broker.rates import QuotaWindows, Rate
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, FetchSession, SessionCache
@@ -20,6 +19,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.data import CONSUMER, FetchPartition, FetchRequest, PartitionKey
+from metaquorum.metadata.requests.rates import QuotaWindows, Rate
 
 ITEM, TIME = st.integers(0, 5), st.integers(0, 30)
 STEP = st.one_of(

@@ -20,7 +20,6 @@ from metaquorum.controller.events import (
     LogRead,
     LogSynced,
     LogTrimmed,
-    Mutator,
     QuorumStatePersisted,
     RaftRequestArrived,
     RaftRequestFailed,
@@ -43,6 +42,7 @@ from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.records.types import FeatureLevelRecord, NoOpRecord, Record
 from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.metadata.requests.arrival import Mutator
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

@@ -19,7 +19,6 @@ from metaquorum.controller.partitions import elections
 from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.partition_change import Target, build_change
-from metaquorum.controller.partitions.reassignments import ongoing_reassignments
 from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.producer_ids import decide_allocate_producer_ids
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
@@ -40,6 +39,7 @@ from metaquorum.metadata.records.types import (
 )
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest, ElectLeadersResponse
+from metaquorum.metadata.requests.reassignments import ongoing_reassignments
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.raft.state.progress import ReplicaState
 from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet

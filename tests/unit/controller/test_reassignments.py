@@ -6,7 +6,7 @@ import pytest
 
 from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.plans import PlanError, drain, plan_size, spread
-from metaquorum.controller.partitions.reassignments import decide_reassignments, ongoing_reassignments
+from metaquorum.controller.partitions.reassignments import decide_reassignments
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import (
@@ -26,6 +26,7 @@ from metaquorum.metadata.requests.reassignments import (
     AlterReassignmentsRequest,
     AlterReassignmentsResponse,
     WantedReplicas,
+    ongoing_reassignments,
 )
 from tests.unit.controller.node_quorum import Quorum, image_of
 

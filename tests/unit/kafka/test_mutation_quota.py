@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.controller.events import Mutator
 from metaquorum.controller.partitions import mutations as module
 from metaquorum.controller.partitions.mutations import Allowance, Mutations
 from metaquorum.controller.server.forwarding_service import ForwardingService
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.batch_cause import BatchCause
+from metaquorum.metadata.requests.arrival import Mutator
 from metaquorum.metadata.requests.common import TopicResult, TopicsResponse
 from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.runtime.api.errors import NO_HINTS

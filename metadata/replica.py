@@ -18,7 +18,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.replay import Replayer, Replays, ReplayState
 from metaquorum.metadata.snapshot_policy import SnapshotPolicy
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.effects import RaftEffect, Warn
+from metaquorum.raft.effects import RaftEffect, ResetLog, Warn
 from metaquorum.raft.events import (
     LogRead,
     LogSynced,
@@ -140,8 +140,11 @@ class MetadataReplica:
             case SnapshotWritten(position=position):
                 return self._on_snapshot_written(position, now_ms)
             case SnapshotLoaded(position=position, image=image, voters=voters):
-                self._load(position, image, now_ms)
-                return push(raft.on_snapshot_loaded(now_ms, position, voters))
+                _check_end(image, position)
+                effects = raft.on_snapshot_loaded(now_ms, position, voters)
+                if any(isinstance(one, ResetLog) for one in effects):
+                    self._load(position, image, now_ms)
+                return push(effects)
             case SnapshotRejected(position=position, reason=reason):
                 warning = Warn(message=f"the fetched snapshot {position} is damaged: {reason}")
                 return [warning, *push(raft.on_snapshot_rejected(now_ms, position))]
@@ -156,18 +159,10 @@ class MetadataReplica:
         return [*effects, TrimLog(before_offset=position.offset)]
 
     def _load(self, position: LogPosition, image: MetadataImage, now_ms: int) -> None:
-        """A fetched snapshot replaces everything, as one change. If it ends at or before the end of this
-        replica's state, it changes nothing (the log advanced during the fetch)."""
-        if position.offset > self.applied_offset:
-            place = image.provenance
-            if (place.epoch, place.offset) != (position.epoch, position.offset):
-                raise InvariantViolation(
-                    f"the snapshot {position} gave an image of epoch {place.epoch} that ends at offset"
-                    f" {place.offset}: remove its file, and it is fetched again"
-                )
-            self.state = ReplayState(image)
-            self.holds_metadata = True
-            self._reading_from = None
+        """A fetched snapshot that Raft has taken replaces everything, as one change."""
+        self.state = ReplayState(image)
+        self.holds_metadata = True
+        self._reading_from = None
         self.snapshots.loaded(position, now_ms)
 
     # ---- what is committed
@@ -225,4 +220,13 @@ class MetadataReplica:
             position=position,
             timestamp_ms=image.provenance.timestamp_ms,
             voters=self.raft.voters_at(position.offset),
+        )
+
+
+def _check_end(image: MetadataImage, position: LogPosition) -> None:
+    place = image.provenance
+    if (place.epoch, place.offset) != (position.epoch, position.offset):
+        raise InvariantViolation(
+            f"the snapshot {position} gave an image of epoch {place.epoch} that ends at offset"
+            f" {place.offset}: remove its file, and it is fetched again"
         )

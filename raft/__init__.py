@@ -50,8 +50,9 @@ What the driver tells the core:
     node still leads in that epoch. After `RoleChanged` its fate is unknown, and another record may be at
     that offset.
 14. **Snapshots.** Report `on_snapshot_written` when the file is durable under its final name, and only then
-    trim the log (`on_log_trimmed`). Check a fetched snapshot before you put it in force (`FinishSnapshot`),
-    and use its state only if the effects of `on_snapshot_loaded` contain `ResetLog`.
+    trim the log (`on_log_trimmed`). Check a fetched snapshot before you put its file in force
+    (`FinishSnapshot`), then ask: its state replaces yours only if the effects of `on_snapshot_loaded` contain
+    `ResetLog`. Otherwise the log has passed it, and what it covers is applied from the log.
 15. **Voters in the log** (kraft.version 1). Put what `voters_at` returns into every snapshot, pass the
     voters of a loaded snapshot to `on_snapshot_loaded`, and pass those of the newest snapshot and of the log
     after it to `RecoveredLog`. Otherwise the node counts majorities of a set that is no longer in force.

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import Random, SystemRandom
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -116,10 +117,15 @@ class BlockingDriver:
         """The read may be answered from what has been applied. If not `ready`, another node leads: send
         the read to it."""
 
-    def load_snapshot(self, position: LogPosition, path: str) -> None:
-        """Replace the state with the fetched snapshot in the file `path`, skipping control batches. Raise
-        ValueError if it is damaged."""
-        raise RaftUsageError(f"the leader sent the snapshot {position}: override load_snapshot to take it")
+    def read_snapshot(self, position: LogPosition, path: str) -> Any:
+        """The state in the fetched snapshot file `path`, without its control batches; nothing changes yet.
+        Raise ValueError if the file is damaged."""
+        raise RaftUsageError(f"the leader sent the snapshot {position}: override read_snapshot to take it")
+
+    def load_snapshot(self, state: Any) -> None:
+        """Replace the state with what `read_snapshot` returned. Not called if the log has passed the
+        snapshot meanwhile."""
+        raise NotImplementedError
 
     def warn(self, message: str) -> None:
         """One line for the operator."""
@@ -274,14 +280,14 @@ class BlockingDriver:
         position = effect.snapshot
         try:
             path = self.store.partial_snapshot(position, effect.size_bytes)
-            voters = self.store.voters_in(path)
-            if position.offset > self.applied_offset:
-                self.load_snapshot(position, path)
+            voters, state = self.store.voters_in(path), self.read_snapshot(position, path)
         except (ValueError, BatchError, CorruptLogError) as error:
             self.store.drop_snapshot()
             self.warn(f"the fetched snapshot {position} is damaged: {error}")
             return self._gate.push(self.core.on_snapshot_rejected(self._now_ms(), position))
         self.store.finish_snapshot(position)
         effects = self.core.on_snapshot_loaded(self._now_ms(), position, voters)
-        self.applied_offset = max(self.applied_offset, position.offset)
+        if any(isinstance(one, ResetLog) for one in effects):
+            self.load_snapshot(state)
+            self.applied_offset = position.offset
         return self._gate.push(effects)

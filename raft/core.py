@@ -195,8 +195,8 @@ class RaftCore:
     def on_snapshot_loaded(
         self, now_ms: int, position: LogPosition, voters: VotersAt = CONFIGURED_VOTERS
     ) -> list[RaftEffect]:
-        """The fetched snapshot was checked and its image loaded; `voters` are the voters it names. Use the
-        image only if the effects contain ResetLog: this node may have moved past the snapshot meanwhile."""
+        """The fetched snapshot was checked and is in force; `voters` are the voters it names. Replace the
+        state only if the effects contain ResetLog: the log may have passed the snapshot meanwhile."""
         snapshots.on_loaded(self.state, now_ms, position, voters)
         return self._done(now_ms)
 

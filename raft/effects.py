@@ -110,8 +110,8 @@ class WriteSnapshotChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinishSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The temporary file is complete: sync it, check and load it, then report `snapshot_loaded` to the
-    core (or `snapshot_rejected`: the file is deleted and fetched again)."""
+    """The temporary file is complete: sync it, check it, then call `on_snapshot_loaded` (or
+    `on_snapshot_rejected`: the file is deleted and fetched again)."""
 
     snapshot: LogPosition
     size_bytes: int

@@ -171,7 +171,7 @@ def begin(state: RaftState) -> None:
 
 
 def on_loaded(state: RaftState, now_ms: int, position: LogPosition, voters: VotersAt) -> None:
-    """The image is loaded: the log restarts after it, unless this node has moved on meanwhile (another
+    """The file is in force: the log restarts after it, unless this node has moved on meanwhile (another
     leader may have sent it records beyond the snapshot, which it has acknowledged). Raises RaftUsageError
     if `voters` lacks the voters that were committed here."""
     role = state.role

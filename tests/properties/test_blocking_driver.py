@@ -42,7 +42,7 @@ class Replica(raft.BlockingDriver):
         )
         begin = store.latest_snapshot()
         if begin is not None:
-            self.load_snapshot(begin, store.snapshot_path(begin))
+            self.load_snapshot(self.read_snapshot(begin, store.snapshot_path(begin)))
         super().__init__(
             store,
             VOTERS[: len(cluster.disks)],
@@ -82,13 +82,16 @@ class Replica(raft.BlockingDriver):
             if value in self.doubled:
                 self.append([b"again " + value])
 
-    def load_snapshot(self, position: LogPosition, path: str) -> None:
+    def read_snapshot(self, position: LogPosition, path: str) -> list[bytes]:
         if self.cluster.rejections > 0:
             self.cluster.rejections -= 1
             raise ValueError("it is damaged")
         self.loaded.append(position.offset)
         batches = [b for b in iter_batches(read_file(self.disk, path)) if not b.header.is_control]
-        self.committed = [record.value or b"" for batch in batches for record in batch.records()]
+        return [record.value or b"" for batch in batches for record in batch.records()]
+
+    def load_snapshot(self, state: list[bytes]) -> None:
+        self.committed = state
 
     def snapshot(self) -> LogPosition:
         return self.write_snapshot(

@@ -35,7 +35,7 @@ class Replica(raft.BlockingDriver):
         store = raft.ReplicaStore.open(self.disk, DIRECTORY, LogConfig(segment_bytes=300), retention_bytes=1)
         newest = store.latest_snapshot()
         if newest is not None and newest.offset:
-            self.load_snapshot(newest, store.snapshot_path(newest))
+            self.load_snapshot(self.read_snapshot(newest, store.snapshot_path(newest)))
         super().__init__(
             store,
             (),
@@ -66,9 +66,12 @@ class Replica(raft.BlockingDriver):
             if not batch.header.is_control:
                 self.values += [record.value or b"" for record in batch.records()]
 
-    def load_snapshot(self, position: LogPosition, path: str) -> None:
+    def read_snapshot(self, position: LogPosition, path: str) -> list[bytes]:
         batches = [one for one in iter_batches(read_file(self.disk, path)) if not one.header.is_control]
-        self.values = [record.value or b"" for batch in batches for record in batch.records()]
+        return [record.value or b"" for batch in batches for record in batch.records()]
+
+    def load_snapshot(self, state: list[bytes]) -> None:
+        self.values = state
 
     def snapshot(self) -> None:
         self.write_snapshot([encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=1, values=self.values)])

@@ -233,7 +233,9 @@ def test_a_snapshot_that_is_overtaken_changes_nothing() -> None:
     follower = quorum.followers[0]
     quorum.advance(500)
     before = follower.node.ledger.committed
-    early = SnapshotLoaded(position=LogPosition(1, 1), image=MetadataImage())
+    early = SnapshotLoaded(
+        position=LogPosition(1, 1), image=MetadataImage().with_provenance(Provenance(1, 1, 0))
+    )
     follower.inbox.append(early)
     quorum.settle()
     assert follower.node.ledger.committed is before

@@ -162,7 +162,8 @@ def test_leadership_is_given_up_in_order() -> None:
     [
         (lambda driver: driver.respond(1, FetchResponse(error=RaftError.NONE, epoch=1, leader_id=1)), None),
         (lambda driver: driver.on_committed(None), None),
-        (lambda driver: driver.load_snapshot(LogPosition(1, 5), "f"), "override load_snapshot"),
+        (lambda driver: driver.read_snapshot(LogPosition(1, 5), "f"), "override read_snapshot"),
+        (lambda driver: driver.load_snapshot(0), None),
     ],
 )
 def test_hooks_that_are_needed_must_be_brought(use: Callable[[Any], object], error: str | None) -> None:

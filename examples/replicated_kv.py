@@ -14,7 +14,6 @@ from random import SystemRandom
 import msgspec
 
 from metaquorum import raft
-from metaquorum.storage.disk.posix import PosixDisk
 
 
 class Store(raft.BlockingDriver):
@@ -26,7 +25,7 @@ class Store(raft.BlockingDriver):
         self.peers: dict[int, tuple[int, int]] = {}  # port and correlation id, by key
         self.socket = socket.socket(type=socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", ports[node_id]))
-        disk = PosixDisk()
+        disk = raft.PosixDisk()
         if not disk.exists(directory):  # the very first start; never do this for an emptied disk
             raft.create_directory(disk, directory, cluster_id="kv", node_id=node_id, rng=SystemRandom())
         voters = tuple(raft.Voter(node_id=at, host="127.0.0.1", port=port) for at, port in enumerate(ports))

@@ -59,7 +59,8 @@ What the driver tells the core:
     Find a node by the `endpoints` of `SendRequest`, and the bootstrap servers by their ids below 0. Before
     you pass an `AddVoterRequest` on, ask the new node for its id, directory and versions.
 16. **Errors end the process.** RaftUsageError is a mistake of the caller, RaftInvariantError a broken law of
-    Raft, CommittedLostError a loss of committed records. After any of them the core must not be used again.
+    Raft, CommittedLostError a loss of committed records, DiskError a failed read or write (of the store).
+    After any of them the core must not be used again.
 """
 
 from __future__ import annotations
@@ -79,14 +80,25 @@ if TYPE_CHECKING:
     from metaquorum.raft.store.directory import create_directory, open_directory
     from metaquorum.raft.store.store import ReplicaStore
     from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet
+    from metaquorum.storage.batches.batch import iter_batches
+    from metaquorum.storage.batches.encode import encode_batch
     from metaquorum.storage.batches.parsed import Batches
+    from metaquorum.storage.disk.posix import PosixDisk
+    from metaquorum.storage.errors import CommittedLostError, DiskError
+    from metaquorum.storage.log.log import LogConfig
+    from metaquorum.storage.types import LogPosition
 
 __all__ = [
     "Batches",
     "BlockingDriver",
+    "CommittedLostError",
+    "DiskError",
     "EffectGate",
     "Endpoint",
     "Identity",
+    "LogConfig",
+    "LogPosition",
+    "PosixDisk",
     "RaftConfig",
     "RaftCore",
     "RaftInvariantError",
@@ -102,6 +114,8 @@ __all__ = [
     "VoterSet",
     "create_directory",
     "effects",
+    "encode_batch",
+    "iter_batches",
     "messages",
     "open_directory",
 ]
@@ -117,7 +131,13 @@ _HOMES = {
     "metaquorum.raft.messages": ("RaftRequest", "RaftResponse"),
     "metaquorum.raft.store.store": ("ReplicaStore",),
     "metaquorum.raft.voters.voter_set": ("Endpoint", "VersionRange", "VoterNode", "VoterSet"),
+    "metaquorum.storage.batches.batch": ("iter_batches",),
+    "metaquorum.storage.batches.encode": ("encode_batch",),
     "metaquorum.storage.batches.parsed": ("Batches",),
+    "metaquorum.storage.disk.posix": ("PosixDisk",),
+    "metaquorum.storage.errors": ("CommittedLostError", "DiskError"),
+    "metaquorum.storage.log.log": ("LogConfig",),
+    "metaquorum.storage.types": ("LogPosition",),
 }
 
 

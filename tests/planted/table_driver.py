@@ -1,4 +1,4 @@
-"""Mistakes in when a node's driver takes a step, and in what a step contains."""
+"""Mistakes in when a node's driver takes a step, in what a step contains, and in how its messages leave."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from tests.planted.bug import Bug
 SCHEDULER = "tests/unit/runtime/test_scheduler.py"
 SCHEDULER_FILE = "runtime/driver/scheduler.py"
 DRIVER = "tests/unit/runtime/test_driver.py"
+DURABLE = "tests/unit/runtime/test_driver_syncs.py"
+LANE = "tests/unit/runtime/test_lane.py"
+RUNNER_FILE = "runtime/driver/node_runner.py"
 
 SCHEDULER_BUGS = (
     Bug(
@@ -75,10 +78,55 @@ SCHEDULER_BUGS = (
     Bug(
         name="unknown-effect-is-dropped",
         breaks="a node's effects are carried out, or its process ends",
-        source="runtime/driver/node_runner.py",
-        file="runtime/driver/node_runner.py",
+        source=RUNNER_FILE,
+        file=RUNNER_FILE,
         old='raise TypeError(f"no part of this process carries out {type(effect).__name__}")',
         new="continue",
         caught_by=(DRIVER,),
+    ),
+    Bug(
+        name="committed-note-not-durable",
+        breaks="what is known to be committed is made durable, so that a later loss is noticed",
+        source="docs/raft.md, Older copies",
+        file=RUNNER_FILE,
+        old="            self._disk.submit(lambda: self._store.persist_committed(position), done)\n",
+        new="            done(None)\n",
+        caught_by=(DURABLE,),
+    ),
+    Bug(
+        name="committed-not-noted",
+        breaks="a replica notes what it knows to be committed",
+        source="docs/raft.md, Older copies",
+        file=RUNNER_FILE,
+        old="raft.NoteCommitted: self._note_committed,",
+        new="raft.NoteCommitted: lambda effect: None,",
+        caught_by=(DURABLE,),
+    ),
+    Bug(
+        name="lane-counts-answered-requests",
+        breaks="only requests without a written response count against the limit of a caller",
+        source="runtime/rpc/raft_server.py",
+        file="runtime/rpc/raft_server.py",
+        old="    def push(self, envelope: bytes, *, now: bool) -> None:\n        self.unwritten -= 1\n",
+        new="    def push(self, envelope: bytes, *, now: bool) -> None:\n",
+        caught_by=(LANE,),
+    ),
+    Bug(
+        name="timed-out-request-is-sent",
+        breaks="a request that timed out before it was sent is not sent",
+        source="runtime/rpc/raft_client.py",
+        file="runtime/rpc/raft_client.py",
+        old="            self._outbound = deque(e for e in self._outbound if e.correlation_id != correlation_id)\n",
+        new="",
+        caught_by=("tests/unit/runtime/test_raft_client.py",),
+    ),
+    Bug(
+        name="lane-without-backpressure",
+        breaks="a caller that does not read its responses is not read",
+        source="docs/adr/0018-lanes-for-raft.md",
+        file="runtime/sockets/lane.py",
+        old="self._transport.pause_reading()",
+        new="pass",
+        caught_by=(LANE,),
     ),
 )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from metaquorum.metadata.errors import InvariantViolation
-from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.image.types import Provenance
 from metaquorum.raft import effects as raft
 from metaquorum.raft.events import (
     LogRead,
@@ -23,32 +21,24 @@ from metaquorum.raft.events import (
     RaftRequestFailed,
     ReadLog,
     ShutdownRequested,
-    SnapshotLoaded,
-    SnapshotRejected,
-    SnapshotWritten,
     Stop,
     TrimLog,
-    WriteSnapshot,
 )
 from metaquorum.raft.messages import (
     FetchResponse,
-    FetchSnapshotResponse,
     RaftError,
     RaftRequest,
     RaftResponse,
 )
 from metaquorum.raft.store.store import ReplicaStore
-from metaquorum.runtime.driver import snapshots as snapshots_module
-from metaquorum.runtime.driver.driver import Driver
-from metaquorum.runtime.driver.snapshots import SNAPSHOT_PAUSE, SNAPSHOT_PAUSE_MAX_S, paced
+from metaquorum.runtime.driver.driver import Driver, Ending
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.replica import SnapshotFiles
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
-from metaquorum.storage.errors import DiskError
+from metaquorum.storage.errors import CommittedLostError, CorruptLogError, DiskError
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
-from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import random_uuid
 
 
@@ -247,6 +237,16 @@ async def test_a_full_inbox_refuses_requests_and_never_answers(rig: Rig) -> None
     assert request not in rig.node.seen and rig.driver.statistics.refused == 3
 
 
+async def test_after_its_end_a_driver_takes_nothing(rig: Rig) -> None:
+    rig.driver.end("enough", failed=False)
+    rig.driver.end("too late", failed=True)
+    failed = RaftRequestFailed(target=2, correlation_id=1, reason="gone")
+    assert rig.driver.take_transport_event(failed), "its sender has no other use for it"
+    assert not rig.driver.take_transport_event(RaftRequestArrived(key=1, request=None))  # type: ignore[arg-type]
+    assert rig.driver.waiting == 0
+    assert await rig.driver.wait() == Ending(reason="enough", failed=False)
+
+
 async def test_under_load_a_step_gathers_what_arrives(rig: Rig) -> None:
     rig.waiting = 100
     rig.driver.submit(ShutdownRequested())
@@ -305,6 +305,8 @@ async def test_stop_is_the_end_and_its_reason_the_last_line(rig: Rig) -> None:
     ("error", "line"),
     [
         (DiskError("/data", "append", "No space left on device"), "repair the disk, then start again"),
+        (CommittedLostError("committed records were lost"), "stopped: committed records were lost"),
+        (CorruptLogError("/data/0.log", 7, 1, "a checksum", "restore it"), "stopped: /data/0.log is damaged"),
         (InvariantViolation("two leaders in one epoch"), "stopped by a bug, to limit the damage"),
         (KeyError("x"), "stopped by a bug: KeyError"),
     ],
@@ -322,67 +324,12 @@ async def test_an_error_in_the_node_stops_the_process(
     assert ending.failed and line in ending.reason and "\n" not in ending.reason
     traced = [each.getMessage() for each in caplog.records if each.exc_info]
     expected = {
-        DiskError: [],
         InvariantViolation: ["an invariant was violated"],
         KeyError: ["unexpected error"],
     }
-    assert traced == expected[type(error)]
-
-
-async def test_a_snapshot_is_written_served_in_chunks_fetched_and_loaded(rig: Rig) -> None:
-    position = LogPosition(1, 0)
-    image = MetadataImage(provenance=Provenance(0, 1, 5))
-    rig.node.replies[ShutdownRequested] = lambda _: [
-        WriteSnapshot(image=image, position=position, timestamp_ms=5)
-    ]
-    rig.driver.submit(ShutdownRequested())
-    await rig.node.until(lambda: any(isinstance(e, SnapshotWritten) for e in rig.node.seen))
-    written = next(e for e in rig.node.seen if isinstance(e, SnapshotWritten))
-    assert written.position == position
-    chunk = await serve_chunk(rig, position, 0)
-    assert chunk.size_bytes == written.size_bytes == len(chunk.data)
-    assert (await serve_chunk(rig, position, 10)).data == chunk.data[10:]
-    assert (await serve_chunk(rig, LogPosition(7, 7), 0)).error is RaftError.SNAPSHOT_NOT_FOUND
-    beyond = await serve_chunk(rig, position, written.size_bytes + 1)
-    assert beyond.error is RaftError.POSITION_OUT_OF_RANGE
-
-    fetched_as = LogPosition(1, 50)
-    await fetch_snapshot(rig, fetched_as, chunk.data)
-    await rig.node.until(lambda: any(isinstance(e, SnapshotLoaded) for e in rig.node.seen))
-    assert fetched_as in rig.store.snapshots()
-    assert (rig.watch.snapshots.generated_bytes, rig.watch.snapshots.loads) == (written.size_bytes, 1)
-    assert rig.driver.snapshots_loaded == 1
-
-    damaged = LogPosition(1, 60)
-    await fetch_snapshot(rig, damaged, chunk.data[:-1] + bytes([chunk.data[-1] ^ 1]))
-    await rig.node.until(lambda: any(isinstance(e, SnapshotRejected) for e in rig.node.seen))
-    assert damaged not in rig.store.snapshots()
-    assert (rig.watch.snapshots.rejected, rig.watch.load_errors, rig.driver.snapshots_loaded) == (1, 1, 1)
-
-
-async def serve_chunk(rig: Rig, position: LogPosition, start: int) -> FetchSnapshotResponse:
-    response = FetchSnapshotResponse(error=RaftError.NONE, epoch=1, leader_id=1)
-    rig.node.replies[ShutdownRequested] = lambda _: [
-        raft.RespondWithSnapshotChunk(
-            key=1, response=response, snapshot=position, position=start, max_bytes=1 << 20
-        )
-    ]
-    rig.transport.answered.clear()
-    rig.driver.submit(ShutdownRequested())
-    await asyncio.wait_for(rig.transport.answered.wait(), 60)
-    answer = rig.transport.answers[1]
-    assert isinstance(answer, FetchSnapshotResponse)
-    return answer
-
-
-async def fetch_snapshot(rig: Rig, position: LogPosition, content: bytes) -> None:
-    half = len(content) // 2
-    rig.node.replies[ShutdownRequested] = lambda _: [
-        raft.WriteSnapshotChunk(snapshot=position, position=0, data=content[:half]),
-        raft.WriteSnapshotChunk(snapshot=position, position=half, data=content[half:]),
-        raft.FinishSnapshot(snapshot=position, size_bytes=len(content)),
-    ]
-    rig.driver.submit(ShutdownRequested())
+    assert traced == expected.get(type(error), [])
+    assert rig.watch.load_errors == (type(error) is CorruptLogError)
+    assert rig.watch.apply_errors == (type(error) is InvariantViolation)
 
 
 async def test_a_part_that_asked_for_its_effects_gets_them_and_a_trim_is_answered(rig: Rig) -> None:
@@ -400,21 +347,6 @@ async def test_an_effect_that_no_part_carries_out_ends_the_process(rig: Rig) -> 
     ending = await asyncio.wait_for(rig.driver.wait(), 10)
     assert ending.failed and "no part of this process carries out float" in ending.reason
     assert rig.store.read_log(0, 1, 100).data == b"", "nothing after it was done"
-
-
-def test_a_snapshot_is_written_with_pauses_that_follow_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    pauses: list[float] = []
-    monkeypatch.setattr(snapshots_module.time, "thread_time", lambda: clock[0])
-    monkeypatch.setattr(snapshots_module.time, "sleep", pauses.append)
-
-    def batches() -> Iterator[bytes]:
-        for cost_s, batch in ((0.002, b"a"), (0.0, b"b"), (5.0, b"c")):
-            clock[0] += cost_s
-            yield batch
-
-    assert list(paced(batches())) == [b"a", b"b", b"c"]
-    assert pauses == [pytest.approx(0.002 * SNAPSHOT_PAUSE), 0.0, SNAPSHOT_PAUSE_MAX_S]
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,26 @@
-"""Syncs of the log as a driver makes them: in the background or on the disk thread, well and badly."""
+"""What a driver makes durable without waiting for it: the log, and the note of what is committed."""
 
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from metaquorum.raft import effects as raft
 from metaquorum.raft.events import LogRead, LogSynced, ReadLog, ShutdownRequested
+from metaquorum.runtime.driver import disk_thread
 from metaquorum.runtime.driver.disk_thread import DiskThread
 from metaquorum.storage.disk.posix import PosixDisk, PosixFile
 from metaquorum.storage.errors import DiskError
+from metaquorum.storage.files.known_committed import Acknowledged, Known, load_known
+from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_file import FaultyBackgroundSync
+from tests.conformance.test_transport import until
 from tests.unit.runtime.test_driver import Rig, append
 
 
@@ -142,3 +150,83 @@ async def test_work_that_waits_for_the_disk_is_not_done_after_a_failed_sync() ->
     thread.close()
     await asyncio.sleep(0)
     assert not ran and isinstance(done[0], DiskError)
+
+
+async def test_the_disk_thread_refuses_more_than_its_queue_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_thread, "QUEUE_MAX", 3)
+    thread = DiskThread(asyncio.get_running_loop())
+    begun, release, ran = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        begun.set()
+        release.wait(60)
+
+    thread.submit(hold, lambda _: None)
+    await asyncio.to_thread(begun.wait, 60)
+    for number in range(3):
+        thread.submit(partial(ran.append, number), lambda _: None)
+    with pytest.raises(queue.Full):
+        thread.submit(partial(ran.append, 3), lambda _: None)
+    release.set()
+    await asyncio.to_thread(thread.close)
+    assert ran == [0, 1, 2]
+
+
+HEARD = (Acknowledged(b"d" * 16, 1, 1),)
+
+
+def note(offset: int, *, durably: bool) -> raft.NoteCommitted:
+    return raft.NoteCommitted(
+        position=LogPosition(1, offset), durably=durably, acknowledged=HEARD if durably else ()
+    )
+
+
+def noted(rig: Rig) -> Known:
+    """What a node that starts now would find."""
+    return load_known(PosixDisk(), rig.store.replica_directory)
+
+
+async def test_what_is_committed_is_noted_in_the_step_and_made_durable_behind_it(tmp_path: Path) -> None:
+    rig = Rig(str(tmp_path))
+    rig.driver.start()
+    effects = [[append(0), note(1, durably=True)], [append(1), note(2, durably=False)]]
+    rig.node.replies[ShutdownRequested] = lambda _: effects.pop(0)
+    rig.driver.submit(ShutdownRequested())
+    await until(lambda: noted(rig).acknowledged == HEARD)
+    assert noted(rig).position == LogPosition(1, 1)
+    rig.driver.submit(ShutdownRequested())
+    await until(lambda: noted(rig).position == LogPosition(1, 2))
+    await rig.driver.close()
+    rig.store.close(clean=False)
+    assert noted(rig) == Known(LogPosition(1, 2), HEARD)
+
+
+async def test_what_is_committed_during_a_durable_write_is_noted_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(str(tmp_path))
+    rig.driver.start()
+    rig.node.replies[ShutdownRequested] = lambda _: [
+        append(0),
+        note(1, durably=True),
+        append(1),
+        note(2, durably=False),
+    ]
+    rig.driver.submit(ShutdownRequested())
+    await until(lambda: noted(rig) == Known(LogPosition(1, 2), HEARD))
+    await rig.driver.close()
+    rig.store.close(clean=False)
+
+
+async def test_a_note_that_cannot_be_made_durable_stops_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(str(tmp_path))
+    rig.driver.start()
+    monkeypatch.setattr(PosixFile, "sync", refuse_sync)
+    rig.node.replies[ShutdownRequested] = lambda _: [note(0, durably=True)]
+    rig.driver.submit(ShutdownRequested())
+    ending = await asyncio.wait_for(rig.driver.wait(), 60)
+    await rig.driver.close()
+    rig.store.close(clean=False)
+    assert ending.failed and "Input/output error; repair the disk" in ending.reason

@@ -24,6 +24,7 @@ from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import StartError
+from metaquorum.runtime.rpc import raft_server
 from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.raft_client import RECONNECT, PeerAddress, RaftClient
 from metaquorum.runtime.rpc.raft_server import RaftService, add_raft_service
@@ -252,6 +253,46 @@ async def test_a_lane_on_which_an_answer_came_between_two_timeouts_stays(listene
         nodes.service.respond(key, ANSWER)
     assert nodes.client.has_lane(2)
     await nodes.close()
+
+
+async def test_a_lane_outlives_any_number_of_answered_requests(
+    listener: LaneListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raft_server, "REQUESTS_PER_STREAM_MAX", 3)
+    nodes = Nodes(listener)
+    await nodes.server.start()
+    nodes.service.respond(await nodes.ask(1), ANSWER)
+    await nodes.next(1, RaftResponseArrived)
+    await until(lambda: nodes.client.has_lane(2))
+    for correlation_id in range(2, 12):
+        nodes.service.respond(await nodes.ask(correlation_id), ANSWER)
+        assert (await nodes.next(1, RaftResponseArrived)).correlation_id == correlation_id
+    assert nodes.client.has_lane(2)
+    for correlation_id in range(12, 15):
+        await nodes.ask(correlation_id)
+    nodes.client.send(2, 15, FETCH, 30_000)
+    assert {(await nodes.next(1, RaftRequestFailed)).correlation_id for _ in range(4)} == {12, 13, 14, 15}
+    await nodes.close()
+
+
+async def test_a_caller_that_does_not_read_its_answers_is_not_read_until_it_does(
+    listener: LaneListener,
+) -> None:
+    there = End()
+    offer = listener.offer(there.begin)
+    reader, writer = await asyncio.open_connection(HOST, offer.port)
+    writer.write(struct.pack(">i", len(offer.hello)) + offer.hello)
+    assert await reader.readexactly(4 + len(offer.welcome)) == struct.pack(">i", 16) + offer.welcome
+    assert there.lane is not None
+    transport: Any = there.lane._transport
+    assert transport.is_reading()
+    answer = bytes(16 << 20)
+    there.lane.write(answer)
+    await until(lambda: not transport.is_reading())
+    writer.write(struct.pack(">i", 4) + b"more")
+    await reader.readexactly(4 + len(answer))
+    assert await there.next() == b"more" and transport.is_reading()
+    writer.close()
 
 
 async def test_bytes_that_are_no_request_end_the_lane_with_a_warning(

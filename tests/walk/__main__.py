@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.closed_pipe import end
-from tests.walk.document import DOCUMENT, REPOSITORY, render
+from tests.walk.document import AGAIN, AIM, DOCUMENT, REPOSITORY, render
 from tests.walk.recorder import Step
 from tests.walk.ways import walk
 
@@ -31,9 +31,10 @@ def main() -> int:
     if arguments.document:
         (REPOSITORY / DOCUMENT).write_text(render(ways), "utf-8")
     for way in ways:
-        print(f"{way.title}: {len(way.passed.way)} files on the way, {len(way.passed.asked)} more asked")
+        files = f"{len(way.passed.way)} files on the way (the aim is {AIM})"
+        print(f"{way.title}: {files}, {len(way.passed.asked)} more asked")
         for step in way.passed.way:
-            again = " (left and entered again)" if step.file in way.passed.again else ""
+            again = AGAIN if step.file in way.passed.again else ""
             print(f"  {step.file}{again}: {', '.join(called(step)[:SHOWN])}")
         print(f"  asked: {', '.join(way.passed.asked)}")
     return 0

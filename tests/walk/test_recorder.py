@@ -7,7 +7,6 @@ import pytest
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from tests.walk.__main__ import called
-from tests.walk.document import items
 from tests.walk.recorder import Entry, Recorder, Step, along, passed
 
 
@@ -78,17 +77,6 @@ def test_the_way_leads_to_the_marks_and_the_rest_is_asked() -> None:
     assert [step.file for step in found.way] == ["door.py", "loop.py", "core.py", "write.py", "answer.py"]
     assert found.again == ("loop.py",), "the core calls the loop that called it"
     assert found.asked == ("rule.py",), "values, helpers and what happened beside one run are left out"
-
-
-def test_a_file_is_described_where_it_first_appears() -> None:
-    types, log, disk = "storage/types.py", "storage/log/log.py", "storage/disk/posix.py"
-    known: set[str] = set()
-    first, second = items([types, log], known)
-    assert first.startswith("1. `storage/types.py`: Value types that name positions in a log")
-    assert second == "2. `storage/log/log.py`: The segmented log."
-    again = items([types, log, disk, types], known)
-    assert [again[0], again[2]] == [f"1. `{types}`, `{log}`", f"3. `{types}`"]
-    assert again[1].startswith(f"2. `{disk}`: The real disk")
 
 
 def test_a_file_is_printed_with_the_functions_that_a_reader_can_search_for() -> None:

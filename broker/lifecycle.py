@@ -130,10 +130,6 @@ def next_state(state: BrokerState, trigger: Trigger) -> BrokerState:
     return following
 
 
-def _triggers() -> str:
-    return "\n".join(f"- {trigger.name}: {trigger.value}" for trigger in Trigger)
-
-
 def _diagram() -> str:
     """A Mermaid state diagram of every transition: one arrow per pair of states and four triggers."""
     lines = ["```mermaid", "stateDiagram-v2", "    [*] --> NOT_RUNNING"]
@@ -148,9 +144,8 @@ def _diagram() -> str:
 
 
 def render_document() -> str:
-    """The generated part of `docs/broker-lifecycle.md`: states, triggers and transitions, as Markdown."""
+    """The generated part of `docs/broker-lifecycle.md`: states and transitions, as Markdown."""
     states = "\n".join(
         f"- {state.name} ({state.process_state.value}): {state.meaning}" for state in BrokerState
     )
-    parts = [f"States, with Kafka's numbers:\n\n{states}", f"Triggers:\n\n{_triggers()}", _diagram()]
-    return "\n\n".join(parts) + "\n"
+    return f"States, with Kafka's numbers:\n\n{states}\n\n{_diagram()}\n"

@@ -6,7 +6,6 @@ Owns what each role remembers and which role may follow which. Does not know mes
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -218,23 +217,8 @@ class Resigned:
 RoleState = Unattached | Prospective | Candidate | Leader | Follower | Resigned
 
 
-def _seen(voters_reason: str, observers_reason: str | None) -> str:
-    if observers_reason is None:
-        return ""
-    return "; an observer, too" if observers_reason == voters_reason else f"; an observer: {observers_reason}"
-
-
 def render_document() -> str:
-    """The generated part of docs/raft.md in Markdown: the voter's diagram, and one table for both kinds."""
+    """The generated part of docs/raft.md in Markdown: the voter's diagram."""
     diagram = ["```mermaid", "stateDiagram-v2", *(f"    [*] --> {role}" for role in VOTER_STARTS)]
     diagram += [f"    {source} --> {target}" for source, target in VOTER_TRANSITIONS if source is not target]
-    rows = [
-        f"- start, {role} (=): {reason}{_seen(reason, OBSERVER_STARTS.get(role))}"
-        for role, reason in VOTER_STARTS.items()
-    ]
-    for edge, (step, reason) in VOTER_TRANSITIONS.items():
-        observer_step, observer_reason = OBSERVER_TRANSITIONS.get(edge, (step, None))
-        note = "" if observer_step is step else f" ({observer_step})"
-        rows.append(f"- {edge[0]}, {edge[1]} ({step}): {reason}{_seen(reason, observer_reason)}{note}")
-    rows = [textwrap.fill(row, 120, subsequent_indent="  ", break_on_hyphens=False) for row in rows]
-    return "\n".join([*diagram, "```"]) + "\n\n" + "\n".join(rows) + "\n"
+    return "\n".join([*diagram, "```"]) + "\n"

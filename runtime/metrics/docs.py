@@ -15,10 +15,9 @@ from metaquorum.runtime.metrics.metric import Metric
 _HEAD = """# Metrics
 
 With `metrics.listener=http://127.0.0.1:9404` in its configuration, a process serves metrics at
-`http://127.0.0.1:9404/metrics`, in Prometheus's text format 0.0.4. On other addresses than loopback it needs
-`https` and `ssl.client.auth=required`: the scraper sends a certificate (`tls_config` of Prometheus), whose
-principal needs Describe on the cluster if the node has an [authorizer](security.md#rights).
-[operations.md](operations.md#monitoring) has alerts.
+`http://127.0.0.1:9404/metrics`, in Prometheus's text format 0.0.4. Remote scrapers need
+[a certificate](security.md) (`tls_config` of Prometheus) and, if the node has an
+[authorizer](security.md#rights), Describe on the cluster.
 
 A metric that Kafka has is named after its MBean:
 `kafka.controller:type=KafkaController,name=ActiveControllerCount` is

@@ -5,6 +5,8 @@ The public surface:
 - `__version__`: the installed release.
 - `open_log(path)`: a metadata log for reading, ours or Apache Kafka's.
 - `raft`: the consensus library (docs/raft.md). Its payload is bytes.
+- `metaquorum.pipeline`: what the extra `pipeline` adds (docs/pipeline-source.md). No attribute of this
+  package: its functions need Spark, so it is imported by its own name.
 
 Everything else may move from one release to the next. In the repository, the folders beside this file are
 links to the repository's own folders; an installed package holds copies.
@@ -27,7 +29,7 @@ __all__ = ["__version__", "open_log", "raft"]
 def open_log(path: str | os.PathLike[str]) -> MetadataLog:
     """Opens a metadata log for reading: a node's directory, a `__cluster_metadata-0` directory, one `.log`
     segment or one `.checkpoint`, also below an archive (`nodes.mqa/controller-3000`). Takes no lock and
-    writes nothing.
+    writes nothing. README.md has an example.
 
     Raises FileMissingError, NotALogError (`metaquorum.storage.errors`).
     """

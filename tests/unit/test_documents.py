@@ -157,6 +157,19 @@ def test_every_page_is_reachable_from_the_readme() -> None:
     assert [page.name for page in PAGES if page not in seen] == []
 
 
+def test_the_example_of_the_library_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = REPOSITORY / "README.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
+    (program,) = (block for block in blocks if "open_log" in block)
+    monkeypatch.chdir(REPOSITORY)
+    exec(compile(program, str(page), "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("0 LeaderChangeMessage(leader_id=3000")
+    assert lines[-1].startswith("260 ")
+
+
 def test_the_search_finds_what_it_must() -> None:
     assert unknown(["topics", "create", "orders", "--partitions", "6"]) is None
     assert unknown(["topics", "make"]) == "metaquorum topics make"

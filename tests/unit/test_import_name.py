@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import metaquorum
+from tests.unit.test_names import SURFACE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "metaquorum"
@@ -60,6 +61,17 @@ def test_the_public_surface_is_small_and_there() -> None:
     assert metaquorum.raft.__doc__
     log = metaquorum.open_log(REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade")
     assert log.end_offset > log.start_offset
+
+
+def test_the_docstring_names_the_public_surface() -> None:
+    named = re.findall(r"^- `([\w.]+)", metaquorum.__doc__ or "", re.MULTILINE)
+    assert named == [*metaquorum.__all__, "metaquorum.pipeline"]
+    packages = {
+        f"metaquorum.{name.removeprefix('metaquorum.')}"
+        for name in named
+        if name.endswith(("raft", "pipeline"))
+    }
+    assert {"metaquorum", *packages} == set(SURFACE)
 
 
 def test_every_name_of_the_raft_library_is_there() -> None:

@@ -70,7 +70,7 @@ FOR_TESTS_AND_USERS = {
     "UNASSIGNED_DIRECTORY",
 }
 SURFACE = ("metaquorum", "metaquorum.raft", "metaquorum.pipeline")
-"""The packages whose `__all__` is for users."""
+"""The packages whose `__all__` is for users, as the docstring of `metaquorum` says."""
 SET_AND_NOT_READ = {
     # what tests look at
     "evictions",

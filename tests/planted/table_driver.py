@@ -116,7 +116,8 @@ SCHEDULER_BUGS = (
         breaks="a request that timed out before it was sent is not sent",
         source="runtime/rpc/raft_client.py",
         file="runtime/rpc/raft_client.py",
-        old="            self._outbound = deque(e for e in self._outbound if e.correlation_id != correlation_id)\n",
+        old="            self._outbound = deque("
+        "e for e in self._outbound if e.correlation_id != correlation_id)\n",
         new="",
         caught_by=("tests/unit/runtime/test_raft_client.py",),
     ),

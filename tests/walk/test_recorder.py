@@ -26,7 +26,7 @@ def test_files_are_noted_in_the_order_in_which_they_are_entered() -> None:
     finally:
         recorder.remove()
     files = list(dict.fromkeys(entry.file for entry in entries))
-    assert files[:2] == ["storage/batches/parsed.py", "storage/batches/batch.py"]
+    assert files[:2] == ["storage/batches/parsed.py", "storage/batches/walk.py"]
     assert entries[0].function == "Batches.parse"
     assert len(recorder.entries) == len(entries), "what happens after `stop` is not noted"
 
@@ -37,7 +37,7 @@ def mark(name: str, *callers: str) -> Entry:
 
 
 def test_a_mark_has_the_files_of_its_callers() -> None:
-    recorder = Recorder(marks=frozenset({"iter_batches"}))
+    recorder = Recorder(marks=frozenset({"walk_headers"}))
     data = encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=1, values=[b"x"])
     recorder.install()
     try:
@@ -48,7 +48,7 @@ def test_a_mark_has_the_files_of_its_callers() -> None:
         recorder.remove()
     stacks = {entry.function: entry.stack for entry in entries}
     assert stacks["Batches.parse"] == ()
-    assert stacks["iter_batches"] == ("storage/batches/parsed.py", "storage/batches/batch.py")
+    assert stacks["walk_headers"] == ("storage/batches/parsed.py", "storage/batches/walk.py")
 
 
 def test_a_way_goes_from_its_first_mark_to_its_last() -> None:

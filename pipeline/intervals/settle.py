@@ -127,7 +127,6 @@ class Settling:
                 self._remove_topic(topic_id, moment.at(offset))
         if self._coverage.is_known:
             self._told.nodes_changed(self._builder, touched, ran, moment)
-        self._failovers.forget_late(moment.now_ms)
         touched.clear()
         self._judge(moment)
 
@@ -152,7 +151,6 @@ class Settling:
             moment = moments[turn.batch]
             low, high = changes.number_at(turn.batch), changes.number_at(turn.batch + 1)
             self._tell(many, at, low)
-            self._failovers.forget_late(moments[max(turn.batch - 1, 0)].now_ms)
             told.time_goes_on(moment)
             ran = frozenset(who for who, one in self._brokers.registrations.items() if one.is_active)
             replicas_in = partial(self._replicas_before, changes, low)
@@ -160,10 +158,8 @@ class Settling:
             self._question = Question()  # common records need no checks
             self._tell(many, low, high)
             told.brokers_settled(self._builder, ran, moment)
-            self._failovers.forget_late(moment.now_ms)
             at = high
         self._tell(many, at, len(changes))
-        self._failovers.forget_late(moments[-1].now_ms)
         if turns.turns:
             self._active.set(self._brokers.registrations)
 

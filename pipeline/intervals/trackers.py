@@ -70,6 +70,7 @@ class Trackers:
             self.failovers.lose(moment._replace(time_ms=self.coverage.last_ms))
             self.coverage.unobserved(moment)
             self.incidents.silent(last, moment)
+        self.failovers.forget_late(moment.now_ms)
         if self.coverage.is_known:
             self.placement.passes(moment, self.brokers.registrations)
         if not self.coverage.is_known:
@@ -105,6 +106,7 @@ class Trackers:
 
     def time_goes_on(self, moment: Moment) -> None:
         """Time advances to `moment` without a silence before it, while the state is known."""
+        self.failovers.forget_late(moment.now_ms)
         self.placement.passes(moment, self.brokers.registrations)
         self.availability.advance(moment.now_ms)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metaquorum.metadata.records import types as r
@@ -174,7 +174,15 @@ def log_of(steps: Sequence[Step]) -> list[Line]:
     return lines
 
 
+FENCED_LATE: list[Step] = [
+    *(("shrink", 1, 0, 0), ("shrink", 1, 0, 0), ("directories", 1, 1, 0)),
+    *(("fence", 1, 0, 11_000), ("lead", 1, 0, 0)),
+]
+"""A fence that comes too late to be the cause, in the first batch after the limit."""
+
+
 @settings(max_examples=120, deadline=None)
+@example(steps=FENCED_LATE, window=5)
 @given(steps=st.lists(STEPS, min_size=5, max_size=60), window=st.sampled_from((5, 20, 4_096)))
 def test_windows_say_what_records_say(steps: list[Step], window: int) -> None:
     together(log_of(steps), window)

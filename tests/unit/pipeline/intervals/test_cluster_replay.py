@@ -198,6 +198,9 @@ def test_a_fence_that_comes_a_little_later_is_the_cause() -> None:
     assert soon["cause"] == "fenced"
     (late,) = told(batches([*BASE, moved, (30_000, [r.NoOpRecord()]), (30_000, [fence(1, 1)])]), "failovers")
     assert late["cause"] == "unknown"
+    for at_ms, cause in ((12_000, "fenced"), (12_001, "unknown")):
+        (found,) = told(batches([*BASE, moved, (at_ms, [fence(1, 1)])]), "failovers")
+        assert found["cause"] == cause
 
 
 def test_an_election_by_preference_and_a_reassignment_are_no_failovers() -> None:

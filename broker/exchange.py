@@ -10,9 +10,9 @@ import random
 
 import msgspec
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import LifecycleEffect, LifecycleRequest, SendToController
 from metaquorum.broker.targets import ControllerTargets, backoff_ms
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox

@@ -8,7 +8,7 @@ Knows no requests: `session` renews it.
 
 from __future__ import annotations
 
-from metaquorum.broker.config import BrokerConfig
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 
 FOREVER_MS = 2**63 - 1
 

@@ -12,7 +12,6 @@ import random
 from collections.abc import Iterable
 from typing import cast, get_args
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import (
     ControllerRequestFailed,
     ControllerResponseArrived,
@@ -35,6 +34,7 @@ from metaquorum.broker.status import broker_status, not_serving
 from metaquorum.metadata.errors import ApiError, InvariantViolation, ReplayError
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import MetadataImage, Provenance
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests.broker_status import BrokerStatus
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest

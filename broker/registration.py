@@ -5,8 +5,8 @@ Owns the requests' contents. Knows no time and no controller: `session` decides 
 
 from __future__ import annotations
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.metadata.errors import InvariantViolation
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
 
 _BEATS_TO_AMEND = (1, 2, 4, 8, 16)

@@ -10,7 +10,6 @@ import random
 
 from msgspec.structs import replace
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import LifecycleEffect, LifecycleResponse, StateChanged
 from metaquorum.broker.exchange import ControllerExchange, RequestInFlight
 from metaquorum.broker.lease import Lease
@@ -18,6 +17,7 @@ from metaquorum.broker.lifecycle import Trigger, next_state
 from metaquorum.broker.registration import Amendment, Incarnation
 from metaquorum.broker.waits import ControlledShutdown, StartUp, WaitingLine
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,

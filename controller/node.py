@@ -19,7 +19,6 @@ from metaquorum.controller.active.steps import FIRST_STEPS, TIMED_STEPS
 from metaquorum.controller.active.turns import TurnQueue
 from metaquorum.controller.answers import describe_quorum, image_response, not_controller, transfer_target
 from metaquorum.controller.brokers.sessions import Sessions
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import (
     Answer,
     Effect,
@@ -38,6 +37,7 @@ from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.voters.changes import VOTER_CHANGES, answer_of, raft_request
 from metaquorum.metadata.errors import ApiError, InvariantViolation, RecordEncodeError, ReplayError, busy
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests import common as api
 from metaquorum.metadata.requests.controller_status import Counters

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-import msgspec
-
 from metaquorum.metadata.errors import InvariantViolation
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
 from metaquorum.metadata.replay import Replayer, Replays, ReplayState
 from metaquorum.metadata.snapshot_policy import SnapshotPolicy
 from metaquorum.raft.core import RaftCore
@@ -52,24 +51,6 @@ RaftEvent = (
     | SnapshotRejected
 )
 """Events that a node passes on to its replica, with or without looking at them itself."""
-
-
-class MetadataReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node follows the metadata log. Durations in ms, sizes in bytes of record batches."""
-
-    metadata_log_max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
-    """metadata.log.max.record.bytes.between.snapshots: the number of record bytes after which a
-    snapshot is written."""
-    metadata_log_max_snapshot_interval_ms: int = 3_600_000
-    """metadata.log.max.snapshot.interval.ms: the longest time between two snapshots while records
-    arrive; 0 disables it."""
-    apply_slice_bytes: int = 64 * 1024
-    """Maximum size of the log slice that is read and replayed in one step (at least one batch), so that a
-    voter's fetches and votes never wait long."""
-    catch_up_slice_bytes: int = 1024 * 1024
-    """The same while the replica is more than `catch_up_records` behind: fewer steps, while
-    nothing depends on it yet."""
-    catch_up_records: int = 100_000
 
 
 class MetadataReplica:

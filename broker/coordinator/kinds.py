@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import random
 
-from metaquorum.broker.coordinator.config import CoordinatorConfig
 from metaquorum.broker.coordinator.coordinators import CoordinatorKind
 from metaquorum.broker.coordinator.groups.state import GroupState
 from metaquorum.broker.coordinator.transactions.state import TransactionState
 from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig
 
 
 def coordinator_kinds(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.events import DataEffect, SendFetch
 from metaquorum.broker.replica.fetch_sessions import FIRST_EPOCH, LAST_EPOCH, NO_SESSION
@@ -19,6 +18,7 @@ from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FollowerStep
 from metaquorum.broker.replica.throttles import Throttle
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import FetchPartition, FetchRequest, FetchResponse, PartitionKey
 from metaquorum.raft.outbox import Outbox
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from itertools import count
 from typing import assert_never
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
@@ -53,6 +52,7 @@ from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.broker.replica.status import LocalReplicaStatus
 from metaquorum.broker.replica.upkeep import Checkpoints, compact, retain, rounds
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.rates import QuotaWindows, Rate
 from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT, NOTHING
 

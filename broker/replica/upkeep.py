@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import CheckpointHighWatermarks, CompactPartition, EnforceRetention
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.placement.copies import Copy
 from metaquorum.broker.replica.placement.placement import Placement
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.outbox import Outbox
 

@@ -21,7 +21,6 @@ from metaquorum.controller.active.steps import Steps
 from metaquorum.controller.active.work import RemoveBroker, Work
 from metaquorum.controller.brokers import broker_ids
 from metaquorum.controller.brokers.sessions import Sessions
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
@@ -38,6 +37,7 @@ from metaquorum.controller.partitions.topics import (
 from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.settings import decide_settings
 from metaquorum.metadata.errors import ApiError, ErrorCode, RecordEncodeError
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.requests.arrival import Mutator
 from metaquorum.metadata.requests.broker_ids import (
     BROKER_ID_REQUESTS,

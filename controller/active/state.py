@@ -27,7 +27,6 @@ from metaquorum.controller.active.work import (
     next_slice,
 )
 from metaquorum.controller.brokers.sessions import BrokerHeartbeatState, Sessions
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.partitions.effective import UNCLEAN_LEADER_ELECTION_ENABLE, rules_of
 from metaquorum.controller.partitions.mutations import Mutations
@@ -35,6 +34,7 @@ from metaquorum.controller.partitions.partition_change import MayLead, Rules
 from metaquorum.controller.partitions.placement import Candidates, UsableBroker
 from metaquorum.controller.result import ControllerAnswer, Slice
 from metaquorum.metadata.image import BrokersImage, MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.metadata.requests.common import Done
 from metaquorum.storage.uuids import random_uuid

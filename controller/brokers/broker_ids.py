@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import ConfigRecord
 from metaquorum.metadata.requests.broker_ids import (
     AllocateBrokerIdRequest,

@@ -6,12 +6,12 @@ voter (`settings.feature_levels`); registrations of brokers are in `brokers`.
 
 from __future__ import annotations
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.features import LEVEL_CONTROLLER_REGISTRATION
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KNOWN_FEATURES
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.parts import ControllerFeature
 from metaquorum.metadata.records.types import ControllerRecord
 from metaquorum.metadata.requests.common import Done

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.mutations import Allowance
 from metaquorum.controller.partitions.new_partitions import NewPartitions, Refusal, ReplicaLists
 from metaquorum.controller.partitions.placement import UsableBroker
@@ -19,6 +18,7 @@ from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.columnar.bulk import Bulk, in_pieces
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicInfo
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import ConfigRecord, Record, RemoveTopicRecord, TopicRecord
 from metaquorum.metadata.requests.common import (
     CreateTopicsRequest,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import AccessControlEntryRecord, Record, RemoveAccessControlEntryRecord
 from metaquorum.metadata.requests.settings import (
     CreateAclsRequest,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.eligible import min_isr_problem, no_longer_eligible
 from metaquorum.controller.repeats import repeated
 from metaquorum.controller.result import ControllerResult
@@ -21,6 +20,7 @@ from metaquorum.metadata.image import (
     ConfigResource,
     MetadataImage,
 )
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import ConfigRecord, Record
 from metaquorum.metadata.requests.settings import (
     AlterConfigsRequest,

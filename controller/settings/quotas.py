@@ -6,11 +6,11 @@ no quota.
 
 from __future__ import annotations
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.repeats import repeated
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage, QuotaEntity
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.parts import QuotaEntity as EntityPart
 from metaquorum.metadata.records.types import ClientQuotaRecord, Record
 from metaquorum.metadata.requests.settings import (

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import assert_never
 
 from metaquorum.controller.brokers.registrations import decide_register_controller
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.acls import decide_create_acls, decide_delete_acls
 from metaquorum.controller.settings.configs import decide_alter_configs
@@ -20,6 +19,7 @@ from metaquorum.controller.settings.quotas import decide_alter_quotas
 from metaquorum.controller.settings.scram import decide_alter_scram
 from metaquorum.controller.settings.tokens import decide_create_token, decide_expire_token, decide_renew_token
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.requests.settings import (
     AllocateProducerIdsRequest,
     AlterConfigsRequest,

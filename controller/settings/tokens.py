@@ -10,11 +10,11 @@ import base64
 import hmac
 from dataclasses import dataclass, field
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.features import LEVEL_DELEGATION_TOKENS
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import DelegationToken, MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import DelegationTokenRecord, Record, RemoveDelegationTokenRecord
 from metaquorum.metadata.requests.settings import (
     CreateTokenRequest,

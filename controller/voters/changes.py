@@ -9,11 +9,11 @@ keys.
 from __future__ import annotations
 
 from metaquorum.controller.answers import not_controller
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.settings.feature_levels import unsupported_by
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION, metadata_version_name, needed_metadata_version
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
 from metaquorum.metadata.requests.common import Done
 from metaquorum.metadata.requests.voters import (

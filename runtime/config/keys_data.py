@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.runtime.config.key import BROKER, MAX_DOUBLE, MAX_INT, MAX_LONG, MIB, Key, bytes_key, ms_key
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"

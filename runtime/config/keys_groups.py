@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from metaquorum.broker.coordinator.config import CoordinatorConfig, InternalTopic
-from metaquorum.broker.coordinator.groups.config import GroupConfig, MigrationPolicy
-from metaquorum.broker.coordinator.transactions.config import TransactionConfig
+from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig, InternalTopic
+from metaquorum.metadata.node_configs.groups import GroupConfig, MigrationPolicy
+from metaquorum.metadata.node_configs.transactions import TransactionConfig
 from metaquorum.metadata.settings.group_keys import GROUP_KEYS, GroupBounds
 from metaquorum.runtime.config.key import BROKER, MAX_INT, Key, bytes_key, ms_key
 from metaquorum.runtime.errors import ConfigError

@@ -14,14 +14,14 @@ from typing import cast
 import msgspec
 from msgspec.structs import replace
 
-from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
-from metaquorum.broker.coordinator.config import CoordinatorConfig
-from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
 from metaquorum.metadata.image import GRPC_LISTENER
+from metaquorum.metadata.node_configs.broker import OBSERVER_REPLICA, BrokerConfig
+from metaquorum.metadata.node_configs.controller import VOTER_REPLICA, ControllerConfig
+from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig
+from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature, ControllerEndpoint
 from metaquorum.metadata.records.types import Record
-from metaquorum.metadata.replica import MetadataReplicaConfig
 from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
 from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.raft.voters.voter_set import Endpoint

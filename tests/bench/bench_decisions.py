@@ -17,7 +17,6 @@ from typing import Any
 
 from metaquorum.controller.brokers.broker_ids import missing_ids
 from metaquorum.controller.brokers.brokers import fence_record
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.encoding import encode_records_batch
 from metaquorum.controller.partitions.columns.scan import Scan, naming
 from metaquorum.controller.partitions.effective import rules_of
@@ -26,6 +25,7 @@ from metaquorum.controller.partitions.partitions import election_slice, removal_
 from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.topics import decide_create_topics
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (
     BrokerRecord,

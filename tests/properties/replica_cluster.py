@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.partition.values import Reader, ReadPlan, ReplicaRole
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, RECOVERED, RECOVERING, PartitionInfo
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import ACKS_ALL, FetchedPartition, FetchPartition
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
 from metaquorum.storage.batches.format import parse_header

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import FeatureLevelRecord
 from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
 from metaquorum.metadata.requests.common import RegisterBrokerResponse

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import (
     LifecycleEffect,
     LifecycleRequest,
@@ -21,6 +20,7 @@ from metaquorum.broker.events import (
 from metaquorum.broker.lifecycle import TRANSITIONS
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.controller.active.causes import RULES
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata.image import ConfigResource
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import decode_batch

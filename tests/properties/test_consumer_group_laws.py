@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer import patterns
 from metaquorum.broker.coordinator.groups.consumer.assignors import Subscriber, assign_range, assign_uniform
 from metaquorum.broker.coordinator.groups.consumer.group import LEFT, flat
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, PartitionInfo
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from tests.unit.broker.group_world import G, Groups
 

@@ -6,10 +6,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metaquorum.controller.brokers.lifecycle import TRANSITIONS
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.node_status import state_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.replay import Replayer
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatResponse,

@@ -14,12 +14,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig, MigrationPolicy
 from metaquorum.broker.coordinator.groups.consumer.assignors import Subscriber, assign_uniform
 from metaquorum.broker.coordinator.groups.consumer.group import LEFT, flat, gathered
 from metaquorum.broker.coordinator.groups.group import Phase
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.groups import GroupConfig, MigrationPolicy
 from metaquorum.wire.embedded import assigned_partitions, consumer_subscription, encode_assignment
 from tests.properties.test_consumer_group_laws import SESSION_MS, TOPICS, Consumer, image_of
 from tests.unit.broker.group_world import G, Groups, subscription

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as records
 from metaquorum.metadata.records.parts import BrokerFeature

@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig, MigrationPolicy
 from metaquorum.broker.coordinator.groups.requests import (
     DeleteGroup,
     DescribeConsumerGroup,
@@ -17,6 +16,7 @@ from metaquorum.broker.coordinator.groups.requests import (
 )
 from metaquorum.broker.coordinator.groups.state import GroupState
 from metaquorum.broker.coordinator.state import CoordinatorState
+from metaquorum.metadata.node_configs.groups import GroupConfig, MigrationPolicy
 from metaquorum.wire.embedded import encode_assignment
 from metaquorum.wire.messages import (
     ConsumerGroupHeartbeatRequest,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import LifecycleEffect, LifecycleResponse, SendToController
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.requests.common import BrokerHeartbeatResponse, RegisterBrokerResponse
 from tests.scripts.player import Memory, Player, show

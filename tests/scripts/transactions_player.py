@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.state import BatchOrigin, CoordinatorState
-from metaquorum.broker.coordinator.transactions.config import TransactionConfig
 from metaquorum.broker.coordinator.transactions.requests import (
     AddPartitions,
     DescribeTransaction,
@@ -16,6 +15,7 @@ from metaquorum.broker.coordinator.transactions.requests import (
 )
 from metaquorum.broker.coordinator.transactions.state import TransactionState
 from metaquorum.broker.coordinator.transactions.transaction import Transaction, TransactionStatus
+from metaquorum.metadata.node_configs.transactions import TransactionConfig
 from tests.scripts.coordinator_player import CoordinatorPlayer, parts_of
 from tests.scripts.player import show
 from tests.scripts.stored import START_MS

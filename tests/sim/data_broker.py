@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import PublishImage
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import DirectoryFailed, DiskWork
 from metaquorum.broker.replica.events import (
     AskController,
@@ -34,6 +32,8 @@ from metaquorum.broker.replica.store.store import DirectoryStore, ExpectedIdenti
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.requests.data import DataRequest, PartitionKey
 from metaquorum.storage.errors import StorageError

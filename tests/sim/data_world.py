@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from metaquorum.broker.replica.partition.values import ReplicaRole
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import UNASSIGNED, MetadataImage, PartitionInfo
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.parts import NO_LEADER
 from metaquorum.metadata.records.types import FeatureLevelRecord
 from metaquorum.storage.batches.batch import RecordBatch

@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec import structs
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import PublishImage, SendToController
 from metaquorum.controller.active.work import RemoveBroker
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import Answer, RequestArrived
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.broker import BrokerConfig
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

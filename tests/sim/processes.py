@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import structs
 
-from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.broker.events import (
     ControllerRequestFailed,
     ControllerResponseArrived,
@@ -18,12 +17,13 @@ from metaquorum.broker.events import (
 )
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.replica.manager import ReplicaManager
-from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
 from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.broker import OBSERVER_REPLICA, BrokerConfig
+from metaquorum.metadata.node_configs.controller import VOTER_REPLICA, ControllerConfig
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import RegisterBrokerRequest, RegisterBrokerResponse
 from metaquorum.raft import effects as raft

@@ -28,7 +28,7 @@ _NAME = r"[A-Z_][A-Z0-9_]*"
 _ASSIGNED = re.compile(rf"^({_NAME}(?:, {_NAME})*)(?::[^=\n]+)? = ", re.MULTILINE)
 FOLDERS = (
     *("storage", "broker", "controller/server", "combined", "runtime", "metadata/inspect"),
-    "metadata/requests/rates.py",
+    *("metadata/node_configs", "metadata/requests/rates.py"),
 )
 SHELL = (
     "combined/process.py",

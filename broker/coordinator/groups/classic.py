@@ -6,13 +6,13 @@ new one are in `consumer.classic`.
 
 from __future__ import annotations
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase
 from metaquorum.broker.coordinator.groups.rebalance import Rebalances
 from metaquorum.broker.coordinator.groups.replies import not_joined, not_synced
 from metaquorum.broker.coordinator.groups.work import Work
 from metaquorum.broker.coordinator.state import Ask
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.wire.messages import (
     HeartbeatRequest,
     JoinGroupRequest,

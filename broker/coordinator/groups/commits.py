@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer.group import ConsumerGroup
 from metaquorum.broker.coordinator.groups.group import CONSUMER, Group, Phase
 from metaquorum.broker.coordinator.groups.offsets import OffsetTable
@@ -18,6 +17,7 @@ from metaquorum.broker.coordinator.groups.records import CommittedOffset, offset
 from metaquorum.broker.coordinator.groups.work import Work
 from metaquorum.broker.coordinator.state import BatchOrigin
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,

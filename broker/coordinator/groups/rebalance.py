@@ -11,7 +11,6 @@ import random
 import uuid
 from collections.abc import Iterable
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase
 from metaquorum.broker.coordinator.groups.records import group_record
 from metaquorum.broker.coordinator.groups.replies import joined, not_joined, not_synced, synced
@@ -20,6 +19,7 @@ from metaquorum.broker.coordinator.shard import coordinator_error
 from metaquorum.broker.coordinator.state import Ask
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire.messages import GroupMetadataValue
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from metaquorum.broker.coordinator.groups.classic import ClassicRequests, member_of
 from metaquorum.broker.coordinator.groups.commits import Commits
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer.classic import ClassicMembers
 from metaquorum.broker.coordinator.groups.consumer.group import (
     CONSUMER_RECORDS,
@@ -44,6 +43,7 @@ from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.metadata.access.authorizer import Authorizer
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.wire.messages import (
     ConsumerGroupHeartbeatRequest,
     GroupMetadataKey,

@@ -16,7 +16,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now, Reply
-from metaquorum.broker.coordinator.transactions.config import TransactionConfig
 from metaquorum.broker.coordinator.transactions.requests import (
     AddPartitions,
     DescribeTransaction,
@@ -38,6 +37,7 @@ from metaquorum.broker.coordinator.transactions.transaction import (
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.transactions import TransactionConfig
 from metaquorum.wire.stored import StoredRecord
 
 AT_ONCE_MAX = 500

@@ -5,7 +5,6 @@ Owns which role answers a query about a leader epoch. Does not know what may be 
 
 from __future__ import annotations
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import OffsetFound
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
@@ -13,6 +12,7 @@ from metaquorum.broker.replica.partition.reading import Reading
 from metaquorum.broker.replica.partition.values import BatchRefusal, FindPlan, Reader, ReadPlan, ReplicaRole
 from metaquorum.broker.replica.partition.view import ReplicaView
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     FetchedPartition,
     FetchPartition,

@@ -6,10 +6,10 @@ KIP-595), never at the high watermark, which only bounds reads. Knows no session
 
 from __future__ import annotations
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.values import Changes, FollowerOutcome, FollowerStep
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.walk import is_cut_off, walk_headers

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.partition.values import Brokers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import RECOVERED, RECOVERING, PartitionInfo
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.partitions import AlteredPartition, IsrMember, PartitionAlteration
 
 NEVER_MS = -(2**62)

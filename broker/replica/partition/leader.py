@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.deadlines import earliest
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.deleting import Deleting
@@ -39,6 +38,7 @@ from metaquorum.broker.replica.partition.waiting import Waiting, WaitingTickets
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import PartitionInfo
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     ACKS_LEADER,

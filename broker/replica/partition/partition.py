@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import (
     ChangeLogSettings,
     LogAppended,
@@ -44,6 +43,7 @@ from metaquorum.broker.replica.partition.values import (
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, PartitionInfo
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     FetchedPartition,
     FetchPartition,

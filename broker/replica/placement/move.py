@@ -6,7 +6,6 @@ truncated here is truncated there. Knows no other move, no image and no time.
 
 from __future__ import annotations
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import (
     LogAppended,
     LogCut,
@@ -23,6 +22,7 @@ from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FollowerStep, ReadPlan
 from metaquorum.broker.replica.placement.copies import Copy
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition, PartitionKey
 from metaquorum.raft.outbox import Outbox
 

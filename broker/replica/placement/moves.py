@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
 from metaquorum.broker.replica.disk_work import (
     CreateReplica,
@@ -34,6 +33,7 @@ from metaquorum.broker.replica.placement.move import ReplicaMove
 from metaquorum.broker.replica.topic_settings import MAX_LONG
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource, MetadataImage, PartitionInfo
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT
 from metaquorum.raft.effects import Warn

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
 from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
@@ -52,6 +51,7 @@ from metaquorum.metadata.image import (
     MetadataImage,
     PartitionInfo,
 )
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop

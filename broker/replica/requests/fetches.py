@@ -12,7 +12,6 @@ from collections.abc import Callable, Container, Mapping
 
 from msgspec.structs import replace
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.disk_work import PartitionRead, ReadPartition
 from metaquorum.broker.replica.events import DataEffect, DataRespond
@@ -30,6 +29,7 @@ from metaquorum.broker.replica.requests.lookup import Find, Touched
 from metaquorum.broker.replica.requests.tail import Tail
 from metaquorum.broker.replica.throttles import Throttle
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     FetchedPartition,
     FetchPartition,

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable
 from typing import assert_never
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIdBlocks
 from metaquorum.broker.replica.disk_work import OffsetFound, PartitionRead
 from metaquorum.broker.replica.events import DataEffect, DataRespond
@@ -28,6 +27,7 @@ from metaquorum.broker.replica.requests.produces import Produces
 from metaquorum.broker.replica.requests.tail import Tail
 from metaquorum.broker.replica.requests.transactions import begin_verification, describe_producers
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     CONSUMER,
     BeginVerification,

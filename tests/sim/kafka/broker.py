@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.coordinators import Coordinators
 from metaquorum.broker.coordinator.kinds import coordinator_kinds
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.events import DataRespond, SendTxnMarkers
 from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from tests.sim.data_broker import DataBroker
 from tests.sim.data_disks import DataDirectory
 from tests.sim.data_workers import DirectoryWorker

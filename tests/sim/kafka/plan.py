@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from metaquorum.broker.coordinator.config import CoordinatorConfig, InternalTopic
-from metaquorum.broker.coordinator.groups.config import GroupConfig
-from metaquorum.broker.coordinator.transactions.config import TransactionConfig
+from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig, InternalTopic
+from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.metadata.node_configs.transactions import TransactionConfig
 from tests.sim.data_load import DataLoad, TopicPlan, draw_data_load, draw_data_profile, quiet_data_load
 from tests.sim.profile import FaultProfile
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.config import CoordinatorConfig
 from metaquorum.broker.replica.events import DataEvent, DataRespond, SendTxnMarkers
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.cluster import Viewpoint
@@ -31,6 +30,7 @@ from metaquorum.broker.server.kafka.transactions.verification import (
     TransactionVerifier,
 )
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
 from metaquorum.runtime.kafka.deferred import Driven
 from metaquorum.runtime.kafka.services import Client

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, get_args
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     CreateReplica,
@@ -55,6 +54,7 @@ from metaquorum.metadata.image import (
     NodeEndpoint,
     PartitionInfo,
 )
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import DataRequest, PartitionKey
 from metaquorum.metadata.requests.partitions import (
     AlteredPartition,

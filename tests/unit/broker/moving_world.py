@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import AppendPartition, DirectoryFailed, DiskWork, ReadPartition
 from metaquorum.broker.replica.events import (
     AskController,
@@ -26,6 +25,7 @@ from metaquorum.broker.replica.store.parts import ExpectedIdentity
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     DescribeLogDirsRequest,
     LogDirDescription,

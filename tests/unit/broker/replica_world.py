@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     CutPartition,
@@ -26,6 +25,7 @@ from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FollowerOutcome, Reader, ReadPlan
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.image import PartitionInfo
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     CONSUMER,

@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.state import GroupState
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Now
 from metaquorum.broker.server.kafka.groups.find import partition_of
 from metaquorum.broker.server.kafka.groups.members import GroupCoordinators, GroupHandlers
 from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, PartitionInfo
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest, CoordinatorResponse
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.storage.batches.batch import RecordBatch, parse_control_key, parse_header

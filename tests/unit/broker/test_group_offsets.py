@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.requests import FetchOffsets
 from metaquorum.broker.coordinator.shard import RETRY_MS
 from metaquorum.broker.coordinator.state import BatchOrigin
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.wire.messages import OffsetCommitKey, OffsetCommitValue, OffsetDeleteRequest
 from metaquorum.wire.stored import StoredRecord
 from tests.unit.broker.group_world import G, Groups, subscription

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer import patterns
 from metaquorum.broker.coordinator.groups.consumer.group import LEFT
 from metaquorum.broker.coordinator.groups.requests import DescribeConsumerGroup
 from metaquorum.metadata.access.authorizer import Authorizer
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, MetadataImage, Provenance
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from tests.properties.test_consumer_group_laws import image_of

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.state import Ask
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest, CoordinatorResponse
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire import codec

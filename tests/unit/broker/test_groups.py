@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.group import Phase
 from metaquorum.broker.coordinator.groups.requests import DeleteGroup, DescribeGroup, ListGroups
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.wire.messages import (
     ConsumerGroupHeartbeatRequest,
     GroupMetadataKey,

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import SendToController
 from metaquorum.broker.identity import IdentityConflict, IdentityFile, known_identity
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.requests.common import RegisterBrokerRequest
 from metaquorum.raft.events import Stop

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.partition.isr import IsrState
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import RECOVERING, PartitionInfo
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.partitions import AlteredPartition, IsrMember, PartitionAlteration
 from tests.unit.broker.replica_world import KnownBrokers
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.replica.requests.tail import BATCH_MAX_BYTES, Tail
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.requests.data import PartitionKey
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.broker.events import (
     ReadLog,
     ShutdownRequested,
@@ -18,6 +17,7 @@ from metaquorum.broker.events import (
 )
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, images_equal
+from metaquorum.metadata.node_configs.broker import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.broker.events import PublishImage, SendToController, ShutdownRequested, Stop
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import (
     CheckpointHighWatermarks,
     CreateReplica,
@@ -28,6 +27,7 @@ from metaquorum.broker.replica.events import (
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.metadata.errors import ErrorCode, InvariantViolation
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord, TopicRecord
 from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import AppendPartition, CutPartition, LogAppended, TrimTo
 from metaquorum.broker.replica.partition.follower import cut_offset
 from metaquorum.broker.replica.partition.values import Changes, FollowerStep, ReplicaRole
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import NO_LEADER
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import ACKS_LEADER, FetchedPartition, FetchPartition
 from metaquorum.raft.effects import Warn
 from metaquorum.storage.batches.parsed import Batches

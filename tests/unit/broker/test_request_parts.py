@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, FetchSession, SessionCache
 from metaquorum.broker.replica.throttles import Throttle
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.data import CONSUMER, FetchPartition, FetchRequest, PartitionKey

@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import LifecycleEffect, LifecycleResponse, SendToController, StateChanged, Stop
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.known_brokers import KnownBrokers
 from metaquorum.broker.replica.partition.isr import NEVER_MS, FollowerProgress
 from metaquorum.broker.replica.placement.directories import Directory
 from metaquorum.broker.targets import ControllerTargets
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BrokerRegistration, ImageBuilder, MetadataImage, NodeEndpoint
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.broker_status import ProcessState
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
 from tests.unit.broker.test_session import DIRECTORY, beat, error, running

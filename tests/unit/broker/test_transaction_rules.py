@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now
 from metaquorum.broker.coordinator.transactions import state as under_test
-from metaquorum.broker.coordinator.transactions.config import TransactionConfig
 from metaquorum.broker.coordinator.transactions.requests import (
     AddPartitions,
     DescribeTransaction,
@@ -35,6 +34,7 @@ from metaquorum.broker.coordinator.transactions.transaction import (
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.transactions import TransactionConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.wire.errors import DecodeError
 from metaquorum.wire.stored import StoredRecord

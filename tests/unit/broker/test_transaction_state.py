@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now, Reply
-from metaquorum.broker.coordinator.transactions.config import TransactionConfig
 from metaquorum.broker.coordinator.transactions.requests import (
     AddPartitions,
     DescribeTransaction,
@@ -28,6 +27,7 @@ from metaquorum.broker.coordinator.transactions.transaction import EPOCH_MAX, Tr
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.transactions import TransactionConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.wire.stored import StoredRecord, decode_stored, encode_stored

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from metaquorum.broker.replica import disk_work, found
-from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.disk_work import FindOffset
 from metaquorum.broker.replica.events import (
@@ -27,6 +26,7 @@ from metaquorum.broker.replica.partition import leader
 from metaquorum.broker.replica.topic_settings import SettingsOfTopics
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests import data as messages
 from metaquorum.metadata.requests.data import InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest
 from tests.unit.broker.manager_world import A, B, Cluster, Host, answer_to, key_of, of_kind, only

@@ -13,7 +13,6 @@ from itertools import count, pairwise
 
 from msgspec.structs import replace
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import (
     ControllerRequestFailed,
     ControllerResponseArrived,
@@ -41,6 +40,7 @@ from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION, write_version
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.records.types import (

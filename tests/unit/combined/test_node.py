@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import (
     ControllerRequestFailed,
     ControllerResponseArrived,
@@ -20,6 +19,7 @@ from metaquorum.broker.events import (
 from metaquorum.broker.node import BrokerNode
 from metaquorum.combined.node import LEADERLESS_MS, BrokerStopped, CombinedNode
 from metaquorum.controller.events import Answer, RequestArrived, Stop
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.raft import effects as raft

@@ -18,12 +18,12 @@ from metaquorum.controller.brokers.broker_ids import (
     missing_ids,
     remember_registration,
 )
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import BrokerRecord, ConfigRecord, PartitionRecord, TopicRecord
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.broker_ids import (

@@ -6,10 +6,10 @@ import pytest
 
 from metaquorum.controller.active.causes import RULES, STEP_RULES
 from metaquorum.controller.active.outcome import Step
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.features import LEVEL_NO_OP
 from metaquorum.metadata.image import METADATA_VERSION
 from metaquorum.metadata.inspect.causes.cause_rules import ASKED_RULES
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.types import BrokerRecord, FeatureLevelRecord, NoOpRecord

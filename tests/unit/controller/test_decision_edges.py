@@ -14,7 +14,6 @@ from metaquorum.controller.active.outcome import Outcome
 from metaquorum.controller.active.state import ActiveState
 from metaquorum.controller.brokers.brokers import broker_state
 from metaquorum.controller.brokers.sessions import Sessions
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
 from metaquorum.controller.partitions.effective import min_isr, rules_of
 from metaquorum.controller.partitions.mutations import Allowance
@@ -25,6 +24,7 @@ from metaquorum.controller.settings.configs import decide_alter_configs
 from metaquorum.controller.settings.quotas import decide_alter_quotas
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, BrokersImage, ConfigResource, MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
 from metaquorum.metadata.requests.common import DeleteTopicsRequest
 from metaquorum.metadata.requests.partitions import (

@@ -9,7 +9,6 @@ import pytest
 from metaquorum.controller.active.bootstrap import first_records
 from metaquorum.controller.active.work import ForgetEligible
 from metaquorum.controller.brokers.registrations import own_registration
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.effective import elr_enabled, rules_of
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
 from metaquorum.controller.partitions.partition_change import Target, build_change
@@ -25,6 +24,7 @@ from metaquorum.metadata.image import (
     MetadataImage,
     PartitionInfo,
 )
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.records.types import (
     BrokerRegistrationChangeRecord,

@@ -10,10 +10,10 @@ import pytest
 
 from metaquorum.controller.brokers.broker_ids import decide_allocation
 from metaquorum.controller.brokers.registrations import decide_register_controller
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.settings.feature_levels import decide_update_features
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import ZkMigrationStateRecord
 from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
 from metaquorum.metadata.requests.common import Done

@@ -8,11 +8,11 @@ import pytest
 
 from metaquorum.controller.active.broker_id_presence import CLAIM_MS, BrokerIdPresence
 from metaquorum.controller.brokers.sessions import Sessions
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import BrokerRecord, ConfigRecord, FeatureLevelRecord
 from metaquorum.metadata.requests.broker_ids import (
     AllocateBrokerIdRequest,

@@ -7,10 +7,10 @@ import pytest
 from metaquorum.controller.active.outcome import Batch
 from metaquorum.controller.active.steps import PENDING_BATCHES_MAX
 from metaquorum.controller.active.work import BROKERS_TOLD_MS
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MIGRATING, BrokerRegistration
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,

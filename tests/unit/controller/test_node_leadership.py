@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import Answer, LogRead, RequestArrived
 from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BrokersImage, MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,

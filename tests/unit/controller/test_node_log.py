@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
 from metaquorum.controller.events import ReadLog, SnapshotLoaded, SnapshotRejected, TrimLog, WriteSnapshot
 from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
 from metaquorum.metadata.image import MetadataImage, Provenance
+from metaquorum.metadata.node_configs.controller import VOTER_REPLICA, ControllerConfig
+from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
 from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
     TopicRecord,
 )
-from metaquorum.metadata.replica import MetadataReplicaConfig
 from metaquorum.metadata.requests.common import ReadImageRequest, ReadImageResponse, TransferLeadershipRequest
 from metaquorum.storage.types import LogPosition
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum

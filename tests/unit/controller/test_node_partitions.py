@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,

@@ -11,9 +11,9 @@ from typing import get_args
 
 from metaquorum.controller.active.bootstrap import abort_record
 from metaquorum.controller.brokers.registrations import own_registration
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, ConfigResource
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records import types as records
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.common import DeleteTopicsRequest, UnregisterBrokerRequest

@@ -13,12 +13,12 @@ import pytest
 from msgspec import structs
 
 from metaquorum.controller.brokers.registrations import controller_record, own_registration
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.settings.settings import decide_settings
 from metaquorum.controller.settings.tokens import expired_tokens
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.parts import BrokerFeature, ControllerFeature, QuotaEntity
 from metaquorum.metadata.records.types import (
     AccessControlEntryRecord,

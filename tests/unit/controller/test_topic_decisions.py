@@ -8,12 +8,12 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.mutations import Allowance
 from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.topics import decide_create_topics, decide_delete_topics
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MIGRATING, UNASSIGNED, ConfigResource, MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     ConfigRecord,

@@ -19,13 +19,13 @@ from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
 from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
 from metaquorum.controller.active.active import ActiveController
 from metaquorum.controller.brokers.sessions import Sessions
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.settings.tokens import TokenSecret
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.log import ReadBatch
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.replay import Replays, ReplayState, replay
 from metaquorum.metadata.requests.common import (
     DescribeQuorumRequest,

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from metaquorum.broker.coordinator.config import InternalTopic
 from metaquorum.broker.server.kafka.groups.find import GROUP, CoordinatorHandlers, InternalTopics
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.node_configs.coordinators import InternalTopic
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse

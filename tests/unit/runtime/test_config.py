@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from metaquorum.broker.replica.topic_settings import topic_settings
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.parts import ControllerEndpoint
 from metaquorum.metadata.settings.kafka_keys import KAFKA_KEYS, is_kafkas
 from metaquorum.raft.config import RaftConfig, Voter

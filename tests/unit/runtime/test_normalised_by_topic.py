@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.encoding import encode_records_batch
 from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.mutations import Allowance
@@ -12,6 +11,7 @@ from metaquorum.controller.partitions.partitions import removal_slice
 from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.topics import decide_create_topics
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.replay import ReplayState, replay
 from metaquorum.metadata.requests.common import CreateTopicsRequest, NewTopic

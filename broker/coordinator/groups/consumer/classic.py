@@ -12,7 +12,6 @@ import random
 
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer.change import GroupChange, topics_of
 from metaquorum.broker.coordinator.groups.consumer.group import (
     ClassicMember,
@@ -28,6 +27,7 @@ from metaquorum.broker.coordinator.groups.replies import not_joined, not_synced
 from metaquorum.broker.coordinator.groups.work import Work
 from metaquorum.broker.coordinator.state import Ask
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.wire.embedded import consumer_subscription
 from metaquorum.wire.messages import (
     HeartbeatRequest,

@@ -5,7 +5,6 @@ Owns the groups of the new protocol by id. Does not answer requests of members: 
 
 from __future__ import annotations
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer.change import GroupChange
 from metaquorum.broker.coordinator.groups.consumer.group import ConsumerGroup, ConsumerMember, MemberState
 from metaquorum.broker.coordinator.groups.consumer.migration import downgrade_records
@@ -17,6 +16,7 @@ from metaquorum.broker.coordinator.groups.work import Work
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.metadata.access.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.metadata.settings.effective import group_setting
 from metaquorum.metadata.settings.group_keys import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from metaquorum.wire.messages import (

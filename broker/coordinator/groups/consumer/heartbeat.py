@@ -11,7 +11,6 @@ import uuid
 
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer.assignors import ASSIGNORS
 from metaquorum.broker.coordinator.groups.consumer.change import GroupChange
 from metaquorum.broker.coordinator.groups.consumer.group import (
@@ -28,6 +27,7 @@ from metaquorum.broker.coordinator.groups.work import Work
 from metaquorum.broker.coordinator.state import Ask
 from metaquorum.metadata.access.authorizer import Caller
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from metaquorum.wire.stored import StoredRecord

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer.group import ConsumerGroup, ResolvedPattern
 from metaquorum.metadata.access.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.groups import GroupConfig
 from metaquorum.metadata.settings.acls import Operation, ResourceType
 
 REFRESH_MIN_MS = 10_000

@@ -9,10 +9,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from metaquorum.broker.coordinator.config import InternalTopic
 from metaquorum.broker.server.kafka.cluster import Viewpoint, endpoint_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.coordinators import InternalTopic
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.runtime.client.admin import AdminClient, ClientError
 from metaquorum.runtime.kafka.services import Client

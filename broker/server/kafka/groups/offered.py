@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from metaquorum.broker.coordinator.config import CoordinatorConfig
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.cluster import Viewpoint
 from metaquorum.broker.server.kafka.groups.find import GROUP, TRANSACTION, CoordinatorHandlers, InternalTopics
 from metaquorum.broker.server.kafka.groups.members import GroupCoordinators, GroupHandlers
 from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.kafka.services import Offered, at_once
 

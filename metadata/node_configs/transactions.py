@@ -1,6 +1,6 @@
 """The configuration of transaction coordinators.
 
-Owns the values. Does not know the internal topic, which `coordinator.config` has, or how long partitions
+Owns the values. Does not know the internal topic, which `coordinators` has, or how long partitions
 remember a producer.
 """
 

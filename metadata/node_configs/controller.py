@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
 from metaquorum.metadata.records.parts import ControllerEndpoint
 from metaquorum.metadata.records.types import Record
-from metaquorum.metadata.replica import MetadataReplicaConfig
 from metaquorum.metadata.settings.group_keys import GroupBounds
 
 VOTER_REPLICA = MetadataReplicaConfig()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from metaquorum.broker.coordinator.groups.config import GroupConfig
-from metaquorum.broker.coordinator.transactions.config import TransactionConfig
+from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.metadata.node_configs.transactions import TransactionConfig
 
 
 class InternalTopic(msgspec.Struct, frozen=True, kw_only=True):

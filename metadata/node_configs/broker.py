@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from metaquorum.metadata.broker_ids import key_problem
+from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
-from metaquorum.metadata.replica import MetadataReplicaConfig
 
 OBSERVER_REPLICA = MetadataReplicaConfig(apply_slice_bytes=1024 * 1024)
 """No client waits for an observer's fetches and votes, so it replays in larger steps than a voter."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -18,13 +17,9 @@ from click.testing import CliRunner, Result
 
 from metaquorum.cli import layout as layout_module
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.layout import HOST, MANIFEST, Layout, LocalNode, create, free_ports, grow, open_layout
+from metaquorum.cli.layout import HOST, MANIFEST, Layout, create, free_ports
 from metaquorum.cli.local.processes import Processes, ProcessRecord
 from metaquorum.cli.main import main
-from metaquorum.runtime.config.load import load_config
-from metaquorum.storage.disk.posix import PosixDisk
-from metaquorum.storage.files.meta_properties import load_meta_properties
-from metaquorum.storage.uuids import uuid_from_text, uuid_to_text
 
 OTHER_CLUSTER = "EeRffYZ4QIOTb7vyl6pGQw"
 
@@ -51,60 +46,6 @@ def snapshot(directory: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
-def test_a_new_cluster_is_formatted_and_configured(layout: Layout) -> None:
-    assert [node.name for node in layout.nodes] == [
-        "controller-3000",
-        "controller-3001",
-        "controller-3002",
-        "broker-0",
-        "broker-1",
-        "broker-2",
-    ]
-    for node in layout.nodes:
-        config = load_config(layout.config(node), node.role)
-        identity = load_meta_properties(PosixDisk(), str(layout.data(node)))
-        assert (config.node_id, identity.node_id) == (node.node_id, node.node_id)
-        assert identity.cluster_id == layout.cluster_id
-        assert identity.directory_id is not None
-        assert uuid_to_text(identity.directory_id) == node.directory_id
-        assert config.grpc_listeners[0].port == node.port
-        assert config.listeners[0].host == "127.0.0.1"
-        pinned = {voter.node_id: voter.directory_id for voter in config.voters}
-        if node.role == "controller":
-            assert pinned[node.node_id] == identity.directory_id
-            assert config.log_dirs == (layout.data(node),)
-        else:
-            assert config.log_dirs == tuple(layout.home(node) / name for name in ("data-1", "data-2"))
-            ids = [load_meta_properties(PosixDisk(), str(path)).directory_id for path in config.log_dirs]
-            assert len({*ids, identity.directory_id}) == 3
-            assert [uuid_to_text(each or b"") for each in ids] == list(node.log_directory_ids)
-        assert config.metadata_log_dir == layout.data(node)
-        assert config.metrics_listener is not None
-        assert config.metrics_listener.host == "127.0.0.1"
-        assert config.metrics_listener.port == node.metrics_port
-        if node.role == "broker":
-            assert [each.port for each in config.kafka_listeners] == [node.kafka_port]
-    ports = [port for node in layout.nodes for port in (node.port, node.metrics_port)]
-    assert len({*ports, *(node.kafka_port for node in layout.brokers)}) == 15
-    assert open_layout(layout.directory) == layout
-
-
-def test_a_cluster_of_combined_nodes(tmp_path: Path) -> None:
-    layout = create(tmp_path / "c", combined=3, ports=free_ports(3), dynamic_voters=True)
-    assert [node.name for node in layout.nodes] == ["combined-0", "combined-1", "combined-2"]
-    assert layout.controllers == layout.brokers == layout.nodes and layout.combined == 3
-    for node in layout.nodes:
-        config = load_config(layout.config(node), "combined")
-        assert {each.port for each in config.grpc_listeners} == set(node.health_ports)
-        assert [each.port for each in config.kafka_listeners] == [node.kafka_port]
-        assert config.log_dirs == (config.metadata_log_dir,) == (layout.data(node),)
-        assert config.number("offsets.topic.replication.factor") == 3
-    ports = [
-        port for node in layout.nodes for port in (*node.health_ports, node.metrics_port, node.kafka_port)
-    ]
-    assert len({*ports}) == 12
-
-
 @pytest.mark.parametrize(
     ("combined", "options", "text"),
     [
@@ -119,74 +60,6 @@ def test_a_cluster_keeps_its_kind(tmp_path: Path, combined: int, options: list[s
     create(tmp_path / "c", controllers=1, brokers=1, combined=combined, ports=free_ports(2))
     found = run("local", "up", "--directory", tmp_path / "c", *options)
     assert found.exit_code and text in found.stderr
-
-
-def test_settings_go_to_the_nodes_of_a_role(tmp_path: Path) -> None:
-    settings = {"controller": {"broker.session.timeout.ms": "3000"}}
-    layout = create(tmp_path / "c", controllers=1, brokers=1, extra=settings)
-    assert load_config(layout.config(layout.controllers[0])).number("broker.session.timeout.ms") == 3000
-    load_config(layout.config(layout.brokers[0]), "broker")
-
-
-def test_the_usual_ports_and_where_the_figures_are(tmp_path: Path) -> None:
-    layout = create(tmp_path / "c")
-    assert [node.port for node in layout.nodes] == [19190, 19191, 19192, 19090, 19091, 19092]
-    assert [node.metrics_port for node in layout.nodes] == [19390, 19391, 19392, 19290, 19291, 19292]
-    shown = run("local", "status", "--directory", layout.directory)
-    assert shown.exit_code == 1
-    assert shown.stdout.splitlines()[2].split() == [*"NODE STATE PID PORT KAFKA METRICS DATA".split()]
-    assert shown.stdout.count("http://127.0.0.1:19390/metrics") == 1
-    servers = "127.0.0.1:19490,127.0.0.1:19491,127.0.0.1:19492"
-    assert f"bootstrap.servers={servers}" in shown.stdout
-    found = json.loads(run("local", "status", "--json", "--directory", layout.directory).stdout)
-    assert found["bootstrapServers"] == servers
-    assert found["nodes"][5]["metrics"] == "http://127.0.0.1:19292/metrics"
-    assert [node["kafkaPort"] for node in found["nodes"]] == [None] * 3 + [19490, 19491, 19492]
-
-
-def test_a_cluster_that_was_made_without_figures_has_none(tmp_path: Path) -> None:
-    layout = create(tmp_path / "c", controllers=1, brokers=0)
-    path = layout.directory / MANIFEST
-    manifest = json.loads(path.read_bytes())
-    del manifest["nodes"][0]["metrics_port"], manifest["nodes"][0]["kafka_port"]
-    path.write_text(json.dumps(manifest))
-    assert open_layout(layout.directory).nodes[0].metrics_url is None
-    assert "http://" not in run("local", "status", "--directory", layout.directory).stdout
-
-
-def test_a_cluster_with_dynamic_voters_grows_by_controllers_that_observe(tmp_path: Path) -> None:
-    before = create(tmp_path / "c", controllers=1, brokers=1, dynamic_voters=True)
-    first = before.controllers[0]
-    told = {"controller.quorum.bootstrap.servers": f"127.0.0.1:{first.port}"}
-    assert told.items() <= properties(before, first).items()
-    checkpoint = before.metadata_log(first) / "00000000000000000000-0000000000.checkpoint"
-    assert checkpoint.is_file()
-    left = before.directory / "controller-3001" / "data"
-    left.mkdir(parents=True)
-    (left / "half").write_text("of an interrupted command")
-    grown = grow(before, 3)
-    assert [node.name for node in grown.nodes] == [
-        *(f"controller-{n}" for n in (3000, 3001, 3002)),
-        "broker-0",
-    ]
-    assert [node.port for node in grown.controllers] == [19190, 19191, 19192]
-    assert grown.nodes[0] == first and grown.brokers == before.brokers
-    assert open_layout(grown.directory) == grown
-    for node in grown.controllers[1:]:
-        found = properties(grown, node)
-        assert found["controller.quorum.bootstrap.servers"] == grown.bootstrap
-        assert "controller.quorum.voters" not in found
-        identity = load_meta_properties(PosixDisk(), str(grown.data(node)))
-        assert identity.directory_id == uuid_from_text(node.directory_id)
-        assert not grown.metadata_log(node).exists(), "it is no voter yet"
-
-
-def properties(layout: Layout, node: LocalNode) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in layout.config(node).read_text().splitlines())
-
-
-def test_free_ports_differ() -> None:
-    assert len(set(free_ports(20))) == 20
 
 
 DRAWS = """

@@ -1,0 +1,327 @@
+"""What commands do around what they call: the options they pass on, what they print, what they refuse."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+pytest.importorskip("pyarrow")
+
+from metaquorum.cli import __main__ as entry
+from metaquorum.cli.admin.access import acls
+from metaquorum.cli.log.input import live
+from metaquorum.cli.main import main
+from metaquorum.cli.pipeline import ingest as ingest_command
+from metaquorum.cli.voters import perform
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.records.control import VoterEndpoint
+from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
+from metaquorum.pipeline.fleet import files
+from metaquorum.pipeline.fleet.plan import KINDS
+from metaquorum.pipeline.ingest import job
+from metaquorum.pipeline.ingest.job import IngestReport
+from metaquorum.pipeline.ingest.layout import LayoutError
+from metaquorum.runtime.client.live_log import LiveLog
+from metaquorum.storage.types import LogPosition
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+# ---- pipeline generate
+
+
+def told_of(count: int) -> dict[str, Any]:
+    clusters = [
+        {
+            "name": f"cluster-{at}",
+            "cluster_id": f"id-{at}",
+            "records": 10 + at,
+            "bytes": 1000 + at,
+            "brokers": 4,
+            "partitions": 9,
+            "incidents": {"leaderless": 1, "fence_storm": at},
+            "damage": "zeros" if at == 0 else None,
+        }
+        for at in range(count)
+    ]
+    return {"clusters": clusters, "records": 12345, "bytes": 678}
+
+
+@pytest.mark.parametrize("count", [1, 20, 21])
+def test_a_fleet_is_shown_up_to_twenty_clusters(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int
+) -> None:
+    asked: list[Any] = []
+
+    def write(plan: Any, out: Path, **more: Any) -> dict[str, Any]:
+        asked.append((plan, out, more["jobs"]))
+        more["on_cluster"](None)
+        return told_of(count)
+
+    monkeypatch.setattr(files, "write_fleet", write)
+    out = tmp_path / "a b"
+    shown = run(
+        "pipeline", "generate", "--out", out, "--jobs", "3", "--seed", "7", "--incident", "leaderless"
+    )
+    lines = shown.output.splitlines()
+    assert lines[0].split() == "CLUSTER ID RECORDS BYTES BROKERS PARTITIONS INCIDENTS DAMAGE".split()
+    assert lines[1].split() == ["cluster-0", "id-0", "10", "1000", "4", "9", "1", "zeros"]
+    rows = [line.split()[0] for line in lines if line.startswith("cluster-")]
+    assert rows == [f"cluster-{at}" for at in range(min(20, count))]
+    more = [f"... and 1 more; all are in {out / 'truth' / 'fleet.json'}"] if count > 20 else []
+    assert lines[1 + len(rows) :] == [
+        *more,
+        f"12345 records, 678 bytes of log in {count} clusters",
+        f"next: metaquorum pipeline ingest '{out / 'clusters'}' --out TABLES",
+    ]
+    ((plan, where, jobs),) = asked
+    assert (plan.seed, plan.kinds, where, jobs) == (7, ("leaderless",), out, 3)
+    assert json.loads(run("pipeline", "generate", "--out", out, "--json").output) == told_of(count)
+    assert asked[1][0].kinds == KINDS and asked[1][2] >= 1
+
+
+def test_a_fleet_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    asked = ("pipeline", "generate", "--out", tmp_path / "out")
+    assert run(*asked, "--records", "3").exit_code == 2
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("")
+    found = run(*asked, "--clusters", "1", "--records", "400", "--jobs", "1")
+    assert found.exit_code == 1 and str(tmp_path / "out") in found.output
+
+
+# ---- pipeline ingest
+
+
+class Session:
+    stopped = 0
+
+    def stop(self) -> None:
+        Session.stopped += 1
+
+
+@pytest.fixture(name="session")
+def fixture_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "stopped", 0)
+    monkeypatch.setattr("metaquorum.pipeline.logs.places.find_logs", lambda *_: [])
+    monkeypatch.setattr(ingest_command, "require_pyspark", lambda: None)
+    monkeypatch.setattr(ingest_command, "spark_session", lambda master, light: Session())
+
+
+def test_a_run_says_what_it_read_and_left_out(monkeypatch: pytest.MonkeyPatch, session: None) -> None:
+    report = IngestReport(
+        version=4,
+        ingested=["a", "b"],
+        unchanged=["c"],
+        kept=["d", "e", "f"],
+        records=12345,
+        rows={"records": 12345, "damage": 1},
+        unreadable=["one"],
+        left_out=["two"],
+    )
+    monkeypatch.setattr(job, "ingest", lambda *_, **__: report)
+    shown = run("pipeline", "ingest", "/x", "--out", "/tables")
+    assert shown.exit_code == 0 and Session.stopped == 1
+    assert [line for line in shown.stderr.splitlines() if line] == [
+        "metaquorum: left out: one",
+        "metaquorum: left out: two",
+    ]
+    lines = shown.stdout.splitlines()
+    assert lines[0] == "6 clusters: 2 read, 1 unchanged, 12,345 records written, version 4 of /tables"
+    assert [line.split() for line in lines[1:]] == [["TABLE", "ROWS"], ["damage", "1"], ["records", "12,345"]]
+    told = json.loads(run("pipeline", "ingest", "/x", "--out", "/tables", "--json").stdout)
+    assert (told["version"], told["records"], told["kept"]) == (4, 12345, ["d", "e", "f"])
+
+
+def test_a_run_that_fails_stops_its_session(monkeypatch: pytest.MonkeyPatch, session: None) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LayoutError("these are no tables")
+
+    monkeypatch.setattr(job, "ingest", fail)
+    shown = run("pipeline", "ingest", "/x", "--out", "/tables")
+    assert (shown.exit_code, Session.stopped) == (1, 1) and "these are no tables" in shown.stderr
+
+
+# ---- acls
+
+
+@pytest.mark.parametrize("kind", [ResourceType, PatternType, Operation, Permission])
+def test_every_word_of_a_filter_is_its_number(kind: Any) -> None:
+    words = acls._words(kind)
+    assert [acls._number(kind, word) for word in words.choices] == [int(each) for each in kind]
+    assert not words.case_sensitive and not any("_" in word for word in words.choices)
+    assert [*acls._words(kind, "any").choices] == [word for word in words.choices if word != "any"]
+    assert acls._listed(kind).split(", ") == list(words.choices)
+
+
+def test_a_filter_without_words_takes_everything() -> None:
+    words = dict.fromkeys(
+        ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission")
+    )
+    found = acls._filter(words)
+    assert (found.resource_type, found.pattern_type, found.operation, found.permission_type) == (1, 1, 1, 1)
+    assert (found.resource_name, found.principal, found.host) == (None, None, None)
+    more = acls._filter({**words, "resource_type": "topic", "operation": "idempotent-write", "host": "*"})
+    assert (more.resource_type, more.operation, more.host) == (2, int(Operation.IDEMPOTENT_WRITE), "*")
+
+
+# ---- logs of a running quorum
+
+
+@click.command(cls=live.LiveCommand)
+@click.argument("path")
+@click.argument("others", nargs=-1)
+@click.option("--follow", is_flag=True)
+@click.pass_context
+def shown(ctx: click.Context, path: str, others: tuple[str, ...], follow: bool) -> None:
+    click.echo(json.dumps([path, others, ctx.meta.get(live.BOOTSTRAP), live.REFRESH in ctx.meta]))
+
+
+def test_a_command_reads_the_copy_of_a_quorum(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    @contextmanager
+    def copied(*given: Any) -> Iterator[tuple[str, Any]]:
+        asked.append(given)
+        yield "/copy", lambda: "more"
+
+    monkeypatch.setattr(live, "live_directory", copied)
+    for words in (["--bootstrap", "h:1"], ["--bootstrap=h:1"], ["-b", "h:1"]):
+        found = CliRunner().invoke(shown, [*words, "--truststore", str(tmp_path), "more"])
+        told = ["--bootstrap", "h:1", "--truststore", str(tmp_path)]
+        assert json.loads(found.output) == ["/copy", ["more"], told, True]
+    assert [(each[0], each[2], each[3]) for each in asked] == [("h:1", tmp_path, None)] * 3
+    assert json.loads(CliRunner().invoke(shown, ["/files"]).output) == ["/files", [], None, False]
+    refused = CliRunner().invoke(shown, ["-b", "h:1", "--follow"])
+    assert refused.exit_code == 2 and "--follow reads files" in refused.output
+
+
+@pytest.mark.parametrize("snapshot", [None, LogPosition(2, 30)])
+def test_a_copy_is_private_is_told_and_goes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], snapshot: LogPosition | None
+) -> None:
+    known: list[Any] = []
+
+    def copy(directory: str, *given: Any) -> LiveLog:
+        known.append(given[-1])
+        return LiveLog(
+            address=("h", 9),
+            leader_id=3000,
+            epoch=7,
+            cluster_id="c",
+            snapshot=snapshot,
+            start_offset=30,
+            end_offset=40 + len(known),
+        )
+
+    monkeypatch.setattr(live, "_copy", copy)
+    with live.live_directory("h:9", 1.0, None, None) as (directory, refresh):
+        assert Path(directory).stat().st_mode & 0o777 == 0o700
+        first = capsys.readouterr().err
+        more = refresh()
+    where = ", with the snapshot at offset 30" if snapshot else ""
+    said = f"{where}, of cluster c from controller 3000 at h:9, leader of epoch 7"
+    assert first == f"metaquorum: read offsets 30 to 40{said}\n" and more == f"read offsets 30 to 41{said}"
+    assert not Path(directory).exists()
+    assert known[0] is None and known[1].end_offset == 41
+
+
+def test_progress_is_cleared_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    for offset in (0, 5, 10):
+        live._progress(offset, 10)
+    line = "\r\033[K"
+    assert capsys.readouterr().err == f"{line}fetched 0 of 10 offsets{line}fetched 5 of 10 offsets{line}"
+
+
+# ---- voters
+
+
+@pytest.mark.parametrize("node_id", [1, 2])
+@pytest.mark.parametrize("static", [True, False])
+@pytest.mark.parametrize("names", [(), ("INTERNAL", "OTHER")])
+def test_a_listener_is_named_by_its_node(
+    monkeypatch: pytest.MonkeyPatch, node_id: int, static: bool, names: tuple[str, ...]
+) -> None:
+    endpoints = tuple(VoterEndpoint(name, "inside", 1) for name in names)
+    status = SimpleNamespace(node_id=1, votes_by_configuration=static, endpoints=endpoints)
+
+    async def answers(addresses: Any, **_: Any) -> Any:
+        return [SimpleNamespace(report=SimpleNamespace(status=status), problem="") for _ in addresses]
+
+    monkeypatch.setattr(perform, "describe_nodes", answers)
+    changer: Any = object.__new__(perform.VoterChanger)
+    changer._options = SimpleNamespace(timeout_ms=1, tls=SimpleNamespace(material=lambda: None))
+    if static and node_id == 1:
+        with pytest.raises(ApiError, match="h:9"):
+            changer._listener_at(("h", 9), node_id)
+        return
+    found = changer._listener_at(("h", 9), node_id)
+    assert found == VoterEndpoint("INTERNAL" if names else "CONTROLLER", "h", 9)
+
+
+def test_a_node_that_does_not_answer_has_no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answers(addresses: Any, **_: Any) -> Any:
+        return [SimpleNamespace(report=None, problem="refused")]
+
+    monkeypatch.setattr(perform, "describe_nodes", answers)
+    changer: Any = object.__new__(perform.VoterChanger)
+    changer._options = SimpleNamespace(timeout_ms=1, tls=SimpleNamespace(material=lambda: None))
+    with pytest.raises(ApiError, match="h:9 does not answer: refused: correct --endpoint"):
+        changer._listener_at(("h", 9), 1)
+
+
+# ---- the entry point
+
+
+@pytest.mark.parametrize(
+    ("words", "node", "forks"),
+    [
+        (["controller", "run"], True, False),
+        (["broker", "run"], True, False),
+        (["node", "run"], True, False),
+        (["local", "up"], False, True),
+        (["local", "down"], False, False),
+        (["run", "node"], False, False),
+    ],
+)
+def test_what_happens_before_the_commands_are_imported(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], node: bool, forks: bool
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(sys, "argv", ["metaquorum", *words, "more"])
+    monkeypatch.setattr(entry, "end_while_starting", lambda role: done.append(f"ends {role}"))
+    monkeypatch.setattr(entry, "prepare_node", lambda: done.append("node"))
+    begin = SimpleNamespace(begin=lambda: done.append("forks"))
+    monkeypatch.setattr(entry, "import_module", lambda name: done.append(name.rpartition(".")[2]) or begin)
+    monkeypatch.setattr("metaquorum.cli.main.main", lambda **more: done.extend(more.values()))
+    entry.main()
+    expected = [f"ends {words[0]}", "node"] if node else []
+    assert done == [*expected, *(["forks", "forks"] if forks else []), "metaquorum"]
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "trace", "expected"),
+    [
+        (None, None, ("INFO", "handshaker")),
+        ("NONE", "api", ("INFO", "api,handshaker")),
+        ("DEBUG", "api", ("DEBUG", "api")),
+    ],
+)
+def test_a_node_logs_what_grpc_says_of_handshakes(
+    monkeypatch: pytest.MonkeyPatch, verbosity: str | None, trace: str | None, expected: tuple[str, str]
+) -> None:
+    environment = {"GRPC_VERBOSITY": verbosity, "GRPC_TRACE": trace}
+    known = {name: value for name, value in environment.items() if value is not None}
+    monkeypatch.setattr(entry, "os", SimpleNamespace(environ=known))
+    entry.prepare_node()
+    assert (known["GRPC_VERBOSITY"], known["GRPC_TRACE"]) == expected

@@ -52,9 +52,6 @@ class Stretches:
         self._rows = array("q")
         self._numbers: dict[PartitionName, int] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._rows)
-
     def add(
         self,
         partition: PartitionName,

@@ -183,7 +183,6 @@ class _LogWriter:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
-            self._file = None
 
 
 def _node(home: Path, plan: ClusterPlan, controller: int, rng: Random) -> Path:

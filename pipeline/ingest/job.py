@@ -86,7 +86,7 @@ def ingest(
     report = IngestReport(version=manifest.version)
     shared_ids = {place.path: place.cluster for place in places}
     places += retained_places(folder, manifest.clusters, shared_ids.values())
-    run_all = _Runner(session, show, watch)
+    run_all = _Runner(session=session, show=show, watch=watch)
     surveys = _survey(run_all, disk, places, split_bytes, report)
     spines = histories(surveys, lambda logs: _facts(run_all, logs))
     report.left_out = left_out(spines)
@@ -113,7 +113,7 @@ def survey_fleet(session: SparkSession, paths: list[str], cluster: str | None = 
     """The history of each cluster of the logs below `paths`. Raises as `ingest` does."""
     disk = StoreDisk()
     places = find_logs(disk, [address(path) for path in paths], cluster)
-    run_all = _Runner(session, lambda what, done, of: None, unwatched)
+    run_all = _Runner(session=session, show=lambda what, done, of: None, watch=unwatched)
     surveys = _survey(run_all, disk, places, SPLIT_BYTES, IngestReport(version=0))
     return [_light(spine) for spine in histories(surveys, lambda logs: _facts(run_all, logs))]
 
@@ -121,7 +121,7 @@ def survey_fleet(session: SparkSession, paths: list[str], cluster: str | None = 
 class _Runner:
     """Runs tasks in a session, and shows the progress of each step."""
 
-    def __init__(self, session: SparkSession, show: Show, watch: Watch) -> None:
+    def __init__(self, *, session: SparkSession, show: Show, watch: Watch) -> None:
         self._session, self._show, self._watch = session, show, watch
 
     def __call__(self, what: str, tasks: list[Task]) -> list[TaskResult]:

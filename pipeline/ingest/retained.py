@@ -86,7 +86,7 @@ def _copy(source: str, start: int, end: int | None, folder: Folder, target: str)
     try:
         with folder.sink(target) as into, in_one_line("write", folder.place(target)):
             at, end = start, file.size() if end is None else end
-            while at < end and (data := file.read_at(at, min(end - at, COPY_BYTES))):
+            while data := file.read_at(at, min(end - at, COPY_BYTES)):
                 into.write(data)
                 at += len(data)
     finally:

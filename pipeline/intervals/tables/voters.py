@@ -43,7 +43,7 @@ class VoterPeriods:
         if _is_same(before, now) and knew == self._knows_version:
             return
         offset = max(at.offset for at in records if isinstance(at.record, QuorumRecord))
-        changed = [changes_text(before.voter_set or None, now.voter_set)] if before.voter_set else []
+        changed = [changes_text(before.voter_set, now.voter_set)] if before.voter_set else []
         if knew and before.voter_set and before.kraft_version != now.kraft_version:
             changed.append(f"kraft.version {before.kraft_version} -> {now.kraft_version}")
         text = "; ".join(filter(None, changed)) or None

@@ -13,6 +13,8 @@ from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigRes
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.rates import QuotaWindows, Rate
 from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT, NOTHING
+from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG
+from metaquorum.metadata.text.numbers import whole_number
 
 _UNLIMITED = 2**63 - 1
 
@@ -46,8 +48,9 @@ class Throttle:
         own = ConfigResource(BROKER_RESOURCE, self._me)
         for resource in (own, CLUSTER_DEFAULT):
             text = (image.configs.get(resource) or NOTHING).get(self._rate_key)
-            if text is not None and text.isdecimal():
-                self._bound = int(text)
+            bound = None if text is None else whole_number(text, MAX_LONG)
+            if bound is not None:
+                self._bound = bound
                 return
         self._bound = _UNLIMITED
 
@@ -58,7 +61,8 @@ class Throttle:
         if pairs == [["*"]]:
             self.topics[name] = None
             return
-        mine = frozenset(int(pair[0]) for pair in pairs if pair[1:] == [self._me] and pair[0].isdecimal())
+        numbers = (whole_number(pair[0], MAX_INT) for pair in pairs if pair[1:] == [self._me])
+        mine = frozenset(number for number in numbers if number is not None)
         self.topics.pop(name, None)
         if mine:
             self.topics[name] = mine

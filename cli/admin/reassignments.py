@@ -24,6 +24,8 @@ from metaquorum.metadata.requests.reassignments import (
     ReassignmentResult,
     WantedReplicas,
 )
+from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.runtime.kafka.admin.cluster import ClusterBroker, list_brokers
 from metaquorum.runtime.kafka.admin.moving import alter_reassignments, list_moves, ongoing_moves
 from metaquorum.runtime.kafka.admin.topics import look_up_topics
@@ -191,9 +193,10 @@ def _problem(
 
 def _named(text: str) -> tuple[str, int]:
     topic, _, index = text.rpartition("-")
-    if not topic or not index.isascii() or not index.isdigit():
+    number = whole_number(index, MAX_INT)
+    if not topic or number is None:
         raise click.UsageError(f"{text!r} is not a partition: write TOPIC-PARTITION, such as events-0")
-    return topic, int(index)
+    return topic, number
 
 
 def size_text(size: PlanSize) -> str:

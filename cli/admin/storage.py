@@ -22,6 +22,7 @@ from metaquorum.cli.text.output import echo_json, echo_table, json_option, table
 from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION, METADATA_VERSION
 from metaquorum.metadata.records.control import Voter
 from metaquorum.metadata.text.addresses import address_text
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.storage.uuids import random_uuid as draw_uuid
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -259,11 +260,12 @@ def _features(pairs: tuple[str, ...]) -> dict[str, int]:
     features = {}
     for pair in pairs:
         name, equals, level = pair.partition("=")
-        if not equals or not name or not level.isascii() or not level.isdigit():
+        number = whole_number(level, 0x7FFF)
+        if not equals or not name or number is None:
             raise click.UsageError(f"--feature {pair!r} is not NAME=LEVEL, such as transaction.version=1")
         if name == METADATA_VERSION:
             raise click.UsageError("set metadata.version with --release-version")
-        features[name] = _known_level(name, int(level))
+        features[name] = _known_level(name, number)
     return features
 
 

@@ -101,9 +101,9 @@ def _values(title: str, text: str) -> dict[str, str]:
 
 def _number(title: str, values: dict[str, str]) -> int:
     text = values.get(_ITERATIONS, str(DEFAULT_ITERATIONS))
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    if not (text.isascii() and text.isdigit()):
         raise Failure(f"{OPTION} {title}: {_ITERATIONS} is not a number")
-    if not MIN_ITERATIONS <= int(text) <= MAX_ITERATIONS:
+    if len(text) > len(str(MAX_ITERATIONS)) or not MIN_ITERATIONS <= int(text) <= MAX_ITERATIONS:
         raise Failure(f"{OPTION} {title}: {_ITERATIONS} is not from {MIN_ITERATIONS} to {MAX_ITERATIONS}")
     return int(text)
 

@@ -23,6 +23,8 @@ from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.nodes.nodes import home_of, log_end, require_one_quorum, short_names
 from metaquorum.metadata.inspect.timeline.event_groups import count
+from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.storage.archive.format import SUFFIX, VERSION, ArchivedFile, ArchiveIndex
 from metaquorum.storage.archive.opened import LogArchive
 from metaquorum.storage.archive.write import (
@@ -128,7 +130,8 @@ def _write(target: str, sources: list[ArchiveSource]) -> Packed:
     if not disk.is_directory(parent_of(target)):
         raise Failure(f"{parent_of(target)} is not a directory; create it first")
     for path, who in leftovers(disk, target):
-        if who.isdigit() and not _runs(int(who)):
+        process = whole_number(who, MAX_INT)
+        if process is not None and not _runs(process):
             disk.remove(path)
     with terminated_in_order():
         return write_archive(disk, target, sources, str(os.getpid()))

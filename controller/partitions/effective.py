@@ -13,6 +13,8 @@ from metaquorum.controller.partitions.partition_change import MayLead, Rules
 from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.effective import NOTHING, topic_setting
+from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.text.numbers import whole_number
 
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -34,7 +36,8 @@ def min_isr(image: MetadataImage, topic_id: bytes) -> int:
     """min.insync.replicas of a topic, at most its replication factor, at least 1."""
     info = image.topics.topic(topic_id)
     value = None if info is None else topic_setting(image, info.name, MIN_INSYNC_REPLICAS)
-    wanted = int(value) if value is not None and value.strip().isdigit() else 1
+    wanted = None if value is None else whole_number(value.strip(), MAX_INT)
+    wanted = 1 if wanted is None else wanted
     row = image.topics.row_of(topic_id, 0)
     return max(1, wanted if row < 0 else min(wanted, len(image.topics.at(row).replicas)))
 

@@ -36,6 +36,7 @@ from metaquorum.metadata.settings.effects import notes_on
 from metaquorum.metadata.settings.group_keys import GroupBounds
 from metaquorum.metadata.settings.keys import ConfigValueError, split_parts
 from metaquorum.metadata.settings.topic_names import name_problem
+from metaquorum.metadata.text.numbers import whole_number
 
 KINDS: Mapping[int, str] = {
     TOPIC_RESOURCE: "topic",
@@ -190,9 +191,10 @@ def resource_refusal(
 def _broker_refusal(image: MetadataImage, name: str, voters: frozenset[int]) -> Refusal | None:
     if not name:
         return None
-    if not (name.isascii() and name.isdecimal()) or int(name) > _MAX_BROKER_ID or str(int(name)) != name:
+    number = whole_number(name, _MAX_BROKER_ID)
+    if number is None or str(number) != name:
         return ErrorCode.INVALID_REQUEST, f"{name!r} is not a broker id: write a whole number of 0 or more"
-    if int(name) not in image.brokers and int(name) not in voters:
+    if number not in image.brokers and number not in voters:
         text = f"broker {name} is not registered: list the registered brokers"
         return ErrorCode.BROKER_ID_NOT_REGISTERED, text
     return None

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from metaquorum.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.settings.group_keys import GROUP_KEYS
-from metaquorum.metadata.settings.keys import ConfigValueError
+from metaquorum.metadata.settings.keys import MAX_LONG, ConfigValueError
 from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
+from metaquorum.metadata.text.numbers import whole_number
 
 if TYPE_CHECKING:
     from metaquorum.metadata.image import MetadataImage
@@ -78,7 +79,7 @@ def _in_ms(name: str, text: str) -> str:
     """`text` unchanged, or converted to ms if the broker's key has a longer unit."""
     factor = _MS_PER_UNIT.get(name.rpartition(".")[2])
     digits = text.strip()
-    if factor is None or not digits.isascii() or not digits.removeprefix("-").isdigit():
+    value = whole_number(digits.removeprefix("-"), MAX_LONG)
+    if factor is None or value is None:
         return text
-    value = int(digits)
-    return str(value * factor if value > 0 else value)
+    return str(-value if digits.startswith("-") else value * factor)

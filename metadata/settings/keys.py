@@ -11,12 +11,13 @@ from enum import Enum
 
 import msgspec
 
+from metaquorum.metadata.text.numbers import whole_number
+
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 JAVA_MAX_DOUBLE = "1.7976931348623157E308"
 
 _SEPARATOR = re.compile(r"\s*,\s*")
-_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
 
 
@@ -93,9 +94,11 @@ class ConfigKey(msgspec.Struct, frozen=True):
 
     def _integer(self, text: str) -> int:
         largest = _LARGEST[self.kind]
-        if not _INTEGER.match(text) or not -largest - 1 <= int(text) <= largest:
+        sign = text[:1] if text[:1] in ("+", "-") else ""
+        size = whole_number(text.removeprefix(sign), largest + 1)
+        value = size if size is None or sign != "-" else -size
+        if value is None or value > largest:
             raise self._refusal(text, f"write a whole number of at most {largest}")
-        value = int(text)
         self._check_range(value, text)
         return value
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG, ConfigKey, ConfigValueError, Kind
+from metaquorum.metadata.text.numbers import whole_number
 
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _DAY_MS = 86_400_000
@@ -127,7 +128,7 @@ def _check_throttled(name: str, value: object) -> None:
         return
     for part in parts:
         partition, colon, broker = part.partition(":")
-        if not (colon and partition.isdecimal() and broker.isdecimal()):
+        if not colon or None in (whole_number(partition, MAX_INT), whole_number(broker, MAX_INT)):
             raise ConfigValueError(
                 f"{name} cannot hold {part!r}: write * for all, or partition:broker,partition:broker"
             )

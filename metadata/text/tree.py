@@ -33,6 +33,8 @@ from metaquorum.metadata.image import (
 from metaquorum.metadata.records.types import UserScramCredentialRecord
 from metaquorum.metadata.secrets import Redacted, secret_fields, setting_shown
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType, protocol_name
+from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.storage.uuids import uuid_to_text
 
 Tree = dict[str, Any]
@@ -92,14 +94,16 @@ def image_branch(image: MetadataImage, path: str, *, secrets: bool = False) -> A
         topic = image.topics.topic_named(name)
         if topic is None:
             raise KeyError(f"{name} (in {path})")
-        if below.isdecimal():
-            partition = image.topics.partition(topic.topic_id, int(below))
+        index = whole_number(below, MAX_INT)
+        if index is not None:
+            partition = image.topics.partition(topic.topic_id, index)
             if partition is None:
                 raise KeyError(f"{below} (in {path})")
             return partition_tree(partition)
         return subtree({name: _topic(image, topic)}, rest)
-    if kind == "broker" and name.isdecimal():
-        registration = image.brokers.get(int(name))
+    broker_id = whole_number(name, MAX_INT)
+    if kind == "broker" and broker_id is not None:
+        registration = image.brokers.get(broker_id)
         if registration is None:
             raise KeyError(f"{name} (in {path})")
         return subtree(broker_tree(registration), below)

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.pipeline.audit.facts import (
     BUCKETS,
     MAX_ASKED,
@@ -205,12 +207,13 @@ def _min_isr(source: TableSource) -> dict[str, dict[str, list[tuple[int, int | N
     found: dict[str, dict[str, list[tuple[int, int | None, int]]]] = defaultdict(lambda: defaultdict(list))
     columns = ("cluster", "resource_type", "resource", "name", "value", "from_offset", "to_offset")
     for row in source.rows("configs", columns):
-        if row["name"] != MIN_ISR or not str(row["value"]).isdigit():
+        value = whole_number(str(row["value"]), MAX_INT)
+        if row["name"] != MIN_ISR or value is None:
             continue
         is_default = row["resource_type"] == "broker" and row["resource"] in ("", "<default>")
         if row["resource_type"] == "topic" or is_default:
             topic = "" if is_default else row["resource"]
-            found[row["cluster"]][topic].append((row["from_offset"], row["to_offset"], int(row["value"])))
+            found[row["cluster"]][topic].append((row["from_offset"], row["to_offset"], value))
     return found
 
 

@@ -21,6 +21,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration, PartitionInfo, TopicInfo
 from metaquorum.metadata.requests import common as api
 from metaquorum.metadata.text.addresses import address_text
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.admin_pb2_grpc import AdminStub
@@ -103,9 +104,10 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     addresses: list[Address] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         host, _, port = part.rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        number = whole_number(port, 65535)
+        if not host or not number:
             raise ClientError(f"{part!r} is not an address: write host:port,host:port")
-        addresses.append((host.strip("[]"), int(port)))
+        addresses.append((host.strip("[]"), number))
     if not addresses:
         raise ClientError("there is no address: write host:port,host:port")
     return tuple(dict.fromkeys(addresses))

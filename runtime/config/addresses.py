@@ -13,7 +13,9 @@ from itertools import combinations
 import msgspec
 
 from metaquorum.metadata.image import GRPC_LISTENER
+from metaquorum.metadata.settings.keys import MAX_INT
 from metaquorum.metadata.text.addresses import address_text, listener_text
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.raft.config import Voter
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.uuids import uuid_from_text
@@ -96,15 +98,15 @@ def parse_servers(key: str, entries: Iterable[str]) -> tuple[tuple[str, int], ..
 
 
 def _node_id(key: str, text: str) -> int:
-    value = int(text)
-    if value >= 2**31:
-        raise ConfigError(f"{key} has node id {value}: the largest is {2**31 - 1}")
+    value = whole_number(text, MAX_INT)
+    if value is None:
+        raise ConfigError(f"{key} has node id {text}: the largest is {MAX_INT}")
     return value
 
 
 def _port(key: str, entry: str, text: str, *, lowest: int) -> int:
-    port = int(text)
-    if not lowest <= port <= 65535:
+    port = whole_number(text, 65535)
+    if port is None or port < lowest:
         raise ConfigError(f"{key} has {entry!r}: a port is a number from {lowest} to 65535")
     return port
 

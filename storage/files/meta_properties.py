@@ -96,7 +96,7 @@ def _decode_v1(properties: dict[str, str], file: str) -> MetaProperties:
 
 
 def _node_id(name: str, text: str, file: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > 0x7FFFFFFF:
+    if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > 0x7FFFFFFF:
         raise CorruptFileError(
             file, f"has {name}={text}, which is not an id from 0 to {2147483647}", _RESTORE
         )

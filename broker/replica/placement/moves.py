@@ -36,6 +36,7 @@ from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource, MetadataI
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.partition.replica_directory import may_have_future
@@ -193,7 +194,8 @@ class Moves:
         """How fast all of them together may be copied. A new limit applies at once."""
         own = ConfigResource(BROKER_RESOURCE, str(self._config.broker_id))
         found = {**(image.configs.get(CLUSTER_DEFAULT) or {}), **(image.configs.get(own) or {})}.get(LIMIT)
-        limit = int(found) if found is not None and found.isdecimal() else MAX_LONG
+        number = None if found is None else whole_number(found, MAX_LONG)
+        limit = MAX_LONG if number is None else number
         if limit != self._bytes_per_second:
             self._bytes_per_second, self._free_ms = limit, 0
 

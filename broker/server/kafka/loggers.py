@@ -17,6 +17,8 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BROKER_LOGGER_RESOURCE
 from metaquorum.metadata.requests.settings import OpKind
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource
+from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.runtime.kafka.forwarded.call import invalid, once
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire.codec import Request
@@ -36,9 +38,10 @@ _Answer = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 def logger_refusal(name: str, node_id: int) -> ApiError | None:
     """Why a resource is not the loggers of this process."""
-    if not (name.isascii() and name.isdigit()):
+    number = whole_number(name, MAX_INT)
+    if number is None:
         return invalid(f"{name!r} is not a broker id, and only brokers have loggers: give an id")
-    if int(name) != node_id:
+    if number != node_id:
         return invalid(f"this is broker {node_id}, not {name}: use that broker")
     return None
 

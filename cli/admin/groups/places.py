@@ -10,6 +10,9 @@ from typing import Any
 
 import click
 
+from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.text.numbers import whole_number
+
 Topics = tuple[tuple[str, tuple[int, ...] | None], ...]
 
 
@@ -22,10 +25,11 @@ class TopicPartitions(click.ParamType[tuple[str, tuple[int, ...] | None]]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, tuple[int, ...] | None]:
         topic, colon, listed = value.partition(":")
-        indexes = listed.split(",")
-        if not topic or (colon and not all(one.isascii() and one.isdigit() for one in indexes)):
+        indexes = [whole_number(one, MAX_INT) for one in listed.split(",")]
+        numbers = [one for one in indexes if one is not None]
+        if not topic or (colon and len(numbers) < len(indexes)):
             self.fail(f"{value!r} is not a topic with partitions; write orders or orders:0,1", param, ctx)
-        return topic, tuple(sorted(map(int, indexes))) if colon else None
+        return topic, tuple(sorted(numbers)) if colon else None
 
 
 TOPIC = TopicPartitions()

@@ -32,6 +32,8 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.metadata.settings.keys import MAX_LONG
+from metaquorum.metadata.text.numbers import whole_number
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
@@ -112,7 +114,8 @@ def changes_between(
 
 def sort_key(path: str) -> tuple[tuple[int, int, str], ...]:
     """Orders paths part by part, numbers by value: topic/orders/7 before topic/orders/10."""
-    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in path.split("/"))
+    parts = ((whole_number(part, MAX_LONG), part) for part in path.split("/"))
+    return tuple((1, 0, part) if number is None else (0, number, "") for number, part in parts)
 
 
 def compared(entity: str, before: Fields | None, after: Fields | None) -> EntityChange | None:

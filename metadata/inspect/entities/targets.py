@@ -11,6 +11,8 @@ import re
 import msgspec
 
 from metaquorum.metadata.inspect.log.entities import entity_problem
+from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.text.numbers import whole_number
 
 _ALSO = ("quota", "scram")
 """Canonical kinds of `views` that users mostly type as user/alice."""
@@ -40,8 +42,9 @@ class EntityTarget(msgspec.Struct, frozen=True, kw_only=True):
     def partition(self) -> tuple[str, int] | None:
         """(topic name, index) if the entity is a partition."""
         head, _, index = self.entity.rpartition("/")
-        if head.startswith("topic/") and index.isdigit():
-            return head.removeprefix("topic/"), int(index)
+        number = whole_number(index, MAX_INT)
+        if head.startswith("topic/") and number is not None:
+            return head.removeprefix("topic/"), number
         return None
 
 

@@ -25,6 +25,8 @@ from metaquorum.metadata.inspect.changes.changes import (
 )
 from metaquorum.metadata.inspect.changes.creations import all_led_and_in_sync
 from metaquorum.metadata.inspect.timeline.span import EXACT, LEAST, OpenSpan
+from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.storage.uuids import uuid_to_text
 
 INT32_MAX = 2**31 - 1
@@ -235,7 +237,8 @@ def _min_isr(setting: str | None, info: PartitionInfo) -> int:
 
 
 def _wanted(setting: str | None) -> int:
-    return int(setting) if setting is not None and setting.isdigit() else 1
+    wanted = None if setting is None else whole_number(setting, MAX_INT)
+    return 1 if wanted is None else wanted
 
 
 def _is_short(setting: str | None, info: PartitionInfo) -> bool:

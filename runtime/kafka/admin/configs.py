@@ -23,6 +23,8 @@ from metaquorum.metadata.image import (
 from metaquorum.metadata.requests.settings import ConfigChange, SettingResult
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, Synonym
 from metaquorum.metadata.settings.effects import NO_EFFECT
+from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.wire.messages import (
     DescribeConfigsRequest,
@@ -180,9 +182,8 @@ async def _by_node(
     that broker's to answer, as in Kafka. Raises ApiError for a broker that does not run."""
     named: dict[int | None, list[P]] = {}
     for resource, part in parts:
-        is_number = resource.name.isascii() and resource.name.isdigit()
-        is_own = resource.resource_type in _OF_ONE_BROKER and is_number and client.asks_brokers
-        named.setdefault(int(resource.name) if is_own else None, []).append(part)
+        is_own = resource.resource_type in _OF_ONE_BROKER and client.asks_brokers
+        named.setdefault(whole_number(resource.name, MAX_INT) if is_own else None, []).append(part)
     alive = await client.brokers() if set(named) - {None} else {}
     for at in sorted(each for each in named if each is not None):
         if at not in alive:

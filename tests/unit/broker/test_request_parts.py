@@ -233,6 +233,8 @@ def throttle(**settings: str) -> Throttle:
         ("0", set()),
         ("0:1:1", set()),
         ("x:1", set()),
+        ("9" * 5000 + ":1,1:1", {1}),
+        (f"{2**31}:1", set()),
         ("*,0:1", {0}),
         ("", set()),
     ],
@@ -254,6 +256,7 @@ def test_which_partitions_a_quota_is_for(text: str, covered: set[int]) -> None:
         ({"all_rate": "8"}, 8),
         ({"b1_rate": "7", "all_rate": "8"}, 7),
         ({"b1_rate": "x", "all_rate": "8"}, 8),
+        ({"b1_rate": "9" * 5000, "all_rate": "8"}, 8),
         ({"b1_rate": "0", "all_rate": "8"}, 0),
     ],
 )

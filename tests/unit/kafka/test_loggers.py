@@ -130,7 +130,7 @@ def test_a_change_that_is_refused_changes_no_other_level(
     assert levels(PACKAGE, LOGGER) == ["WARN", "WARN"]
 
 
-@pytest.mark.parametrize("name", ["", "default", "4", "-3", "٣"])
+@pytest.mark.parametrize("name", ["", "default", "4", "-3", "٣", "9" * 5000])
 def test_only_the_broker_itself_knows_its_loggers(name: str) -> None:
     assert described(name).error_code == ErrorCode.INVALID_REQUEST
     (answer,) = alter(loggers((PACKAGE, SET, "DEBUG"), name=name))

@@ -145,7 +145,7 @@ def _idle(records: list[DecodedRecord], step: WalkStep) -> Iterator[Fault]:
             before = ImageBuilder(step.before) if before is None else before
             idle = subject(one.record, before) == subject(one.record, ImageBuilder(step.after))
         if idle:
-            where = (touched(one.record, step.before, step.after) or ("log",))[0]
+            where = next(iter(touched(one.record, step.before, step.after)), "log")
             where += f"/{one.record.name}" if isinstance(one.record, r.ConfigRecord) else ""
             text = f"{one.record.type_name} changes nothing: the state already matches it"
             yield Fault(IDLE_RULE, WARNING, one.offset, where, text)

@@ -19,6 +19,8 @@ from metaquorum.metadata.image import (
     ConfigResource,
 )
 from metaquorum.metadata.secrets import REDACTED, is_secret_setting
+from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.intervals.rows import Intervals
 from metaquorum.storage.uuids import uuid_to_text
@@ -146,7 +148,7 @@ class Configs:
         self._min_isr, self._default = {}, DEFAULT_MIN_ISR
 
     def _note_min_isr(self, kind: int, name: str, text: str | None) -> None:
-        number = int(text) if text is not None and text.isascii() and text.isdigit() else None
+        number = None if text is None else whole_number(text, MAX_INT)
         if kind == BROKER_RESOURCE and name == "":
             self._default = DEFAULT_MIN_ISR if number is None else number
         elif kind == TOPIC_RESOURCE:

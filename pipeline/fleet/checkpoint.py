@@ -85,7 +85,7 @@ def checkpoint(cluster: Cluster) -> Iterator[bytes]:
     brokers = [cluster.registration(broker) for broker in cluster.brokers.values()]
     yield from writer.records([FeatureLevelRecord("metadata.version", LEVEL), *cluster.controllers, *brokers])
     rows = cluster.partitions.live()
-    rows = rows[np.argsort(cluster.partitions.at.topic[rows], kind="stable")]
+    rows = rows[np.lexsort((rows, cluster.partitions.at.topic[rows]))]
     for low in range(0, len(rows), _ROWS):
         yield _partitions(writer, cluster, rows[low : low + _ROWS], None if low == 0 else int(rows[low - 1]))
     yield from writer.records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 from metaquorum.cli.client import TlsOptions
 from metaquorum.cli.cluster import ClusterOptions
 from metaquorum.cli.data import cluster as cluster_module
-from metaquorum.cli.data import reading
+from metaquorum.cli.data import produce, reading
 from metaquorum.cli.data.cluster import KafkaCluster, Problems
 from metaquorum.cli.data.consume_plan import (
     ConsumeOptions,
@@ -366,3 +367,33 @@ def test_reports_are_counted_by_their_kind() -> None:
     assert (account.acknowledged, account.failed, account.size_bytes) == (2, 3, 14)
     assert account.problem is not None and account.problem.startswith("TOPIC_AUTHORIZATION_FAILED: ")
     assert account.maybe_stored and account.seconds == account.last - 1.0 > 0
+
+
+def test_while_there_is_no_input_reports_are_taken_and_the_rate_since_the_last_line_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    account, polls, lines = ProduceTotals(), list[float](), list[str]()
+    due = iter([True, False, True, True])
+    times = iter([100.0, 102.0, 106.0, 107.0])
+
+    class Enough(Exception):
+        pass
+
+    async def sleep(seconds: float) -> None:
+        if len(polls) == 4:
+            raise Enough
+        account.acknowledged += 10
+        account.size_bytes += 3_000
+
+    monkeypatch.setattr(produce, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(produce, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(produce, "_poll", lambda *_: polls.append(0.0))
+    monkeypatch.setattr(produce, "rate_text", lambda *of: str(of))
+    progress: Any = SimpleNamespace(due=lambda: next(due), show=lines.append)
+    with pytest.raises(Enough):
+        asyncio.run(produce._tick(ANY, account, progress))
+    assert lines == [
+        "10 messages acknowledged, (10, 3000, 2.0)",
+        "30 messages acknowledged, (20, 6000, 4.0)",
+        "40 messages acknowledged, (10, 3000, 1.0)",
+    ]

@@ -122,8 +122,12 @@ def test_the_progress_of_an_ingest_elsewhere(
     )
 
 
-def test_the_progress_of_a_reader(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_of_a_reader(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With an interval that sums of the clock meet exactly, which 0.2 does not."""
     mib = 1 << 20
+    monkeypatch.setattr(source, "_INTERVAL_S", 0.25)
     progress = source.ReadProgress("log", 8 * mib)
     progress.clear()
     progress(mib)

@@ -18,6 +18,7 @@ pytest.importorskip("pyarrow")
 
 from metaquorum.cli import __main__ as entry
 from metaquorum.cli.admin.access import acls
+from metaquorum.cli.log import archive
 from metaquorum.cli.log.input import live
 from metaquorum.cli.main import main
 from metaquorum.cli.pipeline import ingest as ingest_command
@@ -31,6 +32,7 @@ from metaquorum.pipeline.ingest import job
 from metaquorum.pipeline.ingest.job import IngestReport
 from metaquorum.pipeline.ingest.layout import LayoutError
 from metaquorum.runtime.client.live_log import LiveLog
+from metaquorum.storage.archive.format import ArchivedFile, IndexedStretch
 from metaquorum.storage.types import LogPosition
 
 
@@ -150,6 +152,38 @@ def test_a_run_that_fails_stops_its_session(monkeypatch: pytest.MonkeyPatch, ses
     monkeypatch.setattr(job, "ingest", fail)
     shown = run("pipeline", "ingest", "/x", "--out", "/tables")
     assert (shown.exit_code, Session.stopped) == (1, 1) and "these are no tables" in shown.stderr
+
+
+# ---- log archive
+
+
+@pytest.mark.parametrize(
+    ("times", "first", "last"),
+    [([], None, None), ([(-1, -1)], None, None), ([(0, 0)], 0, 0), ([(5, 9), (-1, -1), (0, 3)], 0, 9)],
+)
+def test_what_an_archive_says_of_a_log(
+    times: list[tuple[int, int]], first: int | None, last: int | None
+) -> None:
+    """Also from the first millisecond of 1970 on."""
+    stretches = [IndexedStretch(at, at, 1, *of) for at, of in enumerate(times)]
+    made: dict[str, Any] = {"sha256": "", "extents": []}
+    files = [
+        ArchivedFile(name=f"d/{20:020d}.log", size=7, stretches=stretches, end_offset=31, **made),
+        ArchivedFile(name=f"d/{9:020d}.log", size=5, end_offset=20, **made),
+        ArchivedFile(name=f"d/{9:020d}-{3:010d}.checkpoint", size=2, **made),
+        ArchivedFile(name="d/other", size=1, **made),
+    ]
+    assert archive._log("d", files) == {
+        "path": "d",
+        "startOffset": 9,
+        "endOffset": 31,
+        "firstTime": first,
+        "lastTime": last,
+        "segments": 2,
+        "snapshots": [{"offset": 9, "epoch": 3}],
+        "bytes": 15,
+    }
+    assert archive._log("d", files[3:]) is None
 
 
 # ---- acls

@@ -248,3 +248,30 @@ def test_lists_that_break_a_rule_are_seen_among_sound_ones(odd: Any) -> None:
     assert assert_same(given) > 0
     rules = {row["rule"] for row in named("violations", tables_of(replayed(given))["violations"])}
     assert rules
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "partition_epoch"), [(-3, 0), (-2, 0), (-1, 0), (0, -3), (0, -2), (0, -1)]
+)
+def test_epochs_below_zero_are_seen_among_sound_ones(leader_epoch: int, partition_epoch: int) -> None:
+    """A change of the leader raises both: from -1 on, the partition is sound after it."""
+    odd = r.PartitionRecord(
+        0,
+        ORDERS,
+        replicas=(1, 2, 3),
+        isr=(1, 2, 3),
+        leader=1,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        directories=(DIR_A, DIR_C, DIR_C),
+    )
+    given = batches(
+        [
+            (0, [leads(3000)]),
+            (0, [broker(1, 1, dirs=(DIR_A,)), *(broker(at, at, dirs=(DIR_C,)) for at in (2, 3))]),
+            (0, [alive(at, at) for at in (1, 2, 3)]),
+            (10, [r.TopicRecord("orders", ORDERS), odd, *(partition(at, (1, 2, 3)) for at in range(1, 60))]),
+            *((20 + at, [change(at, leader=2)]) for at in range(60)),
+        ]
+    )
+    assert assert_same(given) > 0

@@ -46,6 +46,8 @@ def parameters() -> Iterator[str]:
                 value, usual = getattr(each, name, None), getattr(plain, name)
                 if value != usual and value is not None and (name != "help" or value.startswith("Default")):
                     said.append(f"{name}={shown(value)}")
+            if isinstance(each, click.Option) and not each.help:
+                said.append("without help")
             yield f"    {'/'.join([*each.opts, *each.secondary_opts])}: {', '.join(said)}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,6 @@ from click.testing import CliRunner, Result
 
 pytest.importorskip("pyarrow")
 
-from metaquorum.cli import __main__ as entry
-from metaquorum.cli.admin.access import acls
 from metaquorum.cli.log import archive
 from metaquorum.cli.log.input import live
 from metaquorum.cli.main import main
@@ -25,7 +22,6 @@ from metaquorum.cli.pipeline import ingest as ingest_command
 from metaquorum.cli.voters import perform
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.records.control import VoterEndpoint
-from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from metaquorum.pipeline.fleet import files
 from metaquorum.pipeline.fleet.plan import KINDS
 from metaquorum.pipeline.ingest import job
@@ -186,29 +182,6 @@ def test_what_an_archive_says_of_a_log(
     assert archive._log("d", files[3:]) is None
 
 
-# ---- acls
-
-
-@pytest.mark.parametrize("kind", [ResourceType, PatternType, Operation, Permission])
-def test_every_word_of_a_filter_is_its_number(kind: Any) -> None:
-    words = acls._words(kind)
-    assert [acls._number(kind, word) for word in words.choices] == [int(each) for each in kind]
-    assert not words.case_sensitive and not any("_" in word for word in words.choices)
-    assert [*acls._words(kind, "any").choices] == [word for word in words.choices if word != "any"]
-    assert acls._listed(kind).split(", ") == list(words.choices)
-
-
-def test_a_filter_without_words_takes_everything() -> None:
-    words = dict.fromkeys(
-        ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission")
-    )
-    found = acls._filter(words)
-    assert (found.resource_type, found.pattern_type, found.operation, found.permission_type) == (1, 1, 1, 1)
-    assert (found.resource_name, found.principal, found.host) == (None, None, None)
-    more = acls._filter({**words, "resource_type": "topic", "operation": "idempotent-write", "host": "*"})
-    assert (more.resource_type, more.operation, more.host) == (2, int(Operation.IDEMPOTENT_WRITE), "*")
-
-
 # ---- logs of a running quorum
 
 
@@ -312,50 +285,3 @@ def test_a_node_that_does_not_answer_has_no_listener(monkeypatch: pytest.MonkeyP
     changer._options = SimpleNamespace(timeout_ms=1, tls=SimpleNamespace(material=lambda: None))
     with pytest.raises(ApiError, match="h:9 does not answer: refused: correct --endpoint"):
         changer._listener_at(("h", 9), 1)
-
-
-# ---- the entry point
-
-
-@pytest.mark.parametrize(
-    ("words", "node", "forks"),
-    [
-        (["controller", "run"], True, False),
-        (["broker", "run"], True, False),
-        (["node", "run"], True, False),
-        (["local", "up"], False, True),
-        (["local", "down"], False, False),
-        (["run", "node"], False, False),
-    ],
-)
-def test_what_happens_before_the_commands_are_imported(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], node: bool, forks: bool
-) -> None:
-    done: list[str] = []
-    monkeypatch.setattr(sys, "argv", ["metaquorum", *words, "more"])
-    monkeypatch.setattr(entry, "end_while_starting", lambda role: done.append(f"ends {role}"))
-    monkeypatch.setattr(entry, "prepare_node", lambda: done.append("node"))
-    begin = SimpleNamespace(begin=lambda: done.append("forks"))
-    monkeypatch.setattr(entry, "import_module", lambda name: done.append(name.rpartition(".")[2]) or begin)
-    monkeypatch.setattr("metaquorum.cli.main.main", lambda **more: done.extend(more.values()))
-    entry.main()
-    expected = [f"ends {words[0]}", "node"] if node else []
-    assert done == [*expected, *(["forks", "forks"] if forks else []), "metaquorum"]
-
-
-@pytest.mark.parametrize(
-    ("verbosity", "trace", "expected"),
-    [
-        (None, None, ("INFO", "handshaker")),
-        ("NONE", "api", ("INFO", "api,handshaker")),
-        ("DEBUG", "api", ("DEBUG", "api")),
-    ],
-)
-def test_a_node_logs_what_grpc_says_of_handshakes(
-    monkeypatch: pytest.MonkeyPatch, verbosity: str | None, trace: str | None, expected: tuple[str, str]
-) -> None:
-    environment = {"GRPC_VERBOSITY": verbosity, "GRPC_TRACE": trace}
-    known = {name: value for name, value in environment.items() if value is not None}
-    monkeypatch.setattr(entry, "os", SimpleNamespace(environ=known))
-    entry.prepare_node()
-    assert (known["GRPC_VERBOSITY"], known["GRPC_TRACE"]) == expected

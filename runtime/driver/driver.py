@@ -57,9 +57,9 @@ class Driver:
         snapshots: SnapshotCodec,
         *,
         clock: Clock,
+        load: Callable[[], int],
+        inbox_max: int,
         after_step: Callable[[int], None] = lambda now_ms: None,
-        load: Callable[[], int] = lambda: 0,
-        inbox_max: int = 20_000,
         watch: NodeStatistics | None = None,
     ) -> None:
         self._clock = clock

@@ -10,12 +10,13 @@ import pytest
 
 from metaquorum.proto import raft_pb2 as pb
 from metaquorum.raft.events import RaftRequestArrived
-from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
+from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError, VoteRequest, VoteResponse
 from metaquorum.runtime.api import raft as raft_codec
 from metaquorum.runtime.rpc import raft_server
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
 from metaquorum.runtime.rpc.raft_server import OTHERS_BYTES_PER_TURN, OTHERS_PER_TURN, RaftService
 from metaquorum.runtime.transport import TransportEvent
+from metaquorum.storage.types import LogPosition
 
 PEER = 3001
 FIRST_BROKER = 100
@@ -69,6 +70,29 @@ def response(records: bytes = b"") -> FetchResponse:
     )
 
 
+VOTE = VoteRequest(
+    cluster_id="c",
+    epoch=2,
+    candidate_id=FIRST_BROKER,
+    candidate_directory_id=bytes(16),
+    voter_id=1,
+    voter_directory_id=bytes(16),
+    last_position=LogPosition(1, 1),
+    pre_vote=False,
+)
+
+
+class Pushed(raft_server._Caller):
+    """A caller that notes which of its requests are answered, in which order."""
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self.pushed: list[int] = []
+
+    def push(self, envelope: bytes, *, now: bool) -> None:
+        self.pushed.append(pb.RaftEnvelope.FromString(envelope).correlation_id)
+
+
 async def nothing() -> AsyncIterator[pb.RaftEnvelope]:
     return
     yield
@@ -116,6 +140,16 @@ async def test_a_peer_does_not_wait_behind_brokers() -> None:
     await served.settle(400)
     assert [each for each in served.written if each != PEER] == list(brokers)
     await served.end()
+
+
+async def test_a_vote_does_not_wait_behind_brokers_whatever_node_asks_for_it() -> None:
+    service = RaftService(lambda event: True, frozenset({PEER}))
+    caller = Pushed()
+    service._take(caller, raft_codec.parse(raft_codec.encode(7, VOTE).SerializeToString()))
+    service.respond(
+        1, VoteResponse(error=RaftError.NONE, epoch=2, leader_id=None, vote_granted=True, pre_vote=False)
+    )
+    assert caller.pushed == [7]
 
 
 async def test_large_answers_are_fewer_in_a_turn() -> None:

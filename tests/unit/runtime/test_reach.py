@@ -194,3 +194,20 @@ def test_with_tls_who_speaks_none_is_named(tmp_path: Path) -> None:
             reach.WANTS_CERTIFICATE,
             reach.SPEAKS_NO_TLS,
         )
+
+
+def test_a_protocol_error_is_named_without_what_openssl_adds(tmp_path: Path) -> None:
+    certificate_files(tmp_path, "authority", None)
+    with answering(b"\x15\x03\x03\x00\x02\x02\x46") as port:
+        found = tls_problem("127.0.0.1", port, material(tmp_path, None))
+    assert found == "the TLS handshake failed: protocol version"
+
+
+def test_why_a_server_would_refuse_this_nodes_certificate(tmp_path: Path) -> None:
+    authority = certificate_files(tmp_path, "authority", None)
+    certificate_files(tmp_path, "stranger", None)
+    certificate_files(tmp_path, "node", authority)
+    certificate_files(tmp_path, "late", authority, days_left=-1)
+    problems = {name: reach._own_problem(material(tmp_path, name)) for name in ("node", "stranger", "late")}
+    assert problems["node"] == ""
+    assert "self" in problems["stranger"] and "expired" in problems["late"]

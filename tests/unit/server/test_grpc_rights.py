@@ -134,3 +134,19 @@ def test_who_is_there(folder: Path, shown: bool, checked: bool, rules: str, refu
         found = rights.refusal("/metaquorum.Admin/ListBrokers", context)
         assert found is None if refusal is None else refusal in str(found)
     assert rights.refusal("/grpc.health.v1.Health/Check", context) is None
+
+
+@pytest.mark.parametrize(("user", "decision"), [("client", "may"), ("other", "may not")])
+def test_a_decision_is_a_line_of_the_authorizer_log(
+    folder: Path, user: str, decision: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "metaquorum.authorizer")
+    rights = GrpcRights(
+        Authorizer(super_users=[f"User:{user}"]),
+        GrpcCallers(PrincipalRules("RULE:^CN=(.*?)$/$1/"), shows_certificates=True),
+        MetadataImage,
+    )
+    rights.refusal("/metaquorum.Admin/ListBrokers", Context((folder / "client.crt").read_bytes()))
+    (line,) = caplog.messages
+    assert line.startswith(f"User:client from 10.0.0.1 {decision} CLUSTER_ACTION CLUSTER kafka-cluster, ")
+    assert "metaquorum.Admin/ListBrokers" in line

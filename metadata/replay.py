@@ -11,7 +11,7 @@ when each state follows the previous one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -87,17 +87,6 @@ def replay_records(
     """
     engine = Replayer(state)
     engine.apply_records(base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms, records=records)
-    return engine.state()
-
-
-def replay_all(
-    state: ReplayState, batches: Iterable[RecordBatch], *, on_error: ErrorHandler | None = None
-) -> ReplayState:
-    """The state after all batches. Without `on_error`, the first ReplayError stops it; with it, a record that
-    fails is passed to `on_error` and skipped."""
-    engine = Replayer(state, on_error=on_error)
-    for batch in batches:
-        engine.apply_batch(batch)
     return engine.state()
 
 

@@ -1,5 +1,5 @@
 """The interface between a driver and a Raft transport; `raft_client` and `raft_server` implement it with
-gRPC.
+gRPC streams and lanes (ADR 18).
 
 Owns these promises, which every implementation keeps (tests/conformance/test_transport.py). Knows no stream
 and no address.

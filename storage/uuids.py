@@ -16,7 +16,6 @@ ZERO_UUID = bytes(16)
 ONE_UUID = (1).to_bytes(16, "big")
 # The metadata topic's id, and the reserved directory ids of KIP-858.
 METADATA_TOPIC_UUID = ONE_UUID
-MIGRATING_DIRECTORY = ZERO_UUID
 UNASSIGNED_DIRECTORY = ONE_UUID
 LOST_DIRECTORY = (2).to_bytes(16, "big")
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

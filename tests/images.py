@@ -1,12 +1,26 @@
-"""What tests ask of images: where two differ, and which replicas are offline."""
+"""What tests ask of images: the one after a whole log, where two differ, and which replicas are offline."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from metaquorum.metadata.image import MetadataImage, PartitionInfo, differing_parts
 from metaquorum.metadata.offline import BrokersById, directory_online
+from metaquorum.metadata.replay import ErrorHandler, Replayer, ReplayState
 from metaquorum.metadata.text.tree import image_tree
+from metaquorum.storage.batches.batch import RecordBatch
+
+
+def replay_all(
+    state: ReplayState, batches: Iterable[RecordBatch], *, on_error: ErrorHandler | None = None
+) -> ReplayState:
+    """The state after all batches. Without `on_error`, the first ReplayError stops it; with it, a record that
+    fails is passed to `on_error` and skipped."""
+    engine = Replayer(state, on_error=on_error)
+    for batch in batches:
+        engine.apply_batch(batch)
+    return engine.state()
 
 
 def describe_difference(

@@ -1,7 +1,7 @@
 """Following: one fetch loop per (leader, own directory), with a fetch session and one request at a time.
 
 Owns what each loop follows, what the leader's session knows of it, and when to try again. A slow directory
-holds up only its own loops. The partition decides what to do with an answer.
+holds up only its own loops. Does not decide what to do with an answer: the partition does.
 
 A loop sends its next fetch when everything from the last answer is stored (S2.20, KIP-227): the next
 positions are the acknowledgement, and no later fetch may be parked at the leader in front of it.

@@ -1,7 +1,7 @@
-"""All replicas of one broker: the inbox of partition data, and the one place that knows every part of it.
+"""All replicas of one broker: the inbox of partition data, and the one place that has every part of it.
 
-Pure. Owns the order in which its parts learn of events. `partition` decides what a partition does,
-`placement` where a replica is; `fetchers` fetch from other brokers, `requests` answer requests.
+Pure. Owns the order in which its parts learn of events. Does not know what a partition does (`partition`) or
+where a replica is (`placement`); `fetchers` fetch from other brokers, `requests` answer requests.
 """
 
 from __future__ import annotations

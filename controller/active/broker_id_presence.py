@@ -1,9 +1,9 @@
 """What the active controller knows about the use of broker ids: when each was requested, and how long it was
 absent.
 
-Owns the facts behind the decisions of `broker_ids` (its `Presence`), which only read them: they change when
-records have been appended. All of it is lost with leadership, and every wait then starts over: a newcomer
-then waits longer, and no id is given away early.
+Owns the facts behind the decisions of `broker_ids` (its `Presence`), and must not make them: facts change
+when records have been appended. All of it is lost with leadership, and every wait then starts over: a
+newcomer then waits longer, and no id is given away early.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How many partitions a client may create and delete (KIP-599): a bucket of tokens per quota.
 
 A partition takes a token, and tokens come back at the rate of the quota. Owns the remaining tokens, which
-only one active controller knows and which are gone with it, as in Kafka. A decision takes from an
-`Allowance`; the buckets change when its batch has been appended.
+only one active controller knows and which are gone with it, as in Kafka. Does not know
+requests: a decision takes from an `Allowance`; the buckets change when its batch has been appended.
 """
 
 from __future__ import annotations

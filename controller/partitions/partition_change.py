@@ -83,9 +83,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A broker whose replica starts over: no longer in sync, and the last choice of an unclean election."""
 
 
-UNCHANGED = Target()
-
-
 def default_directory(brokers: BrokersImage, broker_id: int) -> bytes:
     """A broker with one directory has a new replica there; one with several will report which (KIP-858)."""
     registration = brokers.get(broker_id)

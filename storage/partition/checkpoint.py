@@ -1,7 +1,7 @@
 """A checkpoint of a partition's log: the small files that avoid verifying and replaying it after a crash.
 
-Owns the order in which the files are put in place. `PartitionLog` supplies their contents and knows whether
-they are still valid.
+Owns the order in which the files are put in place. Does not know whether they are still valid:
+`PartitionLog`, which supplies their contents, does.
 """
 
 from __future__ import annotations

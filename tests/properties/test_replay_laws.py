@@ -47,12 +47,12 @@ from metaquorum.metadata.records.types import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from metaquorum.metadata.replay import Replayer, Replays, ReplayState, replay, replay_all, replay_records
+from metaquorum.metadata.replay import Replayer, Replays, ReplayState, replay, replay_records
 from metaquorum.metadata.snapshot import load_snapshot, partition_record, snapshot_batches
 from metaquorum.metadata.text.tree import image_tree
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 from metaquorum.storage.types import LogPosition
-from tests.images import describe_difference
+from tests.images import describe_difference, replay_all
 
 LEVEL = 23
 Records = list[tuple[int, Any]]

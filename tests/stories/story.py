@@ -20,7 +20,7 @@ from metaquorum.cli.main import main
 from metaquorum.metadata.first_checkpoint import first_checkpoint
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.batches import decode_batch
-from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.replay import ReplayState
 from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.storage.batches.batch import (
     RecordBatch,
@@ -39,6 +39,7 @@ from metaquorum.storage.files.quorum_state import QuorumState, store_quorum_stat
 from metaquorum.storage.files.snapshots import BOOTSTRAP_SNAPSHOT, snapshot_name
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
+from tests.images import replay_all
 from tests.stories.answers import shown
 from tests.stories.records_of import Records, voter
 from tests.unit.metadata.made_logs import CLUSTER, START_MS

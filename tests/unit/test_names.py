@@ -58,15 +58,12 @@ FOR_TESTS_AND_USERS = {
     "synced_end",
     "tail_problem",
     # the plain way that the fast one is compared with
-    "UNCHANGED",
-    "replay_all",
     "decode",
     # every rule that a decision can name, for the test that each is explained
     "RULES",
     # Kafka's reserved ids, by name
     "LOST_DIRECTORY",
     "METADATA_TOPIC_UUID",
-    "MIGRATING_DIRECTORY",
     "UNASSIGNED_DIRECTORY",
 }
 SURFACE = ("metaquorum", "metaquorum.raft", "metaquorum.pipeline")

@@ -1,6 +1,6 @@
 """Events for spans of partitions that no record begins or ends: at a snapshot, and at the end of a log.
 
-Owns the texts. `spans` knows since when they are open.
+Owns the texts. Does not know since when spans are open: `spans` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the times of batches show: silences, and clocks that jump or run backwards.
 
-Owns the silence before a batch, which election causes need. Knows times according to the log's clock.
+Owns the silence before a batch, which election causes need. Knows only times of the log's clock.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ from metaquorum.metadata.records.types import (
     Record,
     UnfenceBrokerRecord,
 )
-from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.replay import ReplayState
 from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
@@ -64,6 +64,7 @@ from metaquorum.raft.core import RaftCore
 from metaquorum.storage.batches.batch import encode_batch, hop_headers, iter_batches
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
+from tests.images import replay_all
 
 CLUSTER = "cluster-a"
 LEADER, BROKER = 1, 4

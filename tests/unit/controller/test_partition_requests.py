@@ -10,7 +10,7 @@ from metaquorum.controller.partitions.alter_partition import decide_alter_partit
 from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
-from metaquorum.controller.partitions.partition_change import UNCHANGED, Election, Target, build_change
+from metaquorum.controller.partitions.partition_change import Election, Target, build_change
 from metaquorum.controller.partitions.partitions import preferred_slice, removal_slice
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, UNASSIGNED, MetadataImage
@@ -67,6 +67,9 @@ def placed(record: PartitionRecord) -> PartitionRecord:
 
 def change(**fields: object) -> PartitionChangeRecord:
     return PartitionChangeRecord(**{"partition_id": 0, "topic_id": TOPIC, **fields})
+
+
+UNCHANGED = Target()
 
 
 def build(image: MetadataImage, target: Target = UNCHANGED, election: Election | None = None) -> object:

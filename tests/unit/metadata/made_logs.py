@@ -18,7 +18,7 @@ from metaquorum.metadata.records.control import (
     VotersRecord,
 )
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
-from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.replay import ReplayState
 from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.metadata.text.tree import image_tree
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
@@ -31,6 +31,7 @@ from metaquorum.storage.log.reader import LogReader
 from metaquorum.storage.log.segment import list_segments, segment_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk
+from tests.images import replay_all
 
 CLUSTER = "3Db5QLSqSZieL3rJBUUegA"
 HOME = "/node"

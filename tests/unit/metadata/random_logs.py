@@ -17,13 +17,14 @@ from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
-from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.replay import ReplayState
 from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.files.snapshots import snapshot_path
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
+from tests.images import replay_all
 from tests.unit.metadata.made_logs import flip, leads, make_node, strict, write
 
 START_MS = 1_795_000_000_000

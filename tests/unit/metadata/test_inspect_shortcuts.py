@@ -21,12 +21,13 @@ from metaquorum.metadata.inspect.walk.rewrite import regular, without_records
 from metaquorum.metadata.inspect.why import explain as explain_module
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.records import types as r
-from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.replay import ReplayState
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_header, seal_batch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.segment import segment_name
+from tests.images import replay_all
 from tests.unit.metadata.made_logs import (
     HOME,
     ORDERS,

@@ -15,7 +15,7 @@ from metaquorum.metadata.inspect.walk.rewrite import NO_OP
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
-from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.replay import ReplayState
 from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.batches.batch import RecordBatch
@@ -30,6 +30,7 @@ from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faults import PowerLossError
 from tests.conftest import shared_data_path
+from tests.images import replay_all
 from tests.unit.metadata.made_logs import (
     HOME,
     ORDERS,

@@ -17,12 +17,13 @@ from metaquorum.metadata.inspect.why import explain as explain_module
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.explanation import Explanation
 from metaquorum.metadata.inspect.why.why import Chain
-from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.replay import ReplayState
 from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.snapshots import snapshot_path
 from metaquorum.storage.types import LogPosition
 from tests.conftest import shared_data_path
+from tests.images import replay_all
 from tests.sums.survey import Survey, text_of
 from tests.unit.metadata.made_logs import memory_disk, strict, write
 from tests.unit.metadata.random_logs import random_node

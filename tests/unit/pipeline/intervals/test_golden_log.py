@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.replay import ReplayState
 from metaquorum.storage.uuids import uuid_to_text
+from tests.images import replay_all
 from tests.unit.pipeline.intervals.telling import read_log, told
 
 pytestmark = pytest.mark.shared_data

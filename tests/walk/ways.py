@@ -70,7 +70,9 @@ PRODUCE = (
     "DataHandlers.produce",
     *STEP,
     "Leading.produce",
+    "TimedSegment.append",
     "PosixFile.append",
+    "DirectorySync.run",
     "PosixFile.sync",
     "Leading.advance",
     "_produced_topic",
@@ -78,7 +80,8 @@ PRODUCE = (
 )
 DEATH = ("removal_slice", *WRITE, "GrpcRaftTransport.respond", "ReplicaManager.publish")
 CATCH_UP = ("BrokerNode.start", "RaftClient.send", "read_chunk", "load_snapshot", "ReplicaManager.publish")
-"""What each of them must reach, in order: the files that lead there are its path."""
+"""What each of them must reach, in order: the files that lead there are its path. A call of the disk follows
+the one that makes it, because other threads use the disk, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigRes
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.rates import QuotaWindows, Rate
 from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT, NOTHING
-from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG, whole_number
 
 _UNLIMITED = 2**63 - 1
 

@@ -24,8 +24,7 @@ from metaquorum.metadata.requests.reassignments import (
     ReassignmentResult,
     WantedReplicas,
 )
-from metaquorum.metadata.settings.keys import MAX_INT
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.runtime.kafka.admin.cluster import ClusterBroker, list_brokers
 from metaquorum.runtime.kafka.admin.moving import alter_reassignments, list_moves, ongoing_moves
 from metaquorum.runtime.kafka.admin.topics import look_up_topics

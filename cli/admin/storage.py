@@ -21,8 +21,8 @@ from metaquorum.cli.formatting.voters import VoterOptions, check_voter_options, 
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION, METADATA_VERSION
 from metaquorum.metadata.records.control import Voter
+from metaquorum.metadata.settings.keys import whole_number
 from metaquorum.metadata.text.addresses import address_text
-from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.storage.uuids import random_uuid as draw_uuid
 from metaquorum.storage.uuids import uuid_to_text
 

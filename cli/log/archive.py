@@ -23,8 +23,7 @@ from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.nodes.nodes import home_of, log_end, require_one_quorum, short_names
 from metaquorum.metadata.inspect.timeline.event_groups import count
-from metaquorum.metadata.settings.keys import MAX_INT
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.storage.archive.format import SUFFIX, VERSION, ArchivedFile, ArchiveIndex
 from metaquorum.storage.archive.opened import LogArchive
 from metaquorum.storage.archive.write import (

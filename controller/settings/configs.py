@@ -34,9 +34,8 @@ from metaquorum.metadata.settings.broker_keys import is_id_memory
 from metaquorum.metadata.settings.configs import check_values, key_of, splits_as_list
 from metaquorum.metadata.settings.effects import notes_on
 from metaquorum.metadata.settings.group_keys import GroupBounds
-from metaquorum.metadata.settings.keys import ConfigValueError, split_parts
+from metaquorum.metadata.settings.keys import ConfigValueError, split_parts, whole_number
 from metaquorum.metadata.settings.topic_names import name_problem
-from metaquorum.metadata.text.numbers import whole_number
 
 KINDS: Mapping[int, str] = {
     TOPIC_RESOURCE: "topic",

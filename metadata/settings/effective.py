@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from metaquorum.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.settings.group_keys import GROUP_KEYS
-from metaquorum.metadata.settings.keys import MAX_LONG, ConfigValueError
+from metaquorum.metadata.settings.keys import MAX_LONG, ConfigValueError, whole_number
 from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
-from metaquorum.metadata.text.numbers import whole_number
 
 if TYPE_CHECKING:
     from metaquorum.metadata.image import MetadataImage

@@ -1,7 +1,7 @@
 """One configuration key: its type, its range, its default, and how its values are parsed (Kafka's ConfigDef).
 
-Owns the parsing of one value. Knows no key by name: these are in `topic_keys`, `broker_keys` and
-`metrics_keys`.
+Owns the parsing of one value, and of a whole number in any text that others wrote. Knows no key by name:
+these are in `topic_keys`, `broker_keys` and `metrics_keys`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ from enum import Enum
 
 import msgspec
 
-from metaquorum.metadata.text.numbers import whole_number
-
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 JAVA_MAX_DOUBLE = "1.7976931348623157E308"
 
 _SEPARATOR = re.compile(r"\s*,\s*")
 _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
+
+
+def whole_number(text: str, most: int) -> int | None:
+    """The number that ASCII digits write; None for any other text, and for more than `most`. `int` takes
+    digits of any script, and raises ValueError for thousands of digits."""
+    digits = text.lstrip("0") or text[:1]
+    if not (text.isascii() and text.isdigit()) or len(digits) > len(str(most)):
+        return None
+    found = int(digits)
+    return found if found <= most else None
 
 
 class Kind(Enum):

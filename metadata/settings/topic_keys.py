@@ -9,8 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG, ConfigKey, ConfigValueError, Kind
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import (
+    MAX_INT,
+    MAX_LONG,
+    ConfigKey,
+    ConfigValueError,
+    Kind,
+    whole_number,
+)
 
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _DAY_MS = 86_400_000

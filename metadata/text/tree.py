@@ -33,8 +33,7 @@ from metaquorum.metadata.image import (
 from metaquorum.metadata.records.types import UserScramCredentialRecord
 from metaquorum.metadata.secrets import Redacted, secret_fields, setting_shown
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType, protocol_name
-from metaquorum.metadata.settings.keys import MAX_INT
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.storage.uuids import uuid_to_text
 
 Tree = dict[str, Any]

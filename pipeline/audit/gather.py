@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.settings.keys import MAX_INT
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.pipeline.audit.facts import (
     BUCKETS,
     MAX_ASKED,

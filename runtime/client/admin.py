@@ -20,8 +20,8 @@ import msgspec
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration, PartitionInfo, TopicInfo
 from metaquorum.metadata.requests import common as api
+from metaquorum.metadata.settings.keys import whole_number
 from metaquorum.metadata.text.addresses import address_text
-from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.admin_pb2_grpc import AdminStub

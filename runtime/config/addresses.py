@@ -13,9 +13,8 @@ from itertools import combinations
 import msgspec
 
 from metaquorum.metadata.image import GRPC_LISTENER
-from metaquorum.metadata.settings.keys import MAX_INT
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.metadata.text.addresses import address_text, listener_text
-from metaquorum.metadata.text.numbers import whole_number
 from metaquorum.raft.config import Voter
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.uuids import uuid_from_text

@@ -36,7 +36,7 @@ from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource, MetadataI
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import whole_number
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.partition.replica_directory import may_have_future

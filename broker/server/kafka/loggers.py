@@ -17,8 +17,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BROKER_LOGGER_RESOURCE
 from metaquorum.metadata.requests.settings import OpKind
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource
-from metaquorum.metadata.settings.keys import MAX_INT
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.runtime.kafka.forwarded.call import invalid, once
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire.codec import Request

@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from metaquorum.metadata.settings.keys import MAX_INT
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 
 Topics = tuple[tuple[str, tuple[int, ...] | None], ...]
 

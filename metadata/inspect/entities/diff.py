@@ -32,8 +32,7 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.replay import Replayer, ReplayState
-from metaquorum.metadata.settings.keys import MAX_LONG
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_LONG, whole_number
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 

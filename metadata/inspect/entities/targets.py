@@ -11,8 +11,7 @@ import re
 import msgspec
 
 from metaquorum.metadata.inspect.log.entities import entity_problem
-from metaquorum.metadata.settings.keys import MAX_INT
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 
 _ALSO = ("quota", "scram")
 """Canonical kinds of `views` that users mostly type as user/alice."""

@@ -25,8 +25,7 @@ from metaquorum.metadata.inspect.changes.changes import (
 )
 from metaquorum.metadata.inspect.changes.creations import all_led_and_in_sync
 from metaquorum.metadata.inspect.timeline.span import EXACT, LEAST, OpenSpan
-from metaquorum.metadata.settings.keys import MAX_INT
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.storage.uuids import uuid_to_text
 
 INT32_MAX = 2**31 - 1

@@ -19,8 +19,7 @@ from metaquorum.metadata.image import (
     ConfigResource,
 )
 from metaquorum.metadata.secrets import REDACTED, is_secret_setting
-from metaquorum.metadata.settings.keys import MAX_INT
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.intervals.rows import Intervals
 from metaquorum.storage.uuids import uuid_to_text

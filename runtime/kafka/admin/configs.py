@@ -23,8 +23,7 @@ from metaquorum.metadata.image import (
 from metaquorum.metadata.requests.settings import ConfigChange, SettingResult
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, Synonym
 from metaquorum.metadata.settings.effects import NO_EFFECT
-from metaquorum.metadata.settings.keys import MAX_INT
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.wire.messages import (
     DescribeConfigsRequest,

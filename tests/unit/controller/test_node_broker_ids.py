@@ -6,12 +6,10 @@ import random
 
 import pytest
 
-from metaquorum.controller.active.broker_id_presence import CLAIM_MS, BrokerIdPresence
-from metaquorum.controller.brokers.sessions import Sessions
+from metaquorum.controller.active.broker_id_presence import CLAIM_MS
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import BrokerRecord, ConfigRecord, FeatureLevelRecord
 from metaquorum.metadata.requests.broker_ids import (
@@ -161,24 +159,6 @@ def test_s0_6_a_heartbeat_before_the_refusal_does_not_count() -> None:
     assert ask(q, 2).broker_id is None
     assert ask(q, 2).broker_id is None
     assert settle_id(q, 2) == 1001
-
-
-def test_s0_6_the_session_that_a_new_leader_gives_a_broker_is_no_sign_of_life() -> None:
-    """A newcomer may ask before the new leader has opened its sessions."""
-    sessions = Sessions(session_timeout_ms=SESSION_MS, lag_timeout_ms=SESSION_MS)
-    image = MetadataImage()
-    presence = BrokerIdPresence(sessions, image, now_ms=100)
-
-    def heard(arrived_ms: int) -> bool:
-        found = presence.at(image, frozenset(), b"start", arrived_ms).heard_since_asked(1001)
-        presence.note_asked(b"start", arrived_ms)
-        return found
-
-    assert not heard(110)
-    sessions.put(1001, sessions.unheard(5, 120))
-    assert not heard(400)
-    sessions.put(1001, sessions.touched(1001, 5, 500))
-    assert heard(700)
 
 
 def test_s0_6_after_a_failover_a_silent_fenced_broker_has_a_session_to_be_heard() -> None:

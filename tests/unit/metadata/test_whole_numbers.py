@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.metadata.settings.effective import _in_ms
-from metaquorum.metadata.settings.keys import ConfigKey, ConfigValueError, Kind
-from metaquorum.metadata.text.numbers import whole_number
+from metaquorum.metadata.settings.keys import ConfigKey, ConfigValueError, Kind, whole_number
 
 
 @given(st.integers(0, 10**6), st.integers(0, 3), st.integers(1, 10**6))

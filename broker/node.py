@@ -95,14 +95,14 @@ class BrokerNode:
 
     # ---- driven by the shell ---------------------------------------------------------------------
 
-    def start(self, now_ms: int, wall_ms: int) -> list[Effect]:
+    def start(self, *, now_ms: int, wall_ms: int) -> list[Effect]:
         """Starts fetching the metadata log. Call once, before anything else."""
         self._note_time(now_ms, wall_ms)
         self._lifecycle(self._session.start(now_ms))
         if self._replicas is not None:
             self._data(now_ms, self._replicas.start(now_ms=now_ms, wall_ms=wall_ms))
         if not self._stopped and self._drives:
-            self._raft_effects(now_ms, self._metadata.release(self._raft.start(now_ms)))
+            self._raft_effects(now_ms, self._metadata.release(self._raft.start(now_ms=now_ms)))
         return self._settle(now_ms)
 
     def handle(self, event: Event, *, now_ms: int, wall_ms: int) -> list[Effect]:
@@ -137,7 +137,7 @@ class BrokerNode:
         self._note_time(now_ms, wall_ms)
         self._lifecycle(self._session.tick(now_ms))
         if not self._stopped and self._drives:
-            self._raft_effects(now_ms, self._metadata.release(self._raft.tick(now_ms)))
+            self._raft_effects(now_ms, self._metadata.release(self._raft.tick(now_ms=now_ms)))
         if not self._stopped and self._replicas is not None:
             self._data(now_ms, self._replicas.tick(now_ms=now_ms, wall_ms=wall_ms))
         return self._settle(now_ms)

@@ -48,10 +48,10 @@ class CombinedNode:
 
     # ---- driven by the shell
 
-    def start(self, now_ms: int, wall_ms: int) -> list[Any]:
+    def start(self, *, now_ms: int, wall_ms: int) -> list[Any]:
         """The first input."""
-        effects: list[Any] = [*self.broker.start(now_ms, wall_ms)]
-        return self._settle(effects, self.controller.start(now_ms, wall_ms), now_ms, wall_ms)
+        effects: list[Any] = [*self.broker.start(now_ms=now_ms, wall_ms=wall_ms)]
+        return self._settle(effects, self.controller.start(now_ms=now_ms, wall_ms=wall_ms), now_ms, wall_ms)
 
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]:
         """One input, in the order of arrival."""

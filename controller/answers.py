@@ -24,7 +24,7 @@ def describe_quorum(raft: RaftCore, image: MetadataImage, now_ms: int) -> Descri
     voters' endpoints, the committed image those that observing controllers have registered."""
     if not raft.is_leader:
         return not_controller(raft.node_id, raft.leader_id)
-    replicas = raft.describe(now_ms)
+    replicas = raft.describe(now_ms=now_ms)
     return DescribeQuorumResponse(
         cluster_id=raft.state.identity.cluster_id,
         leader_id=raft.node_id,
@@ -102,7 +102,7 @@ def transfer_target(raft: RaftCore, wanted: int | None, now_ms: int) -> int | Ap
     """The next leader instead of this node: `wanted`, or the most caught-up of the other voters."""
     if not raft.is_leader:
         return not_controller(raft.node_id, raft.leader_id)
-    others = [each for each in raft.describe(now_ms) if each.is_voter and each.node_id != raft.node_id]
+    others = [each for each in raft.describe(now_ms=now_ms) if each.is_voter and each.node_id != raft.node_id]
     best = max(others, key=lambda replica: (replica.log_end_offset, -replica.node_id), default=None)
     target = wanted if wanted is not None or best is None else best.node_id
     refusal = "there is no other voter" if target is None else raft.transfer_refusal(target)

@@ -94,10 +94,10 @@ class ControllerNode:
 
     # ---- inputs
 
-    def start(self, now_ms: int, wall_ms: int) -> list[Effect]:
+    def start(self, *, now_ms: int, wall_ms: int) -> list[Effect]:
         """The first input."""
         self._begin(now_ms, wall_ms)
-        self._absorb(self.raft.start(now_ms))
+        self._absorb(self.raft.start(now_ms=now_ms))
         self._run()
         self._maybe_read()
         return self._out.take()
@@ -156,7 +156,7 @@ class ControllerNode:
     def _on_time(self, *, drained: bool) -> None:
         self.sessions.note_time(self.now_ms, drained=drained)
         # Raft first: a leader that was paused for long must resign before it judges brokers.
-        self._absorb(self.raft.tick(self.now_ms))
+        self._absorb(self.raft.tick(now_ms=self.now_ms))
         self._run()
         if self.active is not None and not self.raft.transferring:
             self._turns.add_waiting()
@@ -313,9 +313,9 @@ class ControllerNode:
                 target = transfer_target(raft, target_id, self.now_ms)
                 self._answer(key, target if isinstance(target, ApiError) else api.Done())
                 if not isinstance(target, ApiError):
-                    self._absorb(raft.transfer_leadership(self.now_ms, target))
+                    self._absorb(raft.transfer_leadership(target, now_ms=self.now_ms))
             case request if isinstance(request, VOTER_CHANGES):
-                self._absorb(raft.on_request(self.now_ms, -key, raft_request(request, self.config)))
+                self._absorb(raft.on_request(-key, raft_request(request, self.config), now_ms=self.now_ms))
             case _:
                 self._turns.add(arrived)
 
@@ -356,7 +356,7 @@ class ControllerNode:
         if waiting >= self.config.answers_max:
             self._refuse_busy(arrived.key)
         elif is_read:
-            self._absorb(self.raft.request_read(self.now_ms, self._reads.begin(arrived.key)))
+            self._absorb(self.raft.request_read(self._reads.begin(arrived.key), now_ms=self.now_ms))
         else:
             return True
         return False
@@ -381,7 +381,7 @@ class ControllerNode:
             batch.records, base_offset=raft.log_end_offset, epoch=raft.epoch, timestamp_ms=self.wall_ms
         )
         self.counters.note_appended(len(batch.records))
-        self._absorb(raft.append(self.now_ms, batches, batch.wake_observers))
+        self._absorb(raft.append(batches, batch.wake_observers, now_ms=self.now_ms))
 
     def _refuse_busy(self, key: int) -> None:
         self.counters.refused_busy += 1
@@ -391,7 +391,7 @@ class ControllerNode:
         """A leader names its successors, and stays until they have received it or the grace is over."""
         if self._stop_at_ms is None:
             self._stop_at_ms = self.now_ms + SHUTDOWN_GRACE_MS
-            self._absorb(self.raft.resign(self.now_ms))
+            self._absorb(self.raft.resign(now_ms=self.now_ms))
 
     def _stop(self, reason: str, *, failed: bool) -> None:
         if not self.stopped:

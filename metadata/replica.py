@@ -105,30 +105,33 @@ class MetadataReplica:
         raft, push = self.raft, self._gate.push
         match event:
             case RaftRequestArrived(key=key, request=request):
-                return push(raft.on_request(now_ms, key, request))
+                return push(raft.on_request(key, request, now_ms=now_ms))
             case LogSynced(end_offset=end_offset):
-                return push(raft.on_log_synced(now_ms, end_offset))
+                return push(raft.on_log_synced(end_offset, now_ms=now_ms))
             case RaftResponseArrived(source=source, correlation_id=at, response=response):
-                return push(raft.on_response(now_ms, source, at, response))
+                return push(raft.on_response(source, at, response, now_ms=now_ms))
             case RaftRequestFailed(target=target, correlation_id=at, reason=reason):
-                return push(raft.on_request_failed(now_ms, target, at, reason))
+                return push(raft.on_request_failed(target, at, reason, now_ms=now_ms))
             case QuorumStatePersisted(token=token):
-                return [*self._gate.persisted(token), *push(raft.on_quorum_state_persisted(now_ms, token))]
+                return [
+                    *self._gate.persisted(token),
+                    *push(raft.on_quorum_state_persisted(token, now_ms=now_ms)),
+                ]
             case RaftRequestAbandoned(key=key):
-                return push(raft.on_request_abandoned(now_ms, key))
+                return push(raft.on_request_abandoned(key, now_ms=now_ms))
             case LogTrimmed(log_start_offset=log_start_offset):
-                return push(raft.on_log_trimmed(now_ms, log_start_offset))
+                return push(raft.on_log_trimmed(log_start_offset, now_ms=now_ms))
             case SnapshotWritten(position=position):
                 return self._on_snapshot_written(position, now_ms)
             case SnapshotLoaded(position=position, image=image, voters=voters):
                 _check_end(image, position)
-                effects = raft.on_snapshot_loaded(now_ms, position, voters)
+                effects = raft.on_snapshot_loaded(position, voters, now_ms=now_ms)
                 if any(isinstance(one, ResetLog) for one in effects):
                     self._load(position, image, now_ms)
                 return push(effects)
             case SnapshotRejected(position=position, reason=reason):
                 warning = Warn(message=f"the fetched snapshot {position} is damaged: {reason}")
-                return [warning, *push(raft.on_snapshot_rejected(now_ms, position))]
+                return [warning, *push(raft.on_snapshot_rejected(position, now_ms=now_ms))]
             case _:
                 assert_never(event)
 
@@ -136,7 +139,7 @@ class MetadataReplica:
         """The snapshot is durable: the log before it may be trimmed, as far as retention allows."""
         if not self.snapshots.written(position):
             return []
-        effects = self._gate.push(self.raft.on_snapshot_written(now_ms, position))
+        effects = self._gate.push(self.raft.on_snapshot_written(position, now_ms=now_ms))
         return [*effects, TrimLog(before_offset=position.offset)]
 
     def _load(self, position: LogPosition, image: MetadataImage, now_ms: int) -> None:

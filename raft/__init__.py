@@ -38,9 +38,10 @@ What the driver tells the core:
  9. **One directory, one identity.** A voter's directory is created once. A voter whose disk was emptied has
     forgotten its votes and the records it acknowledged: with the same directory id it can elect a second
     leader or lose committed records. Pin directory ids in `Voter` so that such a node only observes.
-10. **Time.** `now_ms` is a monotonic clock of this process in ms and never goes back. `wall_ms` is Unix
-    time, for record timestamps and display only. Call `tick` when `next_deadline_ms` is reached and the
-    inbox is empty: after a pause, messages that have already arrived are handled before anything times out.
+10. **Time.** `now_ms`, a keyword of every input, is a monotonic clock of this process in ms and never goes
+    back. `wall_ms` is Unix time, for record timestamps and display only. Call `tick` when `next_deadline_ms`
+    is reached and the inbox is empty: after a pause, messages that have already arrived are handled before
+    anything times out.
 11. **Every request ends.** Report the response to a request once with `on_response`, or its failure with
     `on_request_failed`. Either may be late or missing: the core times requests out by itself. Requests and
     responses may be lost, repeated and reordered.

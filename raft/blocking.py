@@ -11,8 +11,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from random import Random, SystemRandom
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -52,6 +53,10 @@ from metaquorum.storage.types import LogPosition
 _IDLE, _RUNNING, _ENDED = range(3)
 READ_BYTES = 1 << 20
 """The most bytes of the log that `on_committed` gets at once (at least one batch)."""
+
+
+class _Input(Protocol):
+    def __call__(self, *, now_ms: int) -> list[RaftEffect]: ...
 
 
 class BlockingDriver:
@@ -147,15 +152,15 @@ class BlockingDriver:
 
     def on_request(self, key: int, request: RaftRequest) -> None:
         """A request from a peer. `respond` gets `key`, now or later; it must be unique in this process."""
-        self._input(lambda now_ms: self.core.on_request(now_ms, key, request))
+        self._input(partial(self.core.on_request, key, request))
 
     def on_response(self, source: int, correlation_id: int, response: RaftResponse) -> None:
         """A response from a peer."""
-        self._input(lambda now_ms: self.core.on_response(now_ms, source, correlation_id, response))
+        self._input(partial(self.core.on_response, source, correlation_id, response))
 
     def on_request_failed(self, target: int, correlation_id: int, reason: str) -> None:
         """A request could not be sent, or its connection broke."""
-        self._input(lambda now_ms: self.core.on_request_failed(now_ms, target, correlation_id, reason))
+        self._input(partial(self.core.on_request_failed, target, correlation_id, reason))
 
     def append(self, values: Sequence[bytes]) -> int:
         """Leader only: append one batch of records and return its base offset. `on_committed` gets it once
@@ -169,12 +174,12 @@ class BlockingDriver:
             timestamp_ms=self._wall_ms(),
             values=values,
         )
-        self._input(lambda now_ms: self.core.append(now_ms, Batches.sealed(batch)))
+        self._input(partial(self.core.append, Batches.sealed(batch)))
         return base_offset
 
     def read(self, token: int) -> None:
         """Request a linearizable read; `on_read` is called, now or later."""
-        self._input(lambda now_ms: self.core.request_read(now_ms, token))
+        self._input(partial(self.core.request_read, token))
 
     def write_snapshot(self, batches: Iterable[bytes]) -> LogPosition:
         """Write the state, with everything below `applied_offset` applied, as a snapshot; then trim the
@@ -186,10 +191,10 @@ class BlockingDriver:
         position = LogPosition(epoch, self.applied_offset)
         said = self.core.voters_at(position.offset)
         self.store.write_snapshot(position, with_voters(batches, said, timestamp_ms=self._wall_ms()))
-        self._input(lambda now_ms: self.core.on_snapshot_written(now_ms, position))
+        self._input(partial(self.core.on_snapshot_written, position))
         trimmed = self.store.execute(TrimLog(before_offset=position.offset), wall_ms=self._wall_ms())
         if trimmed is not None:
-            self._input(lambda now_ms: self.core.on_log_trimmed(now_ms, trimmed.log_start_offset))
+            self._input(partial(self.core.on_log_trimmed, trimmed.log_start_offset))
         return position
 
     def resign(self) -> None:
@@ -198,13 +203,13 @@ class BlockingDriver:
 
     # ---- carrying out effects
 
-    def _input(self, handle: Callable[[int], list[RaftEffect]]) -> None:
+    def _input(self, handle: _Input) -> None:
         if self._state == _ENDED:
             raise RaftUsageError("this replica ended with an error: restart the process")
         self.core.wall_ms = self._wall_ms()
         nested = self._state == _RUNNING
         self._state = _ENDED
-        self._todo += self._gate.push(handle(self._now_ms()))
+        self._todo += self._gate.push(handle(now_ms=self._now_ms()))
         if not nested:
             self._state = _RUNNING
             try:
@@ -227,7 +232,7 @@ class BlockingDriver:
             ticket, unsynced = self.store.prepare_sync(), False
             ticket.run()
             synced = self.store.sync_completed(ticket)
-            todo += self._gate.push(self.core.on_log_synced(self._now_ms(), synced))
+            todo += self._gate.push(self.core.on_log_synced(synced, now_ms=self._now_ms()))
 
     def _carry_out(self, effect: RaftEffect) -> list[RaftEffect]:  # noqa: C901
         """Carries out one effect; returns the effects that its completion releases or causes."""
@@ -235,7 +240,7 @@ class BlockingDriver:
             case PersistQuorumState(token=token):
                 self.store.persist_quorum_state(effect)
                 ready = self._gate.persisted(token)
-                core_effects = self.core.on_quorum_state_persisted(self._now_ms(), token)
+                core_effects = self.core.on_quorum_state_persisted(token, now_ms=self._now_ms())
                 return [*ready, *self._gate.push(core_effects)]
             case AppendLog() | TruncateLog() | ResetLog() | WriteSnapshotChunk():
                 self.store.execute(effect)
@@ -284,9 +289,9 @@ class BlockingDriver:
         except (ValueError, BatchError, CorruptLogError) as error:
             self.store.drop_snapshot()
             self.warn(f"the fetched snapshot {position} is damaged: {error}")
-            return self._gate.push(self.core.on_snapshot_rejected(self._now_ms(), position))
+            return self._gate.push(self.core.on_snapshot_rejected(position, now_ms=self._now_ms()))
         self.store.finish_snapshot(position)
-        effects = self.core.on_snapshot_loaded(self._now_ms(), position, voters)
+        effects = self.core.on_snapshot_loaded(position, voters, now_ms=self._now_ms())
         if any(isinstance(one, ResetLog) for one in effects):
             self.load_snapshot(state)
             self.applied_offset = position.offset

@@ -82,47 +82,47 @@ class RaftCore:
 
     # ---- inputs ------------------------------------------------------------------------------
 
-    def start(self, now_ms: int) -> list[RaftEffect]:
+    def start(self, *, now_ms: int) -> list[RaftEffect]:
         """Take the role that hard state calls for. Never leads in an epoch in which it led before."""
         state = self.state
         if state.is_observer and state.node_id in state.voters:
             state.warn_once(_wrong_directory(state))
         snapshots.begin(state)
-        election.begin(state, now_ms)
-        return self._done(now_ms)
+        election.begin(state, now_ms=now_ms)
+        return self._done(now_ms=now_ms)
 
-    def tick(self, now_ms: int) -> list[RaftEffect]:
+    def tick(self, *, now_ms: int) -> list[RaftEffect]:
         """Fire every timer that is due."""
-        timers.fire_timeouts(self.state, now_ms)
-        return self._done(now_ms)
+        timers.fire_timeouts(self.state, now_ms=now_ms)
+        return self._done(now_ms=now_ms)
 
-    def on_request(self, now_ms: int, key: int, request: RaftRequest) -> list[RaftEffect]:
+    def on_request(self, key: int, request: RaftRequest, *, now_ms: int) -> list[RaftEffect]:
         state = self.state
         match request:
             case VoteRequest():
-                election.on_vote(state, now_ms, key, request)
+                election.on_vote(state, key, request, now_ms=now_ms)
             case BeginQuorumEpochRequest():
-                announcements.on_begin_quorum_epoch(state, now_ms, key, request)
+                announcements.on_begin_quorum_epoch(state, key, request, now_ms=now_ms)
             case EndQuorumEpochRequest():
-                announcements.on_end_quorum_epoch(state, now_ms, key, request)
+                announcements.on_end_quorum_epoch(state, key, request, now_ms=now_ms)
             case FetchRequest():
-                replication.on_fetch(state, now_ms, key, request)
+                replication.on_fetch(state, key, request, now_ms=now_ms)
             case FetchSnapshotRequest():
-                snapshots.on_fetch_snapshot(state, now_ms, key, request)
+                snapshots.on_fetch_snapshot(state, key, request, now_ms=now_ms)
             case AddVoterRequest() | RemoveVoterRequest() | UpdateVoterRequest() | UpgradeRequest():
-                voter_changes.on_request(state, now_ms, key, request)
+                voter_changes.on_request(state, key, request, now_ms=now_ms)
             case _:
                 assert_never(request)
-        return self._done(now_ms)
+        return self._done(now_ms=now_ms)
 
-    def on_request_abandoned(self, now_ms: int, key: int) -> list[RaftEffect]:
+    def on_request_abandoned(self, key: int, *, now_ms: int) -> list[RaftEffect]:
         """The caller disconnected: its parked fetch is dropped without a response."""
         if isinstance(self.state.role, Leader):
             self.state.role.view.parked.pop_key(key)
-        return self._done(now_ms)
+        return self._done(now_ms=now_ms)
 
     def on_response(
-        self, now_ms: int, source: int, correlation_id: int, response: RaftResponse
+        self, source: int, correlation_id: int, response: RaftResponse, *, now_ms: int
     ) -> list[RaftEffect]:
         """Ignores a response to a request that is no longer pending (it is late, or belongs to an earlier
         role)."""
@@ -138,27 +138,27 @@ class RaftCore:
                 who, key = "a bootstrap server", "controller.quorum.bootstrap.servers"
             own = state.identity.cluster_id
             state.warn_once(f"{who} belongs to another cluster than {own}: correct its address in {key}")
-            fetching.on_request_failed(state, now_ms, flight)
-            return self._done(now_ms)
+            fetching.on_request_failed(state, flight, now_ms=now_ms)
+            return self._done(now_ms=now_ms)
         match response, flight.request:
             case VoteResponse(), VoteRequest():
-                election.on_vote_response(state, now_ms, flight, response)
+                election.on_vote_response(state, flight, response, now_ms=now_ms)
             case BeginQuorumEpochResponse(), BeginQuorumEpochRequest():
-                leaders.learn(state, now_ms, response)
+                leaders.learn(state, response, now_ms=now_ms)
             case EndQuorumEpochResponse(), EndQuorumEpochRequest():
-                announcements.on_end_response(state, now_ms, flight, response)
+                announcements.on_end_response(state, flight, response, now_ms=now_ms)
             case FetchResponse(), FetchRequest() as request:
-                fetching.on_fetch_response(state, now_ms, flight, request, response)
+                fetching.on_fetch_response(state, flight, request, response, now_ms=now_ms)
             case FetchSnapshotResponse(), FetchSnapshotRequest():
-                snapshots.on_fetch_snapshot_response(state, now_ms, flight, response)
+                snapshots.on_fetch_snapshot_response(state, flight, response, now_ms=now_ms)
             case VoterChangeResponse(), UpdateVoterRequest():
-                voter_changes.on_update_response(state, now_ms, response)
+                voter_changes.on_update_response(state, response, now_ms=now_ms)
             case _:
-                fetching.on_request_failed(state, now_ms, flight)
-        return self._done(now_ms)
+                fetching.on_request_failed(state, flight, now_ms=now_ms)
+        return self._done(now_ms=now_ms)
 
     def on_request_failed(
-        self, now_ms: int, target: int, correlation_id: int, reason: str
+        self, target: int, correlation_id: int, reason: str, *, now_ms: int
     ) -> list[RaftEffect]:
         """The request could not be sent or got no response in time. `reason` is for people; the core
         considers only the elapsed time."""
@@ -167,70 +167,70 @@ class RaftCore:
         if flight is None or flight.to != target:
             return []
         del state.in_flight[correlation_id]
-        fetching.on_request_failed(state, now_ms, flight)
-        return self._done(now_ms)
+        fetching.on_request_failed(state, flight, now_ms=now_ms)
+        return self._done(now_ms=now_ms)
 
-    def on_quorum_state_persisted(self, now_ms: int, token: int) -> list[RaftEffect]:
+    def on_quorum_state_persisted(self, token: int, *, now_ms: int) -> list[RaftEffect]:
         self.state.persisted(token)
-        return self._done(now_ms)
+        return self._done(now_ms=now_ms)
 
-    def on_log_synced(self, now_ms: int, end_offset: int) -> list[RaftEffect]:
+    def on_log_synced(self, end_offset: int, *, now_ms: int) -> list[RaftEffect]:
         """Everything below `end_offset` of the current log is durable."""
         self.state.log.synced(end_offset)
-        replication.advance_high_watermark(self.state, now_ms)
-        return self._done(now_ms)
+        replication.advance_high_watermark(self.state, now_ms=now_ms)
+        return self._done(now_ms=now_ms)
 
-    def append(self, now_ms: int, batches: Batches, wake_observers: bool = True) -> list[RaftEffect]:
+    def append(self, batches: Batches, wake_observers: bool = True, *, now_ms: int) -> list[RaftEffect]:
         """Leader only. `batches` begin at `log_end_offset`, and their epoch is `epoch`. Without
         `wake_observers` (a NoOp), observers get them with the next news, or when their wait ends."""
-        replication.append(self.state, now_ms, batches, wake_observers=wake_observers)
-        return self._done(now_ms)
+        replication.append(self.state, batches, wake_observers=wake_observers, now_ms=now_ms)
+        return self._done(now_ms=now_ms)
 
-    def on_snapshot_written(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:
+    def on_snapshot_written(self, position: LogPosition, *, now_ms: int) -> list[RaftEffect]:
         """This node's own snapshot is durable and may be served. It carries what `voters_at` returned."""
         self.state.log.snapshots.add(position)
         self.state.voter_history.trim(position.offset)
-        return self._done(now_ms)
+        return self._done(now_ms=now_ms)
 
     def on_snapshot_loaded(
-        self, now_ms: int, position: LogPosition, voters: VotersAt = CONFIGURED_VOTERS
+        self, position: LogPosition, voters: VotersAt = CONFIGURED_VOTERS, *, now_ms: int
     ) -> list[RaftEffect]:
         """The fetched snapshot was checked and is in force; `voters` are the voters it names. Replace the
         state only if the effects contain ResetLog: the log may have passed the snapshot meanwhile."""
-        snapshots.on_loaded(self.state, now_ms, position, voters)
-        return self._done(now_ms)
+        snapshots.on_loaded(self.state, position, voters, now_ms=now_ms)
+        return self._done(now_ms=now_ms)
 
-    def on_snapshot_rejected(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:
-        snapshots.on_rejected(self.state, now_ms, position)
-        return self._done(now_ms)
+    def on_snapshot_rejected(self, position: LogPosition, *, now_ms: int) -> list[RaftEffect]:
+        snapshots.on_rejected(self.state, position, now_ms=now_ms)
+        return self._done(now_ms=now_ms)
 
-    def on_log_trimmed(self, now_ms: int, log_start_offset: int) -> list[RaftEffect]:
+    def on_log_trimmed(self, log_start_offset: int, *, now_ms: int) -> list[RaftEffect]:
         """The log now starts at `log_start_offset`, at or before a snapshot's end."""
         self.state.log.trim(log_start_offset)
-        return self._done(now_ms)
+        return self._done(now_ms=now_ms)
 
-    def request_read(self, now_ms: int, token: int) -> list[RaftEffect]:
+    def request_read(self, token: int, *, now_ms: int) -> list[RaftEffect]:
         """Request a linearizable read: ReadReady(token, offset) or ReadFailed(token) follows, now or
         later."""
         reads.request_read(self.state, token)
-        return self._done(now_ms)
+        return self._done(now_ms=now_ms)
 
-    def transfer_leadership(self, now_ms: int, target: int) -> list[RaftEffect]:
+    def transfer_leadership(self, target: int, *, now_ms: int) -> list[RaftEffect]:
         """Resign in favour of `target` once it holds the whole log; if that is impossible, a Warn says
         why. While `transferring`, the caller should hold back new appends."""
-        replication.transfer(self.state, now_ms, target)
-        return self._done(now_ms)
+        replication.transfer(self.state, target, now_ms=now_ms)
+        return self._done(now_ms=now_ms)
 
     def transfer_refusal(self, target: int) -> str | None:
         """Why `transfer_leadership(target)` would be refused, as an instruction; None if it would be
         tried."""
         return replication.transfer_refusal(self.state, target)
 
-    def resign(self, now_ms: int) -> list[RaftEffect]:
+    def resign(self, *, now_ms: int) -> list[RaftEffect]:
         """SIGTERM: a leader names its successors and stops leading; no effect in any other role."""
         if isinstance(self.state.role, Leader):
-            replication.resign(self.state, now_ms)
-        return self._done(now_ms)
+            replication.resign(self.state, now_ms=now_ms)
+        return self._done(now_ms=now_ms)
 
     # ---- what the driver and the node read -----------------------------------------------------
 
@@ -238,9 +238,9 @@ class RaftCore:
         """When `tick` next has something to do; None if no timer runs."""
         return timers.next_due_ms(self.state, self._sends_ms)
 
-    def describe(self, now_ms: int) -> list[ReplicaState]:
+    def describe(self, *, now_ms: int) -> list[ReplicaState]:
         """The leader's view of all replicas, itself first, then voters, then observers; [] elsewhere."""
-        return replication.describe(self.state, now_ms)
+        return replication.describe(self.state, now_ms=now_ms)
 
     @property
     def wall_ms(self) -> int:
@@ -350,8 +350,8 @@ class RaftCore:
 
     # ---- inside ------------------------------------------------------------------------------
 
-    def _done(self, now_ms: int) -> list[RaftEffect]:
-        self._sends_ms = timers.fire_sends(self.state, now_ms)
+    def _done(self, *, now_ms: int) -> list[RaftEffect]:
+        self._sends_ms = timers.fire_sends(self.state, now_ms=now_ms)
         invariants.check_core(self)
         return self.state.out.take()
 

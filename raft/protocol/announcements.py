@@ -20,12 +20,14 @@ from metaquorum.raft.state.state import InFlight, RaftState
 # ---- requests ------------------------------------------------------------------------------------
 
 
-def on_begin_quorum_epoch(state: RaftState, now_ms: int, key: int, request: BeginQuorumEpochRequest) -> None:
+def on_begin_quorum_epoch(
+    state: RaftState, key: int, request: BeginQuorumEpochRequest, *, now_ms: int
+) -> None:
     error = election.check_voter_request(state, request, to_any_voter=bool(request.leader_endpoints))
     if error is RaftError.NONE:
         error = _check_leader_claim(state, request)
     if error is RaftError.NONE:
-        leaders.follow(state, now_ms, request.epoch, request.leader_id, request.leader_endpoints)
+        leaders.follow(state, request.epoch, request.leader_id, request.leader_endpoints, now_ms=now_ms)
     state.respond(key, BeginQuorumEpochResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
 
 
@@ -48,7 +50,7 @@ def _check_leader_claim(
     return RaftError.NONE
 
 
-def on_end_quorum_epoch(state: RaftState, now_ms: int, key: int, request: EndQuorumEpochRequest) -> None:
+def on_end_quorum_epoch(state: RaftState, key: int, request: EndQuorumEpochRequest, *, now_ms: int) -> None:
     error = RaftError.NONE
     if request.cluster_id != state.identity.cluster_id:
         error = RaftError.INCONSISTENT_CLUSTER_ID
@@ -59,11 +61,11 @@ def on_end_quorum_epoch(state: RaftState, now_ms: int, key: int, request: EndQuo
     # The response goes out before this node stands for election: its epoch is the one that ended.
     state.respond(key, EndQuorumEpochResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
     if error is RaftError.NONE:
-        leaders.follow(state, now_ms, request.epoch, request.leader_id, request.leader_endpoints)
-        _succeed(state, now_ms, request)
+        leaders.follow(state, request.epoch, request.leader_id, request.leader_endpoints, now_ms=now_ms)
+        _succeed(state, request, now_ms=now_ms)
 
 
-def _succeed(state: RaftState, now_ms: int, request: EndQuorumEpochRequest) -> None:
+def _succeed(state: RaftState, request: EndQuorumEpochRequest, *, now_ms: int) -> None:
     if not isinstance(state.role, Follower) or state.role.leader_id != request.leader_id or state.is_observer:
         return
     named = request.preferred_candidates
@@ -71,13 +73,13 @@ def _succeed(state: RaftState, now_ms: int, request: EndQuorumEpochRequest) -> N
     rank = next((rank for rank, is_own in enumerate(own) if is_own), len(named))
     if rank == 0 and named:
         # No pre-vote: the leader itself resigned, and its other followers may not know yet.
-        transitions.become_candidate(state, now_ms)
-        election.settle_election(state, now_ms)
+        transitions.become_candidate(state, now_ms=now_ms)
+        election.settle_election(state, now_ms=now_ms)
         return
     wait = rank * state.config.election_backoff_max_ms + state.rng.randint(
         0, state.config.election_backoff_max_ms
     )
-    leaders.doubt_leader(state, now_ms, wait)
+    leaders.doubt_leader(state, wait, now_ms=now_ms)
 
 
 # ---- what leaders and resigned leaders send ------------------------------------------------------
@@ -98,15 +100,15 @@ def begins_due_ms(state: RaftState) -> int | None:
     return first_ms
 
 
-def send_begins(state: RaftState, now_ms: int) -> None:
+def send_begins(state: RaftState, *, now_ms: int) -> None:
     """Announce this leader to every voter that does not fetch."""
     for voter_id, progress in sorted(state.leader_view().voters.items()):
-        if progress.next_begin_ms <= now_ms and state.may_ask(now_ms, voter_id):
+        if progress.next_begin_ms <= now_ms and state.may_ask(voter_id, now_ms=now_ms):
             progress.next_begin_ms = now_ms + state.config.begin_quorum_ms
-            _send_begin(state, now_ms, voter_id)
+            _send_begin(state, voter_id, now_ms=now_ms)
 
 
-def _send_begin(state: RaftState, now_ms: int, voter_id: int) -> None:
+def _send_begin(state: RaftState, voter_id: int, *, now_ms: int) -> None:
     request = BeginQuorumEpochRequest(
         cluster_id=state.identity.cluster_id,
         epoch=state.epoch,
@@ -115,20 +117,20 @@ def _send_begin(state: RaftState, now_ms: int, voter_id: int) -> None:
         voter_directory_id=state.voters[voter_id].directory_id or b"",
         leader_endpoints=state.leader_endpoints,
     )
-    state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
+    state.send(voter_id, request, state.config.request_timeout_ms, now_ms=now_ms)
 
 
 def ends_due_ms(state: RaftState) -> int | None:
     return state.next_ask_ms(state.role.unacknowledged) if isinstance(state.role, Resigned) else None
 
 
-def send_ends(state: RaftState, now_ms: int) -> None:
+def send_ends(state: RaftState, *, now_ms: int) -> None:
     """Announce the resignation to every voter that has not acknowledged it."""
     role = state.role
     if not isinstance(role, Resigned):
         return
     for voter_id in sorted(role.unacknowledged):
-        if state.may_ask(now_ms, voter_id):
+        if state.may_ask(voter_id, now_ms=now_ms):
             request = EndQuorumEpochRequest(
                 cluster_id=state.identity.cluster_id,
                 epoch=state.epoch,
@@ -136,13 +138,13 @@ def send_ends(state: RaftState, now_ms: int) -> None:
                 preferred_candidates=role.successors,
                 leader_endpoints=state.endpoints_of(state.node_id),
             )
-            state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
+            state.send(voter_id, request, state.config.request_timeout_ms, now_ms=now_ms)
 
 
 def on_end_response(
-    state: RaftState, now_ms: int, flight: InFlight, response: EndQuorumEpochResponse
+    state: RaftState, flight: InFlight, response: EndQuorumEpochResponse, *, now_ms: int
 ) -> None:
-    if not leaders.learn(state, now_ms, response) and isinstance(state.role, Resigned):
+    if not leaders.learn(state, response, now_ms=now_ms) and isinstance(state.role, Resigned):
         state.role.unacknowledged.discard(flight.to)
 
 
@@ -150,6 +152,6 @@ def resignation_due_ms(state: RaftState) -> int | None:
     return state.role.deadline_ms if isinstance(state.role, Resigned) else None
 
 
-def end_resignation(state: RaftState, now_ms: int) -> None:
+def end_resignation(state: RaftState, *, now_ms: int) -> None:
     """No node took over in time: this node takes part in elections again."""
-    transitions.become_unattached(state, now_ms, state.epoch)
+    transitions.become_unattached(state, state.epoch, now_ms=now_ms)

@@ -14,7 +14,7 @@ from metaquorum.storage.types import LogPosition
 
 
 def answer_or_park(
-    state: RaftState, now_ms: int, key: int, request: FetchRequest, replica: ReplicaKey
+    state: RaftState, key: int, request: FetchRequest, replica: ReplicaKey, *, now_ms: int
 ) -> None:
     """Responds to a fetch at once if there is news or the fetch allows no wait; otherwise parks it."""
     view = state.leader_view()

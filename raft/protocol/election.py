@@ -23,14 +23,14 @@ election at the same time."""
 # ---- requests ------------------------------------------------------------------------------------
 
 
-def on_vote(state: RaftState, now_ms: int, key: int, request: VoteRequest) -> None:
+def on_vote(state: RaftState, key: int, request: VoteRequest, *, now_ms: int) -> None:
     error = _refuse_vote_request(state, request)
     granted = False
     if error is RaftError.NONE:
         if request.pre_vote:
-            granted = _on_pre_vote(state, now_ms, request)
+            granted = _on_pre_vote(state, request, now_ms=now_ms)
         else:
-            granted = _on_binding_vote(state, now_ms, request)
+            granted = _on_binding_vote(state, request, now_ms=now_ms)
     state.respond(
         key,
         VoteResponse(
@@ -74,12 +74,12 @@ def check_voter_request(
     return RaftError.NONE if is_voter else RaftError.INVALID_VOTER_KEY
 
 
-def _on_pre_vote(state: RaftState, now_ms: int, request: VoteRequest) -> bool:
+def _on_pre_vote(state: RaftState, request: VoteRequest, *, now_ms: int) -> bool:
     if request.epoch > state.epoch:
-        transitions.become_unattached(state, now_ms, request.epoch)
+        transitions.become_unattached(state, request.epoch, now_ms=now_ms)
     granted = _would_grant_pre_vote(state, request)
     if granted:
-        _give_way(state, now_ms)
+        _give_way(state, now_ms=now_ms)
     return granted
 
 
@@ -112,12 +112,12 @@ def _is_up_to_date(state: RaftState, request: VoteRequest) -> bool:
     return False
 
 
-def _on_binding_vote(state: RaftState, now_ms: int, request: VoteRequest) -> bool:
+def _on_binding_vote(state: RaftState, request: VoteRequest, *, now_ms: int) -> bool:
     """A vote for a higher epoch is persisted together with that epoch."""
     candidate = Vote(request.candidate_id, request.candidate_directory_id)
     if request.epoch > state.epoch:
         granted = _is_up_to_date(state, request)
-        transitions.become_unattached(state, now_ms, request.epoch, candidate if granted else None)
+        transitions.become_unattached(state, request.epoch, candidate if granted else None, now_ms=now_ms)
         return granted
     if state.vote is not None:
         same = state.vote.node_id == candidate.node_id
@@ -125,11 +125,11 @@ def _on_binding_vote(state: RaftState, now_ms: int, request: VoteRequest) -> boo
         return same and state.known_leader_id is None
     if state.known_leader_id is not None or not _is_up_to_date(state, request):
         return False
-    transitions.become_unattached(state, now_ms, request.epoch, candidate)
+    transitions.become_unattached(state, request.epoch, candidate, now_ms=now_ms)
     return True
 
 
-def _give_way(state: RaftState, now_ms: int) -> None:
+def _give_way(state: RaftState, *, now_ms: int) -> None:
     # A candidate that was just granted a pre-vote needs time to request the vote: two candidates at the same
     # moment split the votes, which slowed failovers where all timers expire together.
     pause = now_ms + state.config.election_backoff_max_ms // 2 + state.rng.randint(0, GIVE_WAY_JITTER_MS)
@@ -143,8 +143,8 @@ def _give_way(state: RaftState, now_ms: int) -> None:
 # ---- responses -----------------------------------------------------------------------------------
 
 
-def on_vote_response(state: RaftState, now_ms: int, flight: InFlight, response: VoteResponse) -> None:
-    if leaders.learn(state, now_ms, response):
+def on_vote_response(state: RaftState, flight: InFlight, response: VoteResponse, *, now_ms: int) -> None:
+    if leaders.learn(state, response, now_ms=now_ms):
         return
     role = state.role
     if not isinstance(role, Prospective | Candidate) or flight.to not in state.voters:
@@ -162,7 +162,7 @@ def on_vote_response(state: RaftState, now_ms: int, flight: InFlight, response: 
         role.granted.add(flight.to)
     elif flight.to not in role.granted:
         role.rejected.add(flight.to)
-    settle_election(state, now_ms)
+    settle_election(state, now_ms=now_ms)
 
 
 def _asked(flight: InFlight) -> bytes:
@@ -170,18 +170,18 @@ def _asked(flight: InFlight) -> bytes:
     return flight.request.voter_directory_id if isinstance(flight.request, VoteRequest) else b""
 
 
-def settle_election(state: RaftState, now_ms: int) -> None:
+def settle_election(state: RaftState, *, now_ms: int) -> None:
     """Act on the votes so far. A quorum of one voter is elected in a single pass."""
     role = state.role
     if isinstance(role, Prospective):
         if quorum.has_majority(role.granted, state.voters):
-            transitions.become_candidate(state, now_ms)
-            settle_election(state, now_ms)
+            transitions.become_candidate(state, now_ms=now_ms)
+            settle_election(state, now_ms=now_ms)
         elif quorum.cannot_win(role.rejected, state.voters):
-            lose_pre_vote(state, now_ms)
+            lose_pre_vote(state, now_ms=now_ms)
     elif isinstance(role, Candidate):
         if quorum.has_majority(role.granted, state.voters):
-            transitions.become_leader(state, now_ms, role.granted)
+            transitions.become_leader(state, role.granted, now_ms=now_ms)
         elif quorum.cannot_win(role.rejected, state.voters) and role.backoff_until_ms is None:
             role.backoff_until_ms = now_ms + state.backoff_ms()
 
@@ -199,36 +199,36 @@ def election_due_ms(state: RaftState) -> int | None:
             return None
 
 
-def stand(state: RaftState, now_ms: int) -> None:
+def stand(state: RaftState, *, now_ms: int) -> None:
     """Begin an election with a pre-vote."""
-    transitions.become_prospective(state, now_ms)
-    settle_election(state, now_ms)
+    transitions.become_prospective(state, now_ms=now_ms)
+    settle_election(state, now_ms=now_ms)
 
 
 def pre_vote_due_ms(state: RaftState) -> int | None:
     return state.role.deadline_ms if isinstance(state.role, Prospective) else None
 
 
-def lose_pre_vote(state: RaftState, now_ms: int) -> None:
+def lose_pre_vote(state: RaftState, *, now_ms: int) -> None:
     """Return to the last leader of this epoch if there is one, otherwise wait for an election timeout. If
     there are bootstrap servers, query them: the voters that this log names may all be gone."""
     has_leader = state.known_leader_id is not None and state.known_leader_id != state.node_id
     if state.known_leader_id is not None and has_leader and not state.config.bootstrap_ids:
-        transitions.become_follower(state, now_ms, state.epoch, state.known_leader_id)
+        transitions.become_follower(state, state.epoch, state.known_leader_id, now_ms=now_ms)
     else:
-        transitions.become_unattached(state, now_ms, state.epoch)
+        transitions.become_unattached(state, state.epoch, now_ms=now_ms)
 
 
 def leader_lost_due_ms(state: RaftState) -> int | None:
     return state.role.deadline_ms if isinstance(state.role, Follower) else None
 
 
-def lose_leader(state: RaftState, now_ms: int) -> None:
+def lose_leader(state: RaftState, *, now_ms: int) -> None:
     """No fetch succeeded in time: a voter stands for election, an observer looks for the leader."""
     if state.may_stand:
-        stand(state, now_ms)
+        stand(state, now_ms=now_ms)
     else:
-        transitions.become_unattached(state, now_ms, state.epoch)
+        transitions.become_unattached(state, state.epoch, now_ms=now_ms)
 
 
 # ---- requests to the other voters ----------------------------------------------------------------
@@ -240,14 +240,14 @@ def votes_due_ms(state: RaftState) -> int | None:
     return state.next_ask_ms(undecided(state, state.role))
 
 
-def send_votes(state: RaftState, now_ms: int) -> None:
+def send_votes(state: RaftState, *, now_ms: int) -> None:
     """Request a vote from every voter that has not responded yet."""
     standing = state.role
     if not isinstance(standing, Prospective | Candidate):
         return
     for voter_id in sorted(undecided(state, standing)):
-        if state.may_ask(now_ms, voter_id):
-            _send_vote(state, now_ms, voter_id, pre_vote=isinstance(standing, Prospective))
+        if state.may_ask(voter_id, now_ms=now_ms):
+            _send_vote(state, voter_id, pre_vote=isinstance(standing, Prospective), now_ms=now_ms)
 
 
 def undecided(state: RaftState, standing: Prospective | Candidate) -> set[int]:
@@ -256,7 +256,7 @@ def undecided(state: RaftState, standing: Prospective | Candidate) -> set[int]:
     return set(state.other_voters) - standing.granted - standing.rejected
 
 
-def _send_vote(state: RaftState, now_ms: int, voter_id: int, *, pre_vote: bool) -> None:
+def _send_vote(state: RaftState, voter_id: int, *, now_ms: int, pre_vote: bool) -> None:
     request = VoteRequest(
         cluster_id=state.identity.cluster_id,
         epoch=state.epoch,
@@ -268,21 +268,21 @@ def _send_vote(state: RaftState, now_ms: int, voter_id: int, *, pre_vote: bool) 
         pre_vote=pre_vote,
         kraft_version=state.kraft_version,
     )
-    state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
+    state.send(voter_id, request, state.config.request_timeout_ms, now_ms=now_ms)
 
 
 # ---- start ---------------------------------------------------------------------------------------
 
 
-def begin(state: RaftState, now_ms: int) -> None:
+def begin(state: RaftState, *, now_ms: int) -> None:
     """The role after a start. The leader of the recorded epoch starts as resigned: it may have sent
     records of that epoch and lost them, and must not write them again with other content (KAFKA-10527)."""
     leader_id = state.known_leader_id
     if state.may_stand and leader_id == state.node_id and state.other_voters:
-        transitions.start(state, transitions.resigned_role(state, now_ms, successors=()))
+        transitions.start(state, transitions.resigned_role(state, successors=(), now_ms=now_ms))
     elif leader_id is not None and leader_id != state.node_id and leader_id in state.voters:
-        transitions.start(state, transitions.follower_role(state, now_ms, leader_id))
+        transitions.start(state, transitions.follower_role(state, leader_id, now_ms=now_ms))
     else:
-        transitions.start(state, transitions.unattached_role(state, now_ms))
+        transitions.start(state, transitions.unattached_role(state, now_ms=now_ms))
     if not state.is_observer and not state.other_voters:
-        stand(state, now_ms)
+        stand(state, now_ms=now_ms)

@@ -44,15 +44,15 @@ def fetch_due_ms(state: RaftState) -> int | None:
     return max(role.next_fetch_ms, role.keepalive_ms) if only_keepalive else role.next_fetch_ms
 
 
-def send_next_fetch(state: RaftState, now_ms: int) -> None:
+def send_next_fetch(state: RaftState, *, now_ms: int) -> None:
     """Request the next records, or the next chunk of the snapshot, from the leader. One request at a time."""
     role = state.role
     if not isinstance(role, Follower):
         return
     if role.snapshot is not None and not role.snapshot.loading:
-        snapshots.send_fetch_snapshot(state, now_ms, role, role.snapshot)
+        snapshots.send_fetch_snapshot(state, role, role.snapshot, now_ms=now_ms)
     else:
-        _send_fetch(state, now_ms, role.leader_id, role)
+        _send_fetch(state, role.leader_id, role, now_ms=now_ms)
 
 
 def search_due_ms(state: RaftState) -> int | None:
@@ -60,7 +60,7 @@ def search_due_ms(state: RaftState) -> int | None:
     return role.next_fetch_ms if isinstance(role, Unattached) and not state.in_flight else None
 
 
-def search_leader(state: RaftState, now_ms: int) -> None:
+def search_leader(state: RaftState, *, now_ms: int) -> None:
     """An observer finds the leader by querying any voter or any bootstrap server."""
     role = state.role
     if not isinstance(role, Unattached):
@@ -70,7 +70,7 @@ def search_leader(state: RaftState, now_ms: int) -> None:
     role.next_fetch_ms = now_ms + pause // 2 + state.rng.randint(0, pause // 2)
     known = [*state.other_voters, *state.config.bootstrap_ids]
     if known:
-        _send_fetch(state, now_ms, state.rng.choice(known), None)
+        _send_fetch(state, state.rng.choice(known), None, now_ms=now_ms)
 
 
 def _is_busy(state: RaftState, role: Follower) -> bool:
@@ -79,7 +79,7 @@ def _is_busy(state: RaftState, role: Follower) -> bool:
     return unsynced or role.snapshot is not None
 
 
-def _send_fetch(state: RaftState, now_ms: int, to: int, role: Follower | None) -> None:
+def _send_fetch(state: RaftState, to: int, role: Follower | None, *, now_ms: int) -> None:
     log = state.log
     offset = log.synced_offset if state.acknowledges else log.end_offset
     config = state.config
@@ -97,7 +97,7 @@ def _send_fetch(state: RaftState, now_ms: int, to: int, role: Follower | None) -
         max_bytes=KEEPALIVE_MAX_BYTES if keepalive else config.fetch_max_bytes,
         read_round=0 if role is None else role.read_round,
     )
-    state.send(now_ms, to, request, request.max_wait_ms + config.fetch_grace_ms)
+    state.send(to, request, request.max_wait_ms + config.fetch_grace_ms, now_ms=now_ms)
 
 
 def _say_whom_it_cannot_follow(state: RaftState, response: FetchResponse) -> None:
@@ -116,9 +116,9 @@ def _say_whom_it_cannot_follow(state: RaftState, response: FetchResponse) -> Non
 
 
 def on_fetch_response(
-    state: RaftState, now_ms: int, flight: InFlight, request: FetchRequest, response: FetchResponse
+    state: RaftState, flight: InFlight, request: FetchRequest, response: FetchResponse, *, now_ms: int
 ) -> None:
-    if leaders.learn(state, now_ms, response):
+    if leaders.learn(state, response, now_ms=now_ms):
         return
     role = state.role
     if isinstance(role, Unattached):
@@ -130,7 +130,7 @@ def on_fetch_response(
         role.next_fetch_ms = now_ms + state.config.empty_fetch_pause_ms
         return
     if response.error is not RaftError.NONE:
-        _on_error(state, now_ms, role, request.fetch_offset, response)
+        _on_error(state, role, request.fetch_offset, response, now_ms=now_ms)
         return
     news = bool(
         response.records
@@ -149,22 +149,22 @@ def on_fetch_response(
     if role.snapshot is not None or request.fetch_offset < state.log.start_offset:
         return  # the response to a keep-alive: the snapshot decides what comes next, or has by now
     if response.snapshot is not None:
-        snapshots.redirect(state, now_ms, role, response.snapshot, request.fetch_offset)
+        snapshots.redirect(state, role, response.snapshot, request.fetch_offset, now_ms=now_ms)
     elif response.diverging is not None:
-        on_diverging(state, now_ms, response.diverging)
+        on_diverging(state, response.diverging, now_ms=now_ms)
     else:
-        agreed = on_records(state, now_ms, role, request.fetch_offset, response.records)
+        agreed = on_records(state, role, request.fetch_offset, response.records, now_ms=now_ms)
         replication.set_high_watermark(state, min(response.high_watermark, agreed))
 
 
 def _on_error(
-    state: RaftState, now_ms: int, role: Follower, fetch_offset: int, response: FetchResponse
+    state: RaftState, role: Follower, fetch_offset: int, response: FetchResponse, *, now_ms: int
 ) -> None:
     role.next_fetch_ms = now_ms + state.config.empty_fetch_pause_ms
     if response.error is RaftError.INVALID_VOTER_KEY:
         memory.check_refusal(state, role.leader_id, fetch_offset, response.high_watermark)
     if response.error is RaftError.NOT_LEADER_OR_FOLLOWER:
-        leaders.doubt_leader(state, now_ms, state.backoff_ms())
+        leaders.doubt_leader(state, state.backoff_ms(), now_ms=now_ms)
     elif response.error not in (RaftError.FENCED_LEADER_EPOCH, RaftError.UNKNOWN_LEADER_EPOCH):
         state.warn_once(
             f"leader {role.leader_id} refuses fetches from this node with {response.error.name}: "
@@ -172,14 +172,14 @@ def _on_error(
         )
 
 
-def on_diverging(state: RaftState, now_ms: int, diverging: LogPosition) -> None:
+def on_diverging(state: RaftState, diverging: LogPosition, *, now_ms: int) -> None:
     """The leader reported where the common epoch ends in its log: this log diverges above that."""
     end = state.log.truncation_offset(diverging)
     if end < state.log.end_offset:
-        _cut(state, now_ms, end)
+        _cut(state, end, now_ms=now_ms)
 
 
-def on_records(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, records: bytes) -> int:
+def on_records(state: RaftState, role: Follower, fetch_offset: int, records: bytes, *, now_ms: int) -> int:
     """Append the leader's bytes unchanged; returns the offset up to which this log is known to match the
     leader's.
 
@@ -195,7 +195,7 @@ def on_records(state: RaftState, now_ms: int, role: Follower, fetch_offset: int,
         batches = Batches.parse(records, file=f"the answer of node {role.leader_id}")
         changes = voter_changes(batches)
     except StorageError as error:
-        _refuse_records(state, now_ms, role, str(error))
+        _refuse_records(state, role, str(error), now_ms=now_ms)
         return agreed
     for header in batches.headers:
         same_epoch = log.epochs.epoch_at(header.base_offset) == header.leader_epoch
@@ -206,29 +206,29 @@ def on_records(state: RaftState, now_ms: int, role: Follower, fetch_offset: int,
     if not new.headers:
         return agreed
     if new.base_offset < log.end_offset:
-        _cut(state, now_ms, new.base_offset)
+        _cut(state, new.base_offset, now_ms=now_ms)
     problem = new.problem_after(log.end_offset, log.epochs.last_epoch)
     newest_epoch = new.headers[-1].leader_epoch
     if problem is None and newest_epoch > state.epoch:
         problem = f"a batch of epoch {newest_epoch} in epoch {state.epoch}"
     if problem is not None:
-        _refuse_records(state, now_ms, role, problem)
+        _refuse_records(state, role, problem, now_ms=now_ms)
         return agreed
     for header in new.headers:
         log.append(header.leader_epoch, header.base_offset, header.next_offset)
     state.out.append(AppendLog(batches=new))
-    membership.note(state, now_ms, [change for change in changes if change.offset >= new.base_offset])
+    membership.note(state, [change for change in changes if change.offset >= new.base_offset], now_ms=now_ms)
     return new.next_offset
 
 
-def _cut(state: RaftState, now_ms: int, end_offset: int) -> None:
+def _cut(state: RaftState, end_offset: int, *, now_ms: int) -> None:
     known.check_cut(state, end_offset)
     state.log.truncate(end_offset)
     state.out.append(TruncateLog(end_offset=end_offset))
-    membership.undo(state, now_ms, end_offset)
+    membership.undo(state, end_offset, now_ms=now_ms)
 
 
-def _refuse_records(state: RaftState, now_ms: int, role: Follower, problem: str) -> None:
+def _refuse_records(state: RaftState, role: Follower, problem: str, *, now_ms: int) -> None:
     role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
     state.out.append(
         Warn(message=f"records from leader {role.leader_id} were not appended: {problem}; fetching again")
@@ -238,11 +238,11 @@ def _refuse_records(state: RaftState, now_ms: int, role: Follower, problem: str)
 # ---- failed requests -----------------------------------------------------------------------------
 
 
-def on_request_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
+def on_request_failed(state: RaftState, flight: InFlight, *, now_ms: int) -> None:
     """A request of any kind got no useful response: retry this node after a pause."""
     state.retry_at_ms[flight.to] = now_ms + state.config.retry_backoff_ms
     if isinstance(flight.request, FetchRequest | FetchSnapshotRequest):
-        _on_fetch_failed(state, now_ms, flight)
+        _on_fetch_failed(state, flight, now_ms=now_ms)
 
 
 def request_due_ms(state: RaftState) -> int | None:
@@ -250,15 +250,15 @@ def request_due_ms(state: RaftState) -> int | None:
     return min([flight.expires_ms for flight in flights.values()]) if flights else None
 
 
-def expire_requests(state: RaftState, now_ms: int) -> None:
+def expire_requests(state: RaftState, *, now_ms: int) -> None:
     """The driver reports every failure; this only keeps a lost report from silencing a replica for good."""
     for correlation_id, flight in list(state.in_flight.items()):
         if flight.expires_ms <= now_ms:
             del state.in_flight[correlation_id]
-            on_request_failed(state, now_ms, flight)
+            on_request_failed(state, flight, now_ms=now_ms)
 
 
-def _on_fetch_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
+def _on_fetch_failed(state: RaftState, flight: InFlight, *, now_ms: int) -> None:
     """A fetch got no response. If it fails long before its timeout twice in a row, nothing listens at the
     leader's address: its process is gone, so do not wait for the whole fetch timeout. The pre-vote keeps a
     wrong guess harmless."""
@@ -271,4 +271,4 @@ def _on_fetch_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
     role.next_fetch_ms = role.keepalive_ms = now_ms + pause
     is_early = now_ms - flight.sent_ms < flight.timeout_ms * EARLY_TENTHS // 10
     if is_early and role.failures >= FAILURES_TO_DOUBT:
-        leaders.doubt_leader(state, now_ms, state.rng.randint(0, config.election_backoff_max_ms))
+        leaders.doubt_leader(state, state.rng.randint(0, config.election_backoff_max_ms), now_ms=now_ms)

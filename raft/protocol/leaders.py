@@ -12,7 +12,7 @@ from metaquorum.raft.state.state import RaftState
 from metaquorum.raft.voters.voter_set import Endpoint
 
 
-def doubt_leader(state: RaftState, now_ms: int, wait_ms: int) -> None:
+def doubt_leader(state: RaftState, wait_ms: int, *, now_ms: int) -> None:
     """The leader appears dead or has resigned: grant pre-votes, and request them after `wait_ms` unless it
     responds."""
     if isinstance(state.role, Follower) and not state.role.suspect:
@@ -28,7 +28,7 @@ def can_follow(state: RaftState, leader_id: int, endpoints: tuple[Endpoint, ...]
 
 
 def follow(
-    state: RaftState, now_ms: int, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...]
+    state: RaftState, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...], *, now_ms: int
 ) -> None:
     """Follow the leader of an epoch that is not behind, unless this node already does. `endpoints` are
     where the leader listens, empty at kraft.version 0."""
@@ -39,12 +39,12 @@ def follow(
         state.known_leader_id in (None, leader_id)
         and not isinstance(state.role, Follower | Resigned | Leader)
     ):
-        transitions.become_follower(state, now_ms, epoch, leader_id, endpoints)
+        transitions.become_follower(state, epoch, leader_id, endpoints, now_ms=now_ms)
     elif endpoints and leader_id == state.known_leader_id:
         state.told_endpoints = endpoints
 
 
-def learn(state: RaftState, now_ms: int, response: RaftResponse) -> bool:
+def learn(state: RaftState, response: RaftResponse, *, now_ms: int) -> bool:
     """Take epoch and leader from a response. True if the role changed, which makes the rest of the response
     stale.
 
@@ -57,13 +57,13 @@ def learn(state: RaftState, now_ms: int, response: RaftResponse) -> bool:
         _warn_of_namesake(state, response.epoch)
     if response.epoch > state.epoch:
         if leader_id is not None and can_follow(state, leader_id, endpoints):
-            transitions.become_follower(state, now_ms, response.epoch, leader_id, endpoints)
+            transitions.become_follower(state, response.epoch, leader_id, endpoints, now_ms=now_ms)
         else:
-            transitions.become_unattached(state, now_ms, response.epoch)
+            transitions.become_unattached(state, response.epoch, now_ms=now_ms)
     elif leader_id is not None:
         lost_it = isinstance(state.role, Prospective) and state.known_leader_id == leader_id
         if not lost_it:
-            follow(state, now_ms, response.epoch, leader_id, endpoints)
+            follow(state, response.epoch, leader_id, endpoints, now_ms=now_ms)
     return state.role is not before
 
 

@@ -20,44 +20,44 @@ from metaquorum.raft.voters.records import VoterChange
 from metaquorum.raft.voters.voter_set import VoterSet
 
 
-def note(state: RaftState, now_ms: int, changes: Sequence[VoterChange]) -> None:
+def note(state: RaftState, changes: Sequence[VoterChange], *, now_ms: int) -> None:
     """Records that change kraft.version or voters were appended to this log."""
     if changes:
         before, kind = state.voters, _kind(state)
         state.voter_history.note_all(changes)
-        _settle(state, now_ms, before, kind)
+        _settle(state, before, kind, now_ms=now_ms)
 
 
-def undo(state: RaftState, now_ms: int, end_offset: int) -> None:
+def undo(state: RaftState, end_offset: int, *, now_ms: int) -> None:
     """This log was truncated at `end_offset`."""
     before, kind = state.voters, _kind(state)
     state.voter_history.truncate(end_offset)
-    _settle(state, now_ms, before, kind)
+    _settle(state, before, kind, now_ms=now_ms)
 
 
-def restart(state: RaftState, now_ms: int, end_offset: int, voters: VotersAt) -> None:
+def restart(state: RaftState, end_offset: int, voters: VotersAt, *, now_ms: int) -> None:
     """This log restarts after a snapshot that names these voters."""
     before, kind = state.voters, _kind(state)
     state.voter_history.reset(end_offset, voters)
-    _settle(state, now_ms, before, kind)
+    _settle(state, before, kind, now_ms=now_ms)
 
 
 def _kind(state: RaftState) -> tuple[bool, bool]:
     return state.is_observer, state.may_stand
 
 
-def _settle(state: RaftState, now_ms: int, before: VoterSet, kind: tuple[bool, bool]) -> None:
+def _settle(state: RaftState, before: VoterSet, kind: tuple[bool, bool], *, now_ms: int) -> None:
     """Adapt the role: which nodes it queries, what it waits for, and whether it may stand for election."""
     if state.voters == before:
         return
     moved = kind != _kind(state)
     match state.role:
         case Leader(view=view):
-            _follow_set(state, now_ms, view)
+            _follow_set(state, view, now_ms=now_ms)
         case Prospective() | Candidate() if not state.may_stand:
-            transitions.become_unattached(state, now_ms, state.epoch)
+            transitions.become_unattached(state, state.epoch, now_ms=now_ms)
         case Unattached() as role if moved:
-            fresh = transitions.unattached_role(state, now_ms)
+            fresh = transitions.unattached_role(state, now_ms=now_ms)
             role.deadline_ms, role.next_fetch_ms = fresh.deadline_ms, fresh.next_fetch_ms
         case Follower() as role if moved:
             # Its next fetch may be parked for as long as the new kind of replica allows.
@@ -68,7 +68,7 @@ def _settle(state: RaftState, now_ms: int, before: VoterSet, kind: tuple[bool, b
             pass
 
 
-def _follow_set(state: RaftState, now_ms: int, view: LeaderView) -> None:
+def _follow_set(state: RaftState, view: LeaderView, *, now_ms: int) -> None:
     """Progress is kept: an observer that becomes a voter has acknowledged what it fetched. A parked fetch
     gets a response if its replica has changed kind: observers get only what is committed, so the record
     that makes an observer a voter would never reach it."""

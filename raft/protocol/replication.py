@@ -37,7 +37,7 @@ def check_leader_request(state: RaftState, cluster_id: str, epoch: int) -> RaftE
     return RaftError.NONE if isinstance(state.role, Leader) else RaftError.NOT_LEADER_OR_FOLLOWER
 
 
-def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> None:
+def on_fetch(state: RaftState, key: int, request: FetchRequest, *, now_ms: int) -> None:
     error = check_leader_request(state, request.cluster_id, request.epoch)
     if error is RaftError.NONE and request.fetch_offset < 0:
         error = RaftError.INVALID_REQUEST
@@ -63,7 +63,7 @@ def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> 
     earlier = view.parked.pop_replica(replica)
     if earlier is not None:
         answers.answer(state, earlier.key, earlier.request, with_records=False)
-    progress = touch(state, now_ms, replica)
+    progress = touch(state, replica, now_ms=now_ms)
     progress.read_round = max(progress.read_round, request.read_round)
     log = state.log
     if log.snapshot_needed(request.fetch_offset, request.last_fetched_epoch):
@@ -78,13 +78,13 @@ def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> 
         reads.settle(state)
         state.respond(key, answers.response_now(state, request, diverging=diverging))
         return
-    _count(state, now_ms, view, progress, request)
-    answers.answer_or_park(state, now_ms, key, request, replica)
+    _count(state, view, progress, request, now_ms=now_ms)
+    answers.answer_or_park(state, key, request, replica, now_ms=now_ms)
     reads.settle(state)
-    _try_transfer(state, now_ms)
+    _try_transfer(state, now_ms=now_ms)
 
 
-def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress:
+def touch(state: RaftState, replica: ReplicaKey, *, now_ms: int) -> ReplicaProgress:
     """The progress of a replica that was just heard from in this epoch; created if it is new."""
     view = state.leader_view()
     if state.is_voter_replica(*replica) and replica[0] in view.voters:
@@ -108,7 +108,7 @@ def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress
 
 
 def _count(
-    state: RaftState, now_ms: int, view: LeaderView, progress: ReplicaProgress, request: FetchRequest
+    state: RaftState, view: LeaderView, progress: ReplicaProgress, request: FetchRequest, *, now_ms: int
 ) -> None:
     """The fetch passed the divergence check: this leader's log contains everything below its offset."""
     end = state.log.end_offset
@@ -123,13 +123,13 @@ def _count(
     progress.acked_offset = request.fetch_offset
     if progress is view.voters.get(progress.node_id):
         progress.furthest_offset = max(progress.furthest_offset, request.fetch_offset)
-        advance_high_watermark(state, now_ms)
+        advance_high_watermark(state, now_ms=now_ms)
 
 
 # ---- the log and the high watermark --------------------------------------------------------------
 
 
-def append(state: RaftState, now_ms: int, batches: Batches, *, wake_observers: bool) -> int:
+def append(state: RaftState, batches: Batches, *, now_ms: int, wake_observers: bool) -> int:
     """Append whole batches of this epoch at the log's end; returns the new end. Raises RaftUsageError if
     this node does not lead or the batches do not fit."""
     if not isinstance(state.role, Leader):
@@ -148,7 +148,7 @@ def append(state: RaftState, now_ms: int, batches: Batches, *, wake_observers: b
     state.out.append(AppendLog(batches=batches))
     # This comes first: a voter that these batches remove must not get them before they are committed.
     # Otherwise its vote, which may still be needed, goes to no log without them.
-    membership.note(state, now_ms, voter_changes(batches))
+    membership.note(state, voter_changes(batches), now_ms=now_ms)
     if wake_observers:
         state.role.view.wakes.append(end)
     answers.wake_voters(state)
@@ -157,7 +157,7 @@ def append(state: RaftState, now_ms: int, batches: Batches, *, wake_observers: b
     return end
 
 
-def advance_high_watermark(state: RaftState, now_ms: int) -> None:
+def advance_high_watermark(state: RaftState, *, now_ms: int) -> None:
     """Commit what a majority holds durably, once that includes a record of this epoch (Raft paper 5.4.2):
     a record of an older epoch can still be overwritten although a majority holds it (figure 8)."""
     role = state.role
@@ -176,7 +176,7 @@ def advance_high_watermark(state: RaftState, now_ms: int) -> None:
         view.observer_wake_offset = view.wakes.popleft()
         woken = True
     if state.config.high_watermark_linger_ms <= 0:
-        announce(state, now_ms)
+        announce(state, now_ms=now_ms)
     elif view.announce_ms is None:
         view.announce_ms = now_ms + state.config.high_watermark_linger_ms
     if woken:
@@ -208,7 +208,7 @@ def check_quorum_due_ms(state: RaftState) -> int | None:
     return heard[len(heard) - needed] + state.config.check_quorum_ms
 
 
-def lose_quorum(state: RaftState, now_ms: int) -> None:
+def lose_quorum(state: RaftState, *, now_ms: int) -> None:
     """A leader that is cut off must stop acting as leader: the others elect a new one (KAFKA-15489)."""
     state.out.append(
         Warn(
@@ -216,10 +216,10 @@ def lose_quorum(state: RaftState, now_ms: int) -> None:
             f"{state.config.check_quorum_ms} ms; check the network to voters {state.other_voters}"
         )
     )
-    resign(state, now_ms)
+    resign(state, now_ms=now_ms)
 
 
-def resign(state: RaftState, now_ms: int, first: int | None = None) -> None:
+def resign(state: RaftState, first: int | None = None, *, now_ms: int) -> None:
     """Name the successors, most caught-up first (`first` before all others), and stop leading."""
     view = state.leader_view()
 
@@ -230,7 +230,7 @@ def resign(state: RaftState, now_ms: int, first: int | None = None) -> None:
 
     ranked = sorted(view.voters.values(), key=rank)
     successors = tuple(PreferredCandidate(one.node_id, one.directory_id) for one in ranked)
-    transitions.become_resigned(state, now_ms, successors)
+    transitions.become_resigned(state, successors, now_ms=now_ms)
 
 
 def transfer_refusal(state: RaftState, target_id: int) -> str | None:
@@ -248,7 +248,7 @@ def transfer_refusal(state: RaftState, target_id: int) -> str | None:
     return None
 
 
-def transfer(state: RaftState, now_ms: int, target_id: int) -> None:
+def transfer(state: RaftState, target_id: int, *, now_ms: int) -> None:
     """Resign in favour of `target_id` as soon as it holds the whole log; cancel after an election timeout."""
     refusal = transfer_refusal(state, target_id)
     if refusal is not None:
@@ -256,15 +256,15 @@ def transfer(state: RaftState, now_ms: int, target_id: int) -> None:
         return
     view = state.leader_view()
     view.transfer = Transfer(target_id=target_id, deadline_ms=now_ms + state.config.election_timeout_ms)
-    _try_transfer(state, now_ms)
+    _try_transfer(state, now_ms=now_ms)
 
 
-def _try_transfer(state: RaftState, now_ms: int) -> None:
+def _try_transfer(state: RaftState, *, now_ms: int) -> None:
     if not isinstance(state.role, Leader) or state.role.view.transfer is None:
         return
     target_id = state.role.view.transfer.target_id
     if state.role.view.voters[target_id].acked_offset == state.log.end_offset:
-        resign(state, now_ms, first=target_id)
+        resign(state, first=target_id, now_ms=now_ms)
 
 
 # ---- time ----------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def announce_due_ms(state: RaftState) -> int | None:
     return state.role.view.announce_ms if isinstance(state.role, Leader) else None
 
 
-def announce(state: RaftState, now_ms: int) -> None:
+def announce(state: RaftState, *, now_ms: int) -> None:
     """Send the voters the high watermark now, without records (KAFKA-14145)."""
     view = state.leader_view()
     view.announced, view.announce_ms = state.log.high_watermark, None
@@ -285,9 +285,9 @@ def parked_due_ms(state: RaftState) -> int | None:
     return state.role.view.parked.next_deadline_ms() if isinstance(state.role, Leader) else None
 
 
-def answer_parked(state: RaftState, now_ms: int) -> None:
+def answer_parked(state: RaftState, *, now_ms: int) -> None:
     """Respond to the fetches whose maximum wait is over."""
-    for parked in state.leader_view().parked.pop_expired(now_ms):
+    for parked in state.leader_view().parked.pop_expired(now_ms=now_ms):
         answers.answer(state, parked.key, parked.request)
 
 
@@ -296,7 +296,7 @@ def transfer_due_ms(state: RaftState) -> int | None:
     return None if transfer is None else transfer.deadline_ms
 
 
-def give_transfer_up(state: RaftState, now_ms: int) -> None:
+def give_transfer_up(state: RaftState, *, now_ms: int) -> None:
     """The target did not catch up: this node keeps leading."""
     view = state.leader_view()
     if view.transfer is None:
@@ -319,7 +319,7 @@ def prune_due_ms(state: RaftState) -> int | None:
     )
 
 
-def prune_observers(state: RaftState, now_ms: int) -> None:
+def prune_observers(state: RaftState, *, now_ms: int) -> None:
     """Forget observers that no longer fetch."""
     view = state.leader_view()
     view.next_prune_ms = now_ms + state.config.observer_session_ms
@@ -329,7 +329,7 @@ def prune_observers(state: RaftState, now_ms: int) -> None:
             del view.observers[replica]
 
 
-def describe(state: RaftState, now_ms: int) -> list[ReplicaState]:
+def describe(state: RaftState, *, now_ms: int) -> list[ReplicaState]:
     """The leader's view of every replica, itself first; [] in other roles. Silent observers are left out."""
     role = state.role
     if not isinstance(role, Leader):
@@ -352,8 +352,8 @@ def describe(state: RaftState, now_ms: int) -> list[ReplicaState]:
     voters = [role.view.voters[node_id] for node_id in state.other_voters]
     return [
         own,
-        *(_replica_state(state, now_ms, progress, is_voter=True) for progress in voters),
-        *(_replica_state(state, now_ms, one, is_voter=False) for one in sorted(observers, key=_by_id)),
+        *(_replica_state(state, progress, is_voter=True, now_ms=now_ms) for progress in voters),
+        *(_replica_state(state, one, is_voter=False, now_ms=now_ms) for one in sorted(observers, key=_by_id)),
     ]
 
 
@@ -362,7 +362,7 @@ def _by_id(progress: ReplicaProgress) -> tuple[int, bytes]:
 
 
 def _replica_state(
-    state: RaftState, now_ms: int, progress: ReplicaProgress, *, is_voter: bool
+    state: RaftState, progress: ReplicaProgress, *, now_ms: int, is_voter: bool
 ) -> ReplicaState:
     fetched_ms = progress.last_fetch_ms
     patience_ms = state.config.check_quorum_ms if is_voter else state.config.observer_patience_ms

@@ -30,10 +30,10 @@ from metaquorum.storage.types import LogPosition
 # ---- leader --------------------------------------------------------------------------------------
 
 
-def on_fetch_snapshot(state: RaftState, now_ms: int, key: int, request: FetchSnapshotRequest) -> None:
+def on_fetch_snapshot(state: RaftState, key: int, request: FetchSnapshotRequest, *, now_ms: int) -> None:
     error = replication.check_leader_request(state, request.cluster_id, request.epoch)
     if error is RaftError.NONE:
-        replication.touch(state, now_ms, (request.replica_id, request.replica_directory_id))
+        replication.touch(state, (request.replica_id, request.replica_directory_id), now_ms=now_ms)
         if request.snapshot not in state.log.snapshots or request.snapshot.offset == 0:
             error = RaftError.SNAPSHOT_NOT_FOUND
         elif request.position < 0:
@@ -72,7 +72,9 @@ def holds(state: RaftState, snapshot: LogPosition) -> bool:
     )
 
 
-def redirect(state: RaftState, now_ms: int, role: Follower, snapshot: LogPosition, fetched_from: int) -> None:
+def redirect(
+    state: RaftState, role: Follower, snapshot: LogPosition, fetched_from: int, *, now_ms: int
+) -> None:
     """The leader reported that the log up to `fetched_from` can only continue from a snapshot."""
     log = state.log
     if fetched_from < log.end_offset and holds(state, snapshot):
@@ -89,7 +91,7 @@ def redirect(state: RaftState, now_ms: int, role: Follower, snapshot: LogPositio
     role.snapshot = SnapshotFetch(snapshot=snapshot)
 
 
-def send_fetch_snapshot(state: RaftState, now_ms: int, role: Follower, fetch: SnapshotFetch) -> None:
+def send_fetch_snapshot(state: RaftState, role: Follower, fetch: SnapshotFetch, *, now_ms: int) -> None:
     request = FetchSnapshotRequest(
         cluster_id=state.identity.cluster_id,
         replica_id=state.node_id,
@@ -99,13 +101,13 @@ def send_fetch_snapshot(state: RaftState, now_ms: int, role: Follower, fetch: Sn
         position=fetch.position,
         max_bytes=state.config.snapshot_chunk_bytes,
     )
-    state.send(now_ms, role.leader_id, request, state.config.request_timeout_ms)
+    state.send(role.leader_id, request, state.config.request_timeout_ms, now_ms=now_ms)
 
 
 def on_fetch_snapshot_response(
-    state: RaftState, now_ms: int, flight: InFlight, response: FetchSnapshotResponse
+    state: RaftState, flight: InFlight, response: FetchSnapshotResponse, *, now_ms: int
 ) -> None:
-    if leaders.learn(state, now_ms, response):
+    if leaders.learn(state, response, now_ms=now_ms):
         return
     role = state.role
     if not isinstance(role, Follower) or role.leader_id != flight.to:
@@ -114,24 +116,24 @@ def on_fetch_snapshot_response(
     if fetch is None or fetch.loading:
         return
     if response.error is not RaftError.NONE:
-        _chunk_refused(state, now_ms, role, response)
+        _chunk_refused(state, role, response, now_ms=now_ms)
         return
     role.has_fetched, role.suspect, role.failures = True, False, 0
     role.deadline_ms = now_ms + transitions.fetch_patience_ms(state)
-    _take_chunk(state, now_ms, role, fetch, response)
+    _take_chunk(state, role, fetch, response, now_ms=now_ms)
 
 
-def _chunk_refused(state: RaftState, now_ms: int, role: Follower, response: FetchSnapshotResponse) -> None:
+def _chunk_refused(state: RaftState, role: Follower, response: FetchSnapshotResponse, *, now_ms: int) -> None:
     if response.error in (RaftError.SNAPSHOT_NOT_FOUND, RaftError.POSITION_OUT_OF_RANGE):
         # The leader has a newer one: the response to the next fetch names it.
         role.snapshot = None
     elif response.error is RaftError.NOT_LEADER_OR_FOLLOWER:
-        leaders.doubt_leader(state, now_ms, state.backoff_ms())
+        leaders.doubt_leader(state, state.backoff_ms(), now_ms=now_ms)
     role.next_fetch_ms = now_ms + state.config.retry_backoff_ms
 
 
 def _take_chunk(
-    state: RaftState, now_ms: int, role: Follower, fetch: SnapshotFetch, response: FetchSnapshotResponse
+    state: RaftState, role: Follower, fetch: SnapshotFetch, response: FetchSnapshotResponse, *, now_ms: int
 ) -> None:
     end = response.position + len(response.data)
     changed = fetch.size_bytes is not None and fetch.size_bytes != response.size_bytes
@@ -170,7 +172,7 @@ def begin(state: RaftState) -> None:
         state.out.append(ResetLog(position=latest))
 
 
-def on_loaded(state: RaftState, now_ms: int, position: LogPosition, voters: VotersAt) -> None:
+def on_loaded(state: RaftState, position: LogPosition, voters: VotersAt, *, now_ms: int) -> None:
     """The file is in force: the log restarts after it, unless this node has moved on meanwhile (another
     leader may have sent it records beyond the snapshot, which it has acknowledged). Raises RaftUsageError
     if `voters` lacks the voters that were committed here."""
@@ -187,11 +189,11 @@ def on_loaded(state: RaftState, now_ms: int, position: LogPosition, voters: Vote
         raise RaftUsageError(f"the snapshot {position} was loaded without the voters that it names")
     state.log.reset(position)
     state.out.append(ResetLog(position=position))
-    membership.restart(state, now_ms, position.offset, voters)
+    membership.restart(state, position.offset, voters, now_ms=now_ms)
     state.out.append(HighWatermarkChanged(high_watermark=position.offset))
 
 
-def on_rejected(state: RaftState, now_ms: int, position: LogPosition) -> None:
+def on_rejected(state: RaftState, position: LogPosition, *, now_ms: int) -> None:
     role = state.role
     if isinstance(role, Follower) and role.snapshot is not None and role.snapshot.snapshot == position:
         role.snapshot = None

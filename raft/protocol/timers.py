@@ -7,6 +7,7 @@ in the modules that the tables name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -26,6 +27,10 @@ from metaquorum.raft.state.state import RaftState
 _ANY: tuple[type[RoleState], ...] = (Unattached, Prospective, Candidate, Leader, Follower, Resigned)
 
 
+class Fire(Protocol):
+    def __call__(self, state: RaftState, *, now_ms: int) -> None: ...
+
+
 class Timer(msgspec.Struct, frozen=True):
     """`due_ms` returns when it is due on the clock of `now_ms`, or None if it is not running, which holds
     in all roles but `roles`. `fire` is never called with an earlier time. `name` and `meaning` are for
@@ -35,7 +40,7 @@ class Timer(msgspec.Struct, frozen=True):
     roles: tuple[type[RoleState], ...]
     meaning: str
     due_ms: Callable[[RaftState], int | None]
-    fire: Callable[[RaftState, int], None]
+    fire: Fire
 
 
 TIMEOUTS = (
@@ -190,18 +195,18 @@ _SENDS = {role: tuple(timer for timer in SENDS if role in timer.roles) for role 
 _BOTH = {role: _TIMEOUTS[role] + _SENDS[role] for role in _ANY}
 
 
-def fire_timeouts(state: RaftState, now_ms: int) -> None:
+def fire_timeouts(state: RaftState, *, now_ms: int) -> None:
     """Fires the timers of a tick. A role that begins meanwhile has nothing due yet."""
-    _fire_due(state, now_ms, _TIMEOUTS[type(state.role)])
+    _fire_due(state, _TIMEOUTS[type(state.role)], now_ms=now_ms)
 
 
-def fire_sends(state: RaftState, now_ms: int) -> int | None:
+def fire_sends(state: RaftState, *, now_ms: int) -> int | None:
     """Fires the timers that end every input; returns when the first of these is next due, for
     `next_due_ms`."""
-    return _fire_due(state, now_ms, _SENDS[type(state.role)])
+    return _fire_due(state, _SENDS[type(state.role)], now_ms=now_ms)
 
 
-def _fire_due(state: RaftState, now_ms: int, timers: tuple[Timer, ...]) -> int | None:
+def _fire_due(state: RaftState, timers: tuple[Timer, ...], *, now_ms: int) -> int | None:
     """Returns when the first of the other timers is due, or UNKNOWN if one fired, since that may change
     it."""
     first_ms, fired = None, False
@@ -211,7 +216,7 @@ def _fire_due(state: RaftState, now_ms: int, timers: tuple[Timer, ...]) -> int |
             continue
         if due_ms <= now_ms:
             fired = True
-            timer.fire(state, now_ms)
+            timer.fire(state, now_ms=now_ms)
         elif first_ms is None or due_ms < first_ms:
             first_ms = due_ms
     return UNKNOWN if fired else first_ms

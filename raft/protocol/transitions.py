@@ -35,27 +35,27 @@ from metaquorum.raft.voters.voter_set import Endpoint, PreferredCandidate
 from metaquorum.storage.batches.parsed import Batches
 
 
-def become_unattached(state: RaftState, now_ms: int, epoch: int, vote: Vote | None = None) -> None:
+def become_unattached(state: RaftState, epoch: int, vote: Vote | None = None, *, now_ms: int) -> None:
     """No leader is known. A `vote` is persisted with the epoch in one write; within the same epoch an
     earlier vote and leader stay on record."""
     same_epoch = epoch == state.epoch
     _change(
         state,
-        unattached_role(state, now_ms),
+        unattached_role(state, now_ms=now_ms),
         epoch=epoch,
         vote=vote or (state.vote if same_epoch else None),
         leader_id=state.known_leader_id if same_epoch else None,
     )
 
 
-def become_prospective(state: RaftState, now_ms: int) -> None:
+def become_prospective(state: RaftState, *, now_ms: int) -> None:
     role = Prospective(
         deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms), granted={state.node_id}
     )
     _change(state, role, epoch=state.epoch, vote=state.vote, leader_id=state.known_leader_id)
 
 
-def become_candidate(state: RaftState, now_ms: int) -> None:
+def become_candidate(state: RaftState, *, now_ms: int) -> None:
     """Epoch + 1 and the node's own vote are one write; the vote requests wait for it."""
     state.election_attempts += 1
     role = Candidate(
@@ -65,7 +65,7 @@ def become_candidate(state: RaftState, now_ms: int) -> None:
     _change(state, role, epoch=state.epoch + 1, vote=vote, leader_id=None)
 
 
-def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
+def become_leader(state: RaftState, granting: set[int], *, now_ms: int) -> None:
     """Appends the LeaderChange record: nothing can be committed without a record of the leader's own
     epoch."""
     start = state.log.end_offset
@@ -100,7 +100,7 @@ def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
 
 
 def become_follower(
-    state: RaftState, now_ms: int, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...] = ()
+    state: RaftState, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...] = (), *, now_ms: int
 ) -> None:
     """`endpoints` are where the leader listens, from the message that named it; if empty, they stay as
     they were."""
@@ -108,11 +108,13 @@ def become_follower(
     if endpoints or (epoch, leader_id) != (state.epoch, state.known_leader_id):
         state.told_endpoints = endpoints
     vote = state.vote if epoch == state.epoch else None
-    _change(state, follower_role(state, now_ms, leader_id), epoch=epoch, vote=vote, leader_id=leader_id)
+    _change(
+        state, follower_role(state, leader_id, now_ms=now_ms), epoch=epoch, vote=vote, leader_id=leader_id
+    )
 
 
-def become_resigned(state: RaftState, now_ms: int, successors: tuple[PreferredCandidate, ...]) -> None:
-    role = resigned_role(state, now_ms, successors)
+def become_resigned(state: RaftState, successors: tuple[PreferredCandidate, ...], *, now_ms: int) -> None:
+    role = resigned_role(state, successors, now_ms=now_ms)
     _change(state, role, epoch=state.epoch, vote=state.vote, leader_id=state.known_leader_id)
 
 
@@ -123,7 +125,7 @@ def start(state: RaftState, role: RoleState) -> None:
     state.announce()
 
 
-def resigned_role(state: RaftState, now_ms: int, successors: tuple[PreferredCandidate, ...]) -> Resigned:
+def resigned_role(state: RaftState, successors: tuple[PreferredCandidate, ...], *, now_ms: int) -> Resigned:
     return Resigned(
         deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms),
         successors=successors,
@@ -131,7 +133,7 @@ def resigned_role(state: RaftState, now_ms: int, successors: tuple[PreferredCand
     )
 
 
-def unattached_role(state: RaftState, now_ms: int) -> Unattached:
+def unattached_role(state: RaftState, *, now_ms: int) -> Unattached:
     if not state.may_stand:
         return Unattached(deadline_ms=None, next_fetch_ms=now_ms)
     return Unattached(
@@ -140,7 +142,7 @@ def unattached_role(state: RaftState, now_ms: int) -> Unattached:
     )
 
 
-def follower_role(state: RaftState, now_ms: int, leader_id: int) -> Follower:
+def follower_role(state: RaftState, leader_id: int, *, now_ms: int) -> Follower:
     return Follower(
         leader_id=leader_id,
         deadline_ms=now_ms + fetch_patience_ms(state),

@@ -48,15 +48,15 @@ class Refusal(NamedTuple):
 # ---- requests ------------------------------------------------------------------------------------
 
 
-def on_request(state: RaftState, now_ms: int, key: int, request: VoterChangeRequest) -> None:
+def on_request(state: RaftState, key: int, request: VoterChangeRequest, *, now_ms: int) -> None:
     """Refuse, or append the new set. An update gets its response at once, other changes once they are
     committed."""
-    found = _judge(state, now_ms, request)
+    found = _judge(state, request, now_ms=now_ms)
     if isinstance(found, Refusal):
         _answer(state, key, found)
         return
     if found:
-        append(state, now_ms, found)
+        append(state, found, now_ms=now_ms)
     if isinstance(request, UpdateVoterRequest) or not found:
         _answer(state, key, None)
         return
@@ -68,15 +68,15 @@ def on_request(state: RaftState, now_ms: int, key: int, request: VoterChangeRequ
     )
 
 
-def append(state: RaftState, now_ms: int, records: Sequence[ControlValue]) -> None:
+def append(state: RaftState, records: Sequence[ControlValue], *, now_ms: int) -> None:
     """Append control records of this leader: they are in force at once."""
     batches = Batches.sealed(
         encode_control_batch(
             records, base_offset=state.log.end_offset, epoch=state.epoch, timestamp_ms=state.wall_ms
         )
     )
-    replication.append(state, now_ms, batches, wake_observers=True)
-    replication.advance_high_watermark(state, now_ms)
+    replication.append(state, batches, wake_observers=True, now_ms=now_ms)
+    replication.advance_high_watermark(state, now_ms=now_ms)
 
 
 def _answer(state: RaftState, key: int, refusal: Refusal | None) -> None:
@@ -91,7 +91,7 @@ def _answer(state: RaftState, key: int, refusal: Refusal | None) -> None:
     )
 
 
-def _judge(state: RaftState, now_ms: int, request: VoterChangeRequest) -> list[ControlValue] | Refusal:
+def _judge(state: RaftState, request: VoterChangeRequest, *, now_ms: int) -> list[ControlValue] | Refusal:
     """Returns the records that make the change, none if it is already in force; or why it is refused."""
     epoch = request.epoch if isinstance(request, UpdateVoterRequest) else state.epoch
     error = replication.check_leader_request(state, request.cluster_id, epoch)
@@ -109,7 +109,7 @@ def _judge(state: RaftState, now_ms: int, request: VoterChangeRequest) -> list[C
         return refusal
     match request:
         case AddVoterRequest(voter=voter):
-            refusal = _refuse_new_voter(state, now_ms, voter)
+            refusal = _refuse_new_voter(state, voter, now_ms=now_ms)
             return refusal or [voters_record(state.voters.with_voter(voter))]
         case RemoveVoterRequest(voter_id=voter_id):
             refusal = _refuse_removal(state, request)
@@ -171,7 +171,7 @@ def _refuse_entry(state: RaftState, voter: VoterNode) -> Refusal | None:
     return None
 
 
-def _refuse_new_voter(state: RaftState, now_ms: int, voter: VoterNode) -> Refusal | None:
+def _refuse_new_voter(state: RaftState, voter: VoterNode, *, now_ms: int) -> Refusal | None:
     refusal = _refuse_entry(state, voter)
     if refusal is not None:
         return refusal
@@ -180,7 +180,7 @@ def _refuse_new_voter(state: RaftState, now_ms: int, voter: VoterNode) -> Refusa
             RaftError.DUPLICATE_VOTER,
             f"{state.voters[voter.node_id]} is already a voter: to replace its directory, remove it first",
         )
-    lag = _lag(state, now_ms, voter)
+    lag = _lag(state, voter, now_ms=now_ms)
     if lag is None:
         return Refusal(
             RaftError.REQUEST_TIMED_OUT,
@@ -195,7 +195,7 @@ def _refuse_new_voter(state: RaftState, now_ms: int, voter: VoterNode) -> Refusa
     return None
 
 
-def _lag(state: RaftState, now_ms: int, voter: VoterNode) -> int | None:
+def _lag(state: RaftState, voter: VoterNode, *, now_ms: int) -> int | None:
     """How many records an observer is behind; None if it has not been heard from. What it fetched before
     its log had kraft.version 1 was not acknowledged: it does not count as heard from until it has passed
     the newest voters record."""
@@ -281,14 +281,14 @@ def settled_due_ms(state: RaftState) -> int | None:
     return 0 if answered or _is_removed(state) else None
 
 
-def settle(state: RaftState, now_ms: int) -> None:
+def settle(state: RaftState, *, now_ms: int) -> None:
     """Respond to the caller; a leader that was removed resigns now, and not before."""
     view = state.leader_view()
     if view.change is not None and view.change.offset < state.log.high_watermark:
         _answer(state, view.change.key, None)
         view.change = None
     if _is_removed(state):
-        replication.resign(state, now_ms)
+        replication.resign(state, now_ms=now_ms)
 
 
 def _is_removed(state: RaftState) -> bool:
@@ -301,7 +301,7 @@ def answer_due_ms(state: RaftState) -> int | None:
     return None if change is None else change.deadline_ms
 
 
-def give_answer_up(state: RaftState, now_ms: int) -> None:
+def give_answer_up(state: RaftState, *, now_ms: int) -> None:
     """The caller no longer waits. The change stays in the log, and is committed later or undone."""
     view = state.leader_view()
     if view.change is not None:
@@ -323,20 +323,20 @@ def update_due_ms(state: RaftState) -> int | None:
             return None
 
 
-def update(state: RaftState, now_ms: int) -> None:
+def update(state: RaftState, *, now_ms: int) -> None:
     """A leader corrects its own entry; a follower requests the update from the leader."""
     voter = state.identity.as_voter
     if isinstance(state.role, Leader):
-        append(state, now_ms, [voters_record(state.voters.with_voter(voter))])
+        append(state, [voters_record(state.voters.with_voter(voter))], now_ms=now_ms)
     elif isinstance(state.role, Follower):
         state.role.next_update_ms = now_ms + state.config.update_voter_ms
         request = UpdateVoterRequest(cluster_id=state.identity.cluster_id, epoch=state.epoch, voter=voter)
-        state.send(now_ms, state.role.leader_id, request, state.config.request_timeout_ms)
+        state.send(state.role.leader_id, request, state.config.request_timeout_ms, now_ms=now_ms)
 
 
-def on_update_response(state: RaftState, now_ms: int, response: VoterChangeResponse) -> None:
+def on_update_response(state: RaftState, response: VoterChangeResponse, *, now_ms: int) -> None:
     """The record arrives with the log; a refusal that a retry would not resolve is logged."""
-    if leaders.learn(state, now_ms, response):
+    if leaders.learn(state, response, now_ms=now_ms):
         return
     if response.error in (RaftError.INVALID_REQUEST, RaftError.VOTER_NOT_FOUND):
         state.warn_once(f"the leader refuses this voter's endpoints: {response.message}")

@@ -38,7 +38,7 @@ def note_due_ms(state: RaftState) -> int | None:
     return times.next_durable_ms if is_leader else max(times.next_ms, times.next_durable_ms)
 
 
-def note(state: RaftState, now_ms: int) -> None:
+def note(state: RaftState, *, now_ms: int) -> None:
     """Write down what is committed and synced here, and at intervals make it durable."""
     log, times = state.log, state.note_times
     offset = min(log.high_watermark, log.synced_offset)

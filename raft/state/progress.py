@@ -104,7 +104,7 @@ class ParkedFetches:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def pop_expired(self, now_ms: int) -> list[ParkedFetch]:
+    def pop_expired(self, *, now_ms: int) -> list[ParkedFetch]:
         expired: list[ParkedFetch] = []
         while (deadline := self.next_deadline_ms()) is not None and deadline <= now_ms:
             parked = self.pop_key(self._deadlines[0][1])

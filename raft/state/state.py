@@ -239,7 +239,7 @@ class RaftState:
             response = replace(response, leader_endpoints=self.leader_endpoints)
         self.out.append(Respond(key=key, response=response, after=self.unpersisted_token))
 
-    def send(self, now_ms: int, to: int, request: RaftRequest, timeout_ms: int) -> None:
+    def send(self, to: int, request: RaftRequest, timeout_ms: int, *, now_ms: int) -> None:
         self._last_correlation_id += 1
         correlation_id = self._last_correlation_id
         self.in_flight[correlation_id] = InFlight(
@@ -260,7 +260,7 @@ class RaftState:
         """True while a request to this node has no response: only one request at a time."""
         return bool(self.in_flight) and any(flight.to == to for flight in self.in_flight.values())
 
-    def may_ask(self, now_ms: int, to: int) -> bool:
+    def may_ask(self, to: int, *, now_ms: int) -> bool:
         return self.retry_at_ms.get(to, now_ms) <= now_ms and not self.is_asking(to)
 
     def next_ask_ms(self, targets: Iterable[int]) -> int | None:

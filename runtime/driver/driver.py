@@ -105,7 +105,7 @@ class Driver:
     def start(self) -> None:
         """Starts the node; carries out its first effects before it returns."""
         now_ms, begun_ns = self._clock.monotonic_ms(), time.monotonic_ns()
-        self.guarded(lambda: self._runner.start(now_ms))
+        self.guarded(lambda: self._runner.start(now_ms=now_ms))
         if not self._ended.done():
             self._scheduler.began(self._runner.next_deadline_ms())
             self._finish_step(now_ms, begun_ns)

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 class Node(Protocol):
     """Implemented by ControllerNode, BrokerNode and CombinedNode."""
 
-    def start(self, now_ms: int, wall_ms: int) -> list[Any]: ...
+    def start(self, *, now_ms: int, wall_ms: int) -> list[Any]: ...
 
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]: ...
 
@@ -125,9 +125,9 @@ class NodeRunner:
         """Lets these handlers carry out effects of these types."""
         self._handlers |= handlers
 
-    def start(self, now_ms: int) -> None:
+    def start(self, *, now_ms: int) -> None:
         """Starts the node."""
-        self._carry_out(self._node.start(now_ms, self._clock.wall_ms()))
+        self._carry_out(self._node.start(now_ms=now_ms, wall_ms=self._clock.wall_ms()))
 
     def start_sync(self) -> None:
         """Starts a sync of the log if there are unsynced records and none is in progress."""
@@ -147,7 +147,7 @@ class NodeRunner:
 
     # --- for the scheduler
 
-    def handle(self, event: Any, now_ms: int, wall_ms: int) -> None:
+    def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> None:
         watch, is_last = self._watch, not self._host.waiting
         begun_ns = 0 if watch is None else time.monotonic_ns()
         self._carry_out(self._node.handle(event, now_ms=now_ms, wall_ms=wall_ms))
@@ -157,10 +157,10 @@ class NodeRunner:
         if watch is not None:
             watch.handled(begun_ns)
 
-    def settle(self, now_ms: int, wall_ms: int) -> None:
+    def settle(self, *, now_ms: int, wall_ms: int) -> None:
         self._carry_out(self._node.settle(now_ms=now_ms, wall_ms=wall_ms))
 
-    def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None:
+    def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> None:
         self._carry_out(self._node.tick(now_ms=now_ms, wall_ms=wall_ms, drained=drained))
 
     def next_deadline_ms(self) -> int | None:

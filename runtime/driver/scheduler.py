@@ -47,12 +47,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 class Runner(Protocol):
     """A node, and the code that carries out its effects before a call returns."""
 
-    def handle(self, event: Any, now_ms: int, wall_ms: int) -> None: ...
+    def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> None: ...
 
-    def settle(self, now_ms: int, wall_ms: int) -> None:
+    def settle(self, *, now_ms: int, wall_ms: int) -> None:
         """Handles the consequences of all events of a step together; called once after them."""
 
-    def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None: ...
+    def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> None: ...
 
     def stalled(self, gap_ms: int, until_ms: int) -> None:
         """There was a gap of `gap_ms`; until `until_ms` the silence of others proves nothing."""
@@ -152,7 +152,7 @@ class Scheduler:
         deadline_ms = runner.next_deadline_ms()
         if self._ticks(deadline_ms, begun_ms, now_ms):
             ticked_ms = now_ms
-            runner.tick(now_ms, clock.wall_ms(), drained=not self._inbox)
+            runner.tick(now_ms=now_ms, wall_ms=clock.wall_ms(), drained=not self._inbox)
             now_ms = clock.monotonic_ms()
             deadline_ms = runner.next_deadline_ms()
             self._tick_from_ms = None
@@ -181,10 +181,10 @@ class Scheduler:
         left = self.config.step_max_events
         while inbox and left and now_ms <= until_ms and not self.stopped:
             left -= 1
-            handle(inbox.popleft(), now_ms, wall_ms)
+            handle(inbox.popleft(), now_ms=now_ms, wall_ms=wall_ms)
             now_ms = clock.monotonic_ms()
         if not self.stopped:
-            self._runner.settle(now_ms, wall_ms)
+            self._runner.settle(now_ms=now_ms, wall_ms=wall_ms)
             now_ms = clock.monotonic_ms()
         self.statistics.events += self.config.step_max_events - left
         self.statistics.steps += 1

@@ -35,8 +35,8 @@ SCHEDULER_BUGS = (
         breaks="events are handled in the order of arrival",
         source="docs/architecture.md, Steps",
         file=SCHEDULER_FILE,
-        old="handle(inbox.popleft(), now_ms, wall_ms)",
-        new="handle(inbox.pop(), now_ms, wall_ms)",
+        old="handle(inbox.popleft(), now_ms=now_ms, wall_ms=wall_ms)",
+        new="handle(inbox.pop(), now_ms=now_ms, wall_ms=wall_ms)",
         caught_by=(SCHEDULER,),
     ),
     Bug(

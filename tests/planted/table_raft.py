@@ -207,8 +207,9 @@ RAFT_BUGS = (
         breaks="only a fetch that passes the divergence check acknowledges",
         source="KIP-595, log divergence",
         file="raft/protocol/replication.py",
-        old="progress = touch(state, now_ms, replica)",
-        new="progress = touch(state, now_ms, replica); _count(state, now_ms, view, progress, request)",
+        old="progress = touch(state, replica, now_ms=now_ms)",
+        new="progress = touch(state, replica, now_ms=now_ms); "
+        "_count(state, view, progress, request, now_ms=now_ms)",
         caught_by=(SCRIPTS, SCHEDULES),
     ),
     Bug(

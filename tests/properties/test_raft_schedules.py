@@ -85,7 +85,7 @@ class Chaos:
         self.world.now += self.rng.choice((0, 1, 1, 5, 5, 20, 20, 60, 150, 400, 1600))
         for node in self.world.live:
             if self.rng.random() < 0.5:
-                self.world.input(node.node_id, lambda core: core.tick(self.world.now))
+                self.world.input(node.node_id, lambda core: core.tick(now_ms=self.world.now))
 
     def _leaders(self) -> list[int]:
         return [node.node_id for node in self.world.live if node.core and node.core.is_leader]
@@ -103,7 +103,7 @@ class Chaos:
         for leader in self._leaders():
             target = self.rng.randint(1, len(self.world.voters) or len(self.world.nodes))
             self.world.input(
-                leader, lambda core, target=target: core.transfer_leadership(self.world.now, target)
+                leader, lambda core, target=target: core.transfer_leadership(target, now_ms=self.world.now)
             )
 
     def crash(self) -> None:
@@ -143,7 +143,7 @@ def heal(world: World) -> None:
         if not one_due(world):
             world.now += 10
             for node in world.live:
-                world.input(node.node_id, lambda core: core.tick(world.now))
+                world.input(node.node_id, lambda core: core.tick(now_ms=world.now))
         leader = next((n.core for n in world.live if n.core and n.core.is_leader), None)
         if goal is None and leader is not None and leader.high_watermark > (leader.epoch_start_offset or 0):
             goal = leader.log_end_offset + 1

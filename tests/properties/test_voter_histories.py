@@ -47,7 +47,7 @@ class Membership(Chaos):
             if not one_due(self.world):
                 self.world.now += 10
                 for node in self.world.live:
-                    self.world.input(node.node_id, lambda core: core.tick(self.world.now))
+                    self.world.input(node.node_id, lambda core: core.tick(now_ms=self.world.now))
 
     def _ask(self, leader: int, request: ms.RaftRequest) -> None:
         self.world.deliver(Message(ADMIN, leader, -1, request, True))

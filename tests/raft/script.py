@@ -256,7 +256,7 @@ class Script:
         for cid, _ in flights:
             world.fail(int(node), cid, "timed out")
         world.now += 100
-        world.input(int(node), lambda core: core.tick(world.now))
+        world.input(int(node), lambda core: core.tick(now_ms=world.now))
 
     def do_settle(self) -> None:
         """Deliver messages and complete writes until nothing is left to do; the clock stands."""
@@ -285,7 +285,7 @@ class Script:
     def do_tick(self, node: str, ms_: str) -> None:
         """tick 1 600: the clock moves, and only this node looks at it; nothing is delivered."""
         self.world.now += int(ms_)
-        self.world.input(int(node), lambda core: core.tick(self.world.now))
+        self.world.input(int(node), lambda core: core.tick(now_ms=self.world.now))
 
     def do_stand(self, node: str) -> None:
         """stand 1: the clock goes to this node's election or fetch deadline and only it looks."""
@@ -293,7 +293,7 @@ class Script:
         deadline = getattr(core.state.role, "deadline_ms", None)
         assert deadline is not None, f"node {node} is {core.role}"
         self.world.now = max(self.world.now, deadline)
-        self.world.input(int(node), lambda core: core.tick(self.world.now))
+        self.world.input(int(node), lambda core: core.tick(now_ms=self.world.now))
 
     def do_elect(self, node: str) -> None:
         """elect 1: shorthand for stand and settle, shown as its result only."""
@@ -331,7 +331,7 @@ class Script:
         for node in self._awake():
             deadline = world.core(node.node_id).next_deadline_ms()
             if deadline is not None and deadline <= world.now:
-                world.input(node.node_id, lambda core: core.tick(world.now))
+                world.input(node.node_id, lambda core: core.tick(now_ms=world.now))
 
     def _awake(self) -> list[Node]:
         return [node for node in self.world.live if node.node_id not in self.paused]
@@ -351,10 +351,10 @@ class Script:
         self.world.read(int(node), int(token))
 
     def do_transfer(self, node: str, target: str) -> None:
-        self.world.input(int(node), lambda core: core.transfer_leadership(self.world.now, int(target)))
+        self.world.input(int(node), lambda core: core.transfer_leadership(int(target), now_ms=self.world.now))
 
     def do_resign(self, node: str) -> None:
-        self.world.input(int(node), lambda core: core.resign(self.world.now))
+        self.world.input(int(node), lambda core: core.resign(now_ms=self.world.now))
 
     def do_snapshot(self, node: str, chunk: str = "40") -> None:
         self.world.snapshot(int(node), int(chunk))
@@ -473,7 +473,7 @@ class Script:
         """fail 1 2 7: node 1 hears that its request 7 to node 2 failed."""
         self.world.input(
             int(node),
-            lambda core: core.on_request_failed(self.world.now, int(target), int(number), "refused"),
+            lambda core: core.on_request_failed(int(target), int(number), "refused", now_ms=self.world.now),
         )
 
     def do_forge(self, source: str, target: str, **fields: str) -> None:
@@ -572,7 +572,7 @@ class Script:
             )
 
     def do_describe(self, node: str) -> None:
-        for replica in self.world.core(int(node)).describe(self.world.now):
+        for replica in self.world.core(int(node)).describe(now_ms=self.world.now):
             kind = "voter" if replica.is_voter else "observer"
             self.lines.append(
                 f"  n{replica.node_id} {kind} end={replica.log_end_offset} "

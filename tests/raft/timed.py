@@ -91,4 +91,4 @@ class TimedWorld:
         for node_id in self._awake():
             deadline = world.core(node_id).next_deadline_ms()
             if deadline is not None and deadline <= world.now:
-                world.input(node_id, lambda core: core.tick(world.now))
+                world.input(node_id, lambda core: core.tick(now_ms=world.now))

@@ -274,7 +274,7 @@ class World:
             rng,
         )
         node.core.wall_ms = START_WALL_MS + self.now
-        self._emit(node, node.core.start(self.now))
+        self._emit(node, node.core.start(now_ms=self.now))
         self._settled(node.core)
 
     def crash(self, node_id: int) -> None:
@@ -298,7 +298,7 @@ class World:
             if asker == node_id and self.at(asked).core is not None:
                 self.abandoned.add(key)
                 on = self.at(asked).node_id
-                self.input(on, lambda core, key=key: core.on_request_abandoned(self.now, key))
+                self.input(on, lambda core, key=key: core.on_request_abandoned(key, now_ms=self.now))
         for who, cid in broken:
             self.fail(who, cid, "connection reset")
 
@@ -318,7 +318,9 @@ class World:
     def fail(self, who: int, correlation_id: int, reason: str) -> None:
         flight = self.outstanding.pop((who, correlation_id), None)
         if flight is not None and self.nodes[who].core is not None:
-            self.input(who, lambda core: core.on_request_failed(self.now, flight[0], correlation_id, reason))
+            self.input(
+                who, lambda core: core.on_request_failed(flight[0], correlation_id, reason, now_ms=self.now)
+            )
 
     # ---- inputs ----------------------------------------------------------------------------------
 
@@ -350,12 +352,14 @@ class World:
             self._last_key += 1
             key = self._last_key
             self.requests[key] = (message.source, message.correlation_id, message.target)
-            self.input(node.node_id, lambda core: core.on_request(self.now, key, payload))
+            self.input(node.node_id, lambda core: core.on_request(key, payload, now_ms=self.now))
         else:
             self.outstanding.pop((message.target, message.correlation_id), None)
             self.input(
                 message.target,
-                lambda core: core.on_response(self.now, message.source, message.correlation_id, payload),
+                lambda core: core.on_response(
+                    message.source, message.correlation_id, payload, now_ms=self.now
+                ),
             )
 
     def persist_next(self, node_id: int) -> None:
@@ -367,27 +371,29 @@ class World:
             gone = " ".join(name_exchange(effect, self.requests) for effect in released)
             self.listener.asked(f"  n{node_id} has written #{state.token}, which lets go {gone}")
         self._execute(node, released)
-        self.input(node_id, lambda core: core.on_quorum_state_persisted(self.now, state.token))
+        self.input(node_id, lambda core: core.on_quorum_state_persisted(state.token, now_ms=self.now))
 
     def sync_next(self, node_id: int) -> None:
         node = self.nodes[node_id]
         end = node.syncs.pop(0)
         node.disk.synced = max(node.disk.synced, min(end, node.disk.end))
-        self.input(node_id, lambda core: core.on_log_synced(self.now, end))
+        self.input(node_id, lambda core: core.on_log_synced(end, now_ms=self.now))
 
     def finish_next(self, node_id: int) -> None:
         node = self.nodes[node_id]
         position = node.finishing.pop(0)
         partial = node.disk.partial
         if partial is None or partial[0] != position:
-            self.input(node_id, lambda core: core.on_snapshot_rejected(self.now, position))
+            self.input(node_id, lambda core: core.on_snapshot_rejected(position, now_ms=self.now))
             return
         assert partial[1].startswith(b"snapshot %d-%d " % (position.offset, position.epoch))
         self.marks.add("snapshot installed")
         node.disk.snapshots[position] = partial[1]
         node.disk.said[position] = self.said[position]
         node.disk.partial = None
-        self.input(node_id, lambda core: core.on_snapshot_loaded(self.now, position, self.said[position]))
+        self.input(
+            node_id, lambda core: core.on_snapshot_loaded(position, self.said[position], now_ms=self.now)
+        )
 
     def append(self, node_id: int, text: str, *, wake_observers: bool = True) -> None:
         core = self.core(node_id)
@@ -397,11 +403,11 @@ class World:
             timestamp_ms=START_WALL_MS + self.now,
             values=[text.encode()],
         )
-        self.input(node_id, lambda core: core.append(self.now, Batches.sealed(data), wake_observers))
+        self.input(node_id, lambda core: core.append(Batches.sealed(data), wake_observers, now_ms=self.now))
 
     def read(self, node_id: int, token: int) -> None:
         self.reads[token] = self.acknowledged
-        self.input(node_id, lambda core: core.request_read(self.now, token))
+        self.input(node_id, lambda core: core.request_read(token, now_ms=self.now))
 
     def snapshot(self, node_id: int, chunk: int = 40) -> None:
         """Cut a snapshot at the high watermark."""
@@ -413,13 +419,13 @@ class World:
         self.nodes[node_id].disk.said[position] = said
         text = b"snapshot %d-%d of node %d " % (position.offset, position.epoch, node_id)
         self.nodes[node_id].disk.snapshots[position] = text.ljust(chunk * 2 + 10, b".")
-        self.input(node_id, lambda core: core.on_snapshot_written(self.now, position))
+        self.input(node_id, lambda core: core.on_snapshot_written(position, now_ms=self.now))
 
     def trim(self, node_id: int, offset: int) -> None:
         disk = self.nodes[node_id].disk
         disk.batches = [batch for batch in disk.batches if batch[0] >= offset]
         disk.start = offset
-        self.input(node_id, lambda core: core.on_log_trimmed(self.now, offset))
+        self.input(node_id, lambda core: core.on_log_trimmed(offset, now_ms=self.now))
 
     # ---- effects ---------------------------------------------------------------------------------
 

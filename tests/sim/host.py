@@ -65,7 +65,7 @@ def read_image(disk: FaultyDisk, path: str, position: LogPosition) -> MetadataIm
 class Node(Protocol):
     """What a controller's node and a broker's node have in common."""
 
-    def start(self, now_ms: int, wall_ms: int) -> list[Any]: ...
+    def start(self, *, now_ms: int, wall_ms: int) -> list[Any]: ...
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]: ...
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Any]: ...
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]: ...
@@ -161,7 +161,8 @@ class Process:
     # ---- driving ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._guarded(lambda: self._execute_all(self.driven.start(*self._now())))
+        now_ms, wall_ms = self.host.monotonic_ms(), self.host.wall_ms()
+        self._guarded(lambda: self._execute_all(self.driven.start(now_ms=now_ms, wall_ms=wall_ms)))
         if self.alive:
             self.scheduler.began(self.driven.next_deadline_ms())
             self._finish_step()
@@ -203,9 +204,6 @@ class Process:
     def writes_in_flight(self) -> bool:
         """Whether something waits for the disk: the most revealing moment for a crash."""
         return self._disk_busy or bool(self._disk_queue)
-
-    def _now(self) -> tuple[int, int]:
-        return self.host.monotonic_ms(), self.host.wall_ms()
 
     def _step(self) -> None:
         if self.alive:
@@ -251,18 +249,18 @@ class Process:
 
     # ---- what the scheduler runs -----------------------------------------------------------------
 
-    def handle(self, event: Any, now_ms: int, wall_ms: int) -> None:
+    def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> None:
         self.touched = True
         self.before_event(event)
         self._execute_all(self.driven.handle(event, now_ms=now_ms, wall_ms=wall_ms))
         self.after_event(event)
 
-    def settle(self, now_ms: int, wall_ms: int) -> None:
+    def settle(self, *, now_ms: int, wall_ms: int) -> None:
         self.before_event(None)
         self._execute_all(self.driven.settle(now_ms=now_ms, wall_ms=wall_ms))
         self.after_event(None)
 
-    def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None:
+    def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> None:
         self.touched = True
         self.before_event(None)
         self._execute_all(self.driven.tick(now_ms=now_ms, wall_ms=wall_ms, drained=drained))

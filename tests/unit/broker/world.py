@@ -144,18 +144,18 @@ class Controller:
         self.said_to_stop = False
         self.carries_directories = True
         self.told: tuple[bytes, ...] = ()
-        self.do(self.raft.start(0))
+        self.do(self.raft.start(now_ms=0))
         while not self.raft.is_leader:
-            self.do(self.raft.tick(self.raft.next_deadline_ms() or 0))
+            self.do(self.raft.tick(now_ms=self.raft.next_deadline_ms() or 0))
 
     def do(self, effects: list[raft.RaftEffect]) -> None:
         for effect in effects:
             match effect:
                 case raft.PersistQuorumState(token=token):
-                    self.do(self.raft.on_quorum_state_persisted(0, token))
+                    self.do(self.raft.on_quorum_state_persisted(token, now_ms=0))
                 case raft.AppendLog(batches=batches, end_offset=end):
                     self.log.append(batches.data)
-                    self.do(self.raft.on_log_synced(0, end))
+                    self.do(self.raft.on_log_synced(end, now_ms=0))
                 case raft.Respond(key=key, response=response):
                     self.responses.append((key, response))
                 case raft.RespondWithRecords(key=key, response=response):
@@ -169,7 +169,7 @@ class Controller:
     def write(self, *records: Record) -> int:
         """One committed batch; returns its base offset."""
         base = self.raft.log_end_offset
-        self.do(self.raft.append(0, Batches.sealed(batch_of(records, base, self.raft.epoch))))
+        self.do(self.raft.append(Batches.sealed(batch_of(records, base, self.raft.epoch)), now_ms=0))
         assert self.raft.high_watermark == self.raft.log_end_offset
         return base
 
@@ -196,9 +196,9 @@ class Controller:
         """Write a snapshot at the end of the log and drop the log before it."""
         image = self.image()
         position = LogPosition(self.raft.epoch, self.raft.log_end_offset)
-        self.do(self.raft.on_snapshot_written(0, position))
+        self.do(self.raft.on_snapshot_written(position, now_ms=0))
         self.log.trim(position.offset)
-        self.do(self.raft.on_log_trimmed(0, position.offset))
+        self.do(self.raft.on_log_trimmed(position.offset, now_ms=0))
         return position, image
 
     def decide(self, request: object) -> LifecycleResponse | ApiError:
@@ -297,7 +297,7 @@ class World:
             now_ms=self.now_ms,
             replicas=self.replicas,
         )
-        self.execute(self.node.start(self.now_ms, self.now_ms))
+        self.execute(self.node.start(now_ms=self.now_ms, wall_ms=self.now_ms))
         self.settle()
 
     # ---- driving -------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class World:
             if due_ms > until_ms:
                 break
             self.now_ms = max(self.now_ms + (due_ms <= self.now_ms), due_ms)
-            self.controller.do(self.controller.raft.tick(self.now_ms))
+            self.controller.do(self.controller.raft.tick(now_ms=self.now_ms))
         self.now_ms = until_ms
         self.settle()
 
@@ -389,7 +389,7 @@ class World:
             return
         key = next(self.controller.keys)
         self.keys[key] = effect.correlation_id
-        self.controller.do(self.controller.raft.on_request(self.now_ms, key, effect.request))
+        self.controller.do(self.controller.raft.on_request(key, effect.request, now_ms=self.now_ms))
 
     def _ask_controller(self, effect: SendToController) -> None:
         at = effect.correlation_id

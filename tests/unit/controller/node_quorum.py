@@ -121,7 +121,7 @@ class Machine:
         image = MetadataImage() if newest is None else self.snapshots[newest]
         self.node = ControllerNode(replace(q.config, node_id=self.node_id), core, image, rng, q.now_ms)
         self.driven = self.what_is_driven(rng)
-        self.execute(self.driven.start(q.now_ms, q.wall_ms))
+        self.execute(self.driven.start(now_ms=q.now_ms, wall_ms=q.wall_ms))
 
     def what_is_driven(self, rng: Random) -> ControllerNode:
         """The controller itself; others have it as a part."""

@@ -23,7 +23,7 @@ OBSERVER = 9
 
 
 def asked(core: RaftCore, request: FetchRequest) -> FetchResponse:
-    (found,) = answers(core.on_request(7, 500, request), 500)
+    (found,) = answers(core.on_request(500, request, now_ms=7), 500)
     assert isinstance(found, Respond | RespondWithRecords)
     assert isinstance(found.response, FetchResponse)
     return found.response
@@ -33,12 +33,12 @@ def trimmed_leader() -> RaftCore:
     """Node 1 leads epoch 1; its log begins at 3, and a snapshot ends at 4."""
     world, core = leading()
     for at in range(1, 6):
-        core.append(world.now, Batches.sealed(batch(at, 1)))
-    core.on_log_synced(world.now, 6)
+        core.append(Batches.sealed(batch(at, 1)), now_ms=world.now)
+    core.on_log_synced(6, now_ms=world.now)
     for node_id in (2, 3):
-        core.on_request(world.now, node_id, fetch_of(node_id, 6))
-    core.on_snapshot_written(world.now, LogPosition(1, 4))
-    core.on_log_trimmed(world.now, 3)
+        core.on_request(node_id, fetch_of(node_id, 6), now_ms=world.now)
+    core.on_snapshot_written(LogPosition(1, 4), now_ms=world.now)
+    core.on_log_trimmed(3, now_ms=world.now)
     return core
 
 
@@ -54,7 +54,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_without_error_says_everything_of_its_leader(kind: str, replica: int) -> None:
     core = trimmed_leader()
-    core.request_read(7, 1)
+    core.request_read(1, now_ms=7)
     assert isinstance(core.state.role, Leader)
     fields = {"fetch_offset": 0, **KINDS[kind]}
     offset = fields.pop("fetch_offset")
@@ -94,8 +94,8 @@ def test_what_a_new_cluster_was_formatted_with_is_no_snapshot_to_fetch(epoch: in
     """Its file ends at offset 0: it is here, and each replica has its own."""
     bootstrap = LogPosition(epoch, 0)
     core = make(voters=1, recovered=RecoveredLog(snapshots=(bootstrap,)))
-    core.start(0)
-    core.on_log_synced(0, core.log_end_offset)
+    core.start(now_ms=0)
+    core.on_log_synced(core.log_end_offset, now_ms=0)
     request = FetchSnapshotRequest(
         cluster_id="c",
         replica_id=OBSERVER,
@@ -105,7 +105,7 @@ def test_what_a_new_cluster_was_formatted_with_is_no_snapshot_to_fetch(epoch: in
         position=0,
         max_bytes=100,
     )
-    (refused,) = answers(core.on_request(1, 500, request), 500)
+    (refused,) = answers(core.on_request(500, request, now_ms=1), 500)
     assert refused.response.error is RaftError.SNAPSHOT_NOT_FOUND
 
 
@@ -114,17 +114,17 @@ def test_a_good_answer_ends_a_series_of_failures(kind: str) -> None:
     """One quick failure is no proof of a dead leader, and neither is one before and one after an answer."""
     core, request = redirected()
     now = 2
-    core.on_request_failed(now, 2, request.correlation_id, "connection reset")
+    core.on_request_failed(2, request.correlation_id, "connection reset", now_ms=now)
     assert isinstance(core.state.role, Follower)
     core.state.role.snapshot = core.state.role.snapshot if kind == "chunk" else None
     now += 1000
     core.state.role.deadline_ms = 10**9
-    request = sent(core.tick(now))
+    request = sent(core.tick(now_ms=now))
     assert core.state.role.failures == 1
     good: Any = chunk(0, b"abcd") if kind == "chunk" else answer(records=batches(1, 1, 4))
-    found = core.on_response(now, 2, request.correlation_id, good)
-    again = sent([*found, *core.on_log_synced(now, core.log_end_offset), *core.tick(now + 500)])
-    core.on_request_failed(now + 501, 2, again.correlation_id, "connection reset")
+    found = core.on_response(2, request.correlation_id, good, now_ms=now)
+    again = sent([*found, *core.on_log_synced(core.log_end_offset, now_ms=now), *core.tick(now_ms=now + 500)])
+    core.on_request_failed(2, again.correlation_id, "connection reset", now_ms=now + 501)
     assert isinstance(core.state.role, Follower)
     assert (core.state.role.failures, core.state.role.suspect) == (1, False)
 
@@ -138,12 +138,12 @@ def test_a_leader_writes_down_what_the_others_have_acknowledged() -> None:
     world: World
     world, core = leading()
     for at in range(1, 4):
-        core.append(world.now, Batches.sealed(batch(at, 1)))
-    effects = core.on_log_synced(world.now, 4)
-    effects += core.on_request(world.now, 500, fetch_of(2, 4))
-    effects += core.on_request(world.now, 501, fetch_of(3, 2))
+        core.append(Batches.sealed(batch(at, 1)), now_ms=world.now)
+    effects = core.on_log_synced(4, now_ms=world.now)
+    effects += core.on_request(500, fetch_of(2, 4), now_ms=world.now)
+    effects += core.on_request(501, fetch_of(3, 2), now_ms=world.now)
     core.state.note_times.next_durable_ms = world.now + 1
-    effects += core.tick(world.now + 1)
+    effects += core.tick(now_ms=world.now + 1)
     assert isinstance(core.state.role, Leader)  # who resigns remembers it, too
     durable = [one for one in notes(effects) if one.durably]
     assert durable
@@ -186,8 +186,8 @@ def test_logs_that_diverge_share_what_is_before_that(known: int, common: int | N
     """The replica ends at 5 in epoch 2; this log has that epoch up to 3."""
     recovered = RecoveredLog(epoch=4, epochs=((2, 0), (4, 3)), log_end_offset=6)
     core = make(voters=1, recovered=recovered)
-    core.start(0)
-    core.on_log_synced(0, core.log_end_offset)
+    core.start(now_ms=0)
+    core.on_log_synced(core.log_end_offset, now_ms=0)
     request = fetch_of(OBSERVER, 5, core.epoch, last_fetched_epoch=2, high_watermark=known, cluster_id="c")
     assert asked(core, request).diverging == LogPosition(2, 3)
     assert [one.common_offset for one in core.losses] == ([] if common is None else [common])

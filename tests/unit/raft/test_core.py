@@ -46,8 +46,8 @@ def make(
 
 def sole_leader(config: RaftConfig | None = None) -> RaftCore:
     core = make(voters=1, config=config)
-    core.start(0)
-    core.on_log_synced(0, core.log_end_offset)
+    core.start(now_ms=0)
+    core.on_log_synced(core.log_end_offset, now_ms=0)
     return core
 
 
@@ -57,35 +57,35 @@ def batch(base: int, epoch: int) -> bytes:
 
 def test_only_a_leader_appends_and_only_what_fits() -> None:
     follower = make()
-    follower.start(0)
+    follower.start(now_ms=0)
     with pytest.raises(RaftUsageError, match="only the leader appends"):
-        follower.append(0, Batches.sealed(batch(0, 0)))
+        follower.append(Batches.sealed(batch(0, 0)), now_ms=0)
     leader = sole_leader()
     for data in (batch(7, 1), batch(1, 2), b""):
         with pytest.raises(RaftUsageError):
-            leader.append(0, Batches.sealed(data))
-    effects = leader.append(0, Batches.sealed(batch(1, 1) + batch(2, 1)))
+            leader.append(Batches.sealed(data), now_ms=0)
+    effects = leader.append(Batches.sealed(batch(1, 1) + batch(2, 1)), now_ms=0)
     assert [(e.base_offset, e.end_offset) for e in effects if isinstance(e, AppendLog)] == [(1, 3)]
 
 
 def test_an_unknown_answer_changes_nothing() -> None:
     core = make()
-    core.start(0)
+    core.start(now_ms=0)
     answer = FetchResponse(error=RaftError.NONE, epoch=99, leader_id=2)
-    assert core.on_response(0, 2, 12345, answer) == []
-    assert core.on_request_failed(0, 2, 12345, "refused") == []
+    assert core.on_response(2, 12345, answer, now_ms=0) == []
+    assert core.on_request_failed(2, 12345, "refused", now_ms=0) == []
     assert core.epoch == 0
 
 
 def test_an_answer_of_another_kind_or_from_another_node_is_not_taken() -> None:
     core = make()
-    core.start(0)
-    sent = [e for e in core.tick(10_000) if isinstance(e, SendRequest)]
+    core.start(now_ms=0)
+    sent = [e for e in core.tick(now_ms=10_000) if isinstance(e, SendRequest)]
     first = sent[0]
     other = 5 - first.to
     answer = FetchResponse(error=RaftError.NONE, epoch=99, leader_id=2)
-    assert core.on_response(10_000, other, first.correlation_id, answer) == []
-    core.on_response(10_000, first.to, first.correlation_id, answer)
+    assert core.on_response(other, first.correlation_id, answer, now_ms=10_000) == []
+    core.on_response(first.to, first.correlation_id, answer, now_ms=10_000)
     assert (core.role, core.epoch) == ("prospective", 0)
 
 
@@ -109,7 +109,7 @@ def test_the_next_deadline_is_never_in_the_past_after_a_tick(seed: int) -> None:
         deadlines = [world.core(node.node_id).next_deadline_ms() for node in world.live]
         world.now = max(world.now, min(d for d in deadlines if d is not None))
         for node in world.live:
-            world.input(node.node_id, lambda core: core.tick(world.now))
+            world.input(node.node_id, lambda core: core.tick(now_ms=world.now))
             deadline = world.core(node.node_id).next_deadline_ms()
             assert deadline is None or deadline > world.now
     assert world.acknowledged > 0
@@ -117,16 +117,16 @@ def test_the_next_deadline_is_never_in_the_past_after_a_tick(seed: int) -> None:
 
 def test_a_restart_takes_up_what_was_recorded() -> None:
     follower = make(recovered=RecoveredLog(epoch=4, leader_id=2))
-    follower.start(0)
+    follower.start(now_ms=0)
     assert (follower.role, follower.epoch, follower.leader_id) == ("follower", 4, 2)
     leader = make(recovered=RecoveredLog(epoch=4, leader_id=1, voted_id=1))
-    leader.start(0)
+    leader.start(now_ms=0)
     assert (leader.role, leader.epoch, leader.leader_id) == ("resigned", 4, None)
     assert leader.resignation_pending
     # A log that is ahead of quorum-state: its epoch has begun; the vote in it is unknown and not given again
     # by this node, because only a follower of that epoch's leader holds such records.
     ahead = make(recovered=RecoveredLog(epoch=3, voted_id=2, epochs=((7, 0),), log_end_offset=2))
-    ahead.start(0)
+    ahead.start(now_ms=0)
     assert ahead.epoch == 7
 
 
@@ -136,18 +136,18 @@ def test_a_snapshot_beyond_the_log_restarts_the_log() -> None:
             epoch=2, epochs=((1, 0),), log_end_offset=3, snapshots=(LogPosition(1, 2), LogPosition(2, 9))
         )
     )
-    effects = core.start(0)
+    effects = core.start(now_ms=0)
     assert effects[0] == ResetLog(position=LogPosition(2, 9))
     assert (core.log_start_offset, core.log_end_offset, core.high_watermark) == (9, 9, 9)
 
 
 def test_damaged_records_are_not_appended() -> None:
     core = make(recovered=RecoveredLog(epoch=4, leader_id=2))
-    sent = next(e for e in core.start(0) if isinstance(e, SendRequest))
+    sent = next(e for e in core.start(now_ms=0) if isinstance(e, SendRequest))
     data = bytearray(batch(0, 4))
     data[-1] ^= 1
     answer = FetchResponse(error=RaftError.NONE, epoch=4, leader_id=2, high_watermark=1, records=bytes(data))
-    effects = core.on_response(5, 2, sent.correlation_id, answer)
+    effects = core.on_response(2, sent.correlation_id, answer, now_ms=5)
     assert core.log_end_offset == 0 and core.high_watermark <= 0
     assert not any(isinstance(e, AppendLog) for e in effects)
     assert any(isinstance(e, Warn) and "not appended" in e.message for e in effects)
@@ -155,35 +155,35 @@ def test_damaged_records_are_not_appended() -> None:
 
 def test_records_of_an_epoch_that_has_not_begun_are_not_appended() -> None:
     core = make(recovered=RecoveredLog(epoch=4, leader_id=2))
-    sent = next(e for e in core.start(0) if isinstance(e, SendRequest))
+    sent = next(e for e in core.start(now_ms=0) if isinstance(e, SendRequest))
     answer = FetchResponse(error=RaftError.NONE, epoch=4, leader_id=2, high_watermark=1, records=batch(0, 5))
-    core.on_response(5, 2, sent.correlation_id, answer)
+    core.on_response(2, sent.correlation_id, answer, now_ms=5)
     assert core.log_end_offset == 0
 
 
 def test_reads_are_bounded() -> None:
     core = make(voters=1, config=RaftConfig(pending_reads_max=2))
-    core.start(0)
-    effects = [core.request_read(0, token) for token in range(3)]
+    core.start(now_ms=0)
+    effects = [core.request_read(token, now_ms=0) for token in range(3)]
     assert ReadFailed(token=2) in effects[2]
     assert ReadFailed(token=0) not in effects[0]
 
 
 def test_a_lost_report_of_a_failure_does_not_silence_a_follower() -> None:
     core = make(recovered=RecoveredLog(epoch=4, leader_id=2))
-    sent = next(e for e in core.start(0) if isinstance(e, SendRequest))
+    sent = next(e for e in core.start(now_ms=0) if isinstance(e, SendRequest))
     later = 2 * sent.timeout_ms
-    again = [e for t in (later, later + 50) for e in core.tick(t) if isinstance(e, SendRequest)]
+    again = [e for t in (later, later + 50) for e in core.tick(now_ms=t) if isinstance(e, SendRequest)]
     assert [e.to for e in again] == [2] and isinstance(again[0].request, FetchRequest)
 
 
 def test_one_quick_failure_is_no_proof_but_two_are() -> None:
     core = make(recovered=RecoveredLog(epoch=4, leader_id=2))
-    sent = next(e for e in core.start(0) if isinstance(e, SendRequest))
-    core.on_request_failed(1, 2, sent.correlation_id, "connection reset")
+    sent = next(e for e in core.start(now_ms=0) if isinstance(e, SendRequest))
+    core.on_request_failed(2, sent.correlation_id, "connection reset", now_ms=1)
     assert isinstance(core.state.role, Follower) and not core.state.role.suspect
-    retry = next(e for e in core.tick(60) if isinstance(e, SendRequest))
-    core.on_request_failed(61, 2, retry.correlation_id, "connection refused")
+    retry = next(e for e in core.tick(now_ms=60) if isinstance(e, SendRequest))
+    core.on_request_failed(2, retry.correlation_id, "connection refused", now_ms=61)
     assert core.state.role.suspect
     assert core.state.role.deadline_ms <= 61 + core.state.config.election_backoff_max_ms
 
@@ -191,12 +191,12 @@ def test_one_quick_failure_is_no_proof_but_two_are() -> None:
 def test_a_timed_out_fetch_is_no_sign_of_a_dead_process() -> None:
     core = make(recovered=RecoveredLog(epoch=4, leader_id=2))
     now = 0
-    sent = next(e for e in core.start(0) if isinstance(e, SendRequest))
+    sent = next(e for e in core.start(now_ms=0) if isinstance(e, SendRequest))
     for _ in range(2):
         now += sent.timeout_ms
-        core.on_request_failed(now, 2, sent.correlation_id, "deadline exceeded")
+        core.on_request_failed(2, sent.correlation_id, "deadline exceeded", now_ms=now)
         now += 50
-        sent = next((e for e in core.tick(now) if isinstance(e, SendRequest)), sent)
+        sent = next((e for e in core.tick(now_ms=now) if isinstance(e, SendRequest)), sent)
     assert not isinstance(core.state.role, Follower) or not core.state.role.suspect
 
 
@@ -258,7 +258,7 @@ def test_an_unpinned_voter_is_any_directory() -> None:
     )
     identity = Identity(cluster_id="c", node_id=1, directory_id=directory(9))
     core = RaftCore(RaftConfig(), identity, voters, RecoveredLog(), random.Random(1))
-    assert not any(isinstance(effect, Warn) for effect in core.start(0))
+    assert not any(isinstance(effect, Warn) for effect in core.start(now_ms=0))
     request = VoteRequest(
         cluster_id="c",
         epoch=1,
@@ -269,5 +269,5 @@ def test_an_unpinned_voter_is_any_directory() -> None:
         last_position=LogPosition(0, 0),
         pre_vote=False,
     )
-    core.on_request(0, 1, request)
+    core.on_request(1, request, now_ms=0)
     assert core.state.vote is not None and core.state.vote.node_id == 2

@@ -26,7 +26,7 @@ FILE = encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=1, values=[b"see
 def pass_snapshot(core: RaftCore) -> None:
     """Another leader sends the log past the snapshot."""
     fetch = begin(core, 3, 5, 3)
-    core.on_response(4, 3, fetch.correlation_id, answer(5, 3, records=batches(1, 12, 5)))
+    core.on_response(3, fetch.correlation_id, answer(5, 3, records=batches(1, 12, 5)), now_ms=4)
 
 
 @pytest.mark.parametrize("passed", [False, True])

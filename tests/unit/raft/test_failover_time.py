@@ -41,7 +41,7 @@ def failover(seed: int, kind: str) -> tuple[int, int]:
         case "pause":
             timed.paused.add(leader)
         case "resign":
-            world.input(leader, lambda core: core.resign(world.now))
+            world.input(leader, lambda core: core.resign(now_ms=world.now))
     assert timed.run_until(begin + 20_000, lambda world: ready_leader(world, leader, epoch) is not None)
     return world.now - begin, max(world.history.leaders) - epoch
 

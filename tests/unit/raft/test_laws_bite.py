@@ -44,20 +44,20 @@ from tests.unit.raft.test_following import answer, chunk, follower, redirected, 
 
 def leading() -> RaftCore:
     core = sole_leader()
-    core.append(0, Batches.sealed(batch(1, 1)))
-    core.on_log_synced(0, 2)
+    core.append(Batches.sealed(batch(1, 1)), now_ms=0)
+    core.on_log_synced(2, now_ms=0)
     return core
 
 
 def observing() -> RaftCore:
     core = make(node_id=9)
-    core.start(0)
+    core.start(now_ms=0)
     return core
 
 
 def in_role(role: object, *, vote: int | None = None, known: int | None = None) -> RaftCore:
     core = make(recovered=RecoveredLog(epoch=4, epochs=((2, 0),), log_end_offset=3))
-    core.start(0)
+    core.start(now_ms=0)
     core.state.role = role  # type: ignore[assignment]
     core.state.vote = None if vote is None else Vote(vote, directory(vote))
     core.state.known_leader_id = known
@@ -250,8 +250,8 @@ def test_a_majority_is_more_than_half_and_refusals_that_leave_one_are_too_few(vo
 def test_a_chunk_of_another_place_is_not_written(position: int) -> None:
     """An answer to an earlier request, or one that skips a piece, would leave a hole or a repeat."""
     core, request = redirected()
-    request = sent(core.on_response(2, 2, request.correlation_id, chunk(0, b"abcd")))
-    effects = core.on_response(3, 2, request.correlation_id, chunk(position, b"e"))
+    request = sent(core.on_response(2, request.correlation_id, chunk(0, b"abcd"), now_ms=2))
+    effects = core.on_response(2, request.correlation_id, chunk(position, b"e"), now_ms=3)
     assert not any(isinstance(effect, WriteSnapshotChunk) for effect in effects)
     assert any(isinstance(effect, Warn) for effect in effects)
 
@@ -260,17 +260,17 @@ def test_a_leader_that_says_it_leads_no_more_is_left_within_the_backoff() -> Non
     core, fetch = follower(((4, 0),), 1)
     now = 10
     refused = FetchResponse(error=RaftError.NOT_LEADER_OR_FOLLOWER, epoch=4, leader_id=None)
-    core.on_response(now, 2, fetch.correlation_id, refused)
+    core.on_response(2, fetch.correlation_id, refused, now_ms=now)
     due = core.next_deadline_ms()
     assert due is not None
     assert now <= due <= now + core.state.config.election_backoff_max_ms
-    core.tick(now + core.state.config.election_backoff_max_ms)
+    core.tick(now_ms=now + core.state.config.election_backoff_max_ms)
     assert isinstance(core.state.role, Prospective)
 
 
 def test_an_observer_that_asks_around_asks_for_no_round_and_does_not_wait() -> None:
     core = make(node_id=9)
-    request = sent(core.start(0)).request
+    request = sent(core.start(now_ms=0)).request
     assert isinstance(request, FetchRequest)
     assert (request.read_round, request.max_wait_ms, request.epoch) == (0, 0, 0)
     assert (request.fetch_offset, request.last_fetched_epoch, request.high_watermark) == (0, 0, -1)
@@ -279,7 +279,7 @@ def test_an_observer_that_asks_around_asks_for_no_round_and_does_not_wait() -> N
 
 def test_nothing_is_known_of_an_empty_directory() -> None:
     core = make()
-    core.start(0)
+    core.start(now_ms=0)
     assert (core.epoch, core.log_start_offset, core.log_end_offset, core.high_watermark) == (0, 0, 0, -1)
     assert core.state.vote is None
     assert isinstance(core.state.role, Unattached)
@@ -290,8 +290,8 @@ def test_a_redirect_to_a_snapshot_says_where_the_log_begins() -> None:
         epoch=3, epochs=((3, 20),), log_start_offset=20, log_end_offset=25, snapshots=(LogPosition(2, 20),)
     )
     core = make(voters=1, recovered=recovered)
-    core.start(0)
-    core.on_log_synced(0, core.log_end_offset)
+    core.start(now_ms=0)
+    core.on_log_synced(core.log_end_offset, now_ms=0)
     request = FetchRequest(
         cluster_id="c",
         replica_id=5,
@@ -304,7 +304,7 @@ def test_a_redirect_to_a_snapshot_says_where_the_log_begins() -> None:
         max_bytes=100,
         read_round=0,
     )
-    (effect,) = [one for one in core.on_request(1, 1, request) if isinstance(one, Respond)]
+    (effect,) = [one for one in core.on_request(1, request, now_ms=1) if isinstance(one, Respond)]
     response = effect.response
     assert isinstance(response, FetchResponse)
     assert response.snapshot == LogPosition(2, 20)
@@ -431,7 +431,7 @@ def test_a_view_of_a_leader_knows_only_the_other_voters() -> None:
     assert isinstance(leader.state.role, Leader)
     assert isinstance(leader.state.role.view, LeaderView)
     assert leader.state.role.view.voters == {}
-    assert not any(isinstance(effect, SendRequest) for effect in leader.tick(10_000_000))
+    assert not any(isinstance(effect, SendRequest) for effect in leader.tick(now_ms=10_000_000))
     assert answer().records == b""
 
 

@@ -177,7 +177,7 @@ def test_hooks_that_are_needed_must_be_brought(use: Callable[[Any], object], err
 
 def test_only_a_leader_has_a_view_of_replicas() -> None:
     core = make()
-    core.start(0)
+    core.start(now_ms=0)
     with pytest.raises(RaftInvariantError, match="unattached has no view of replicas"):
         core.state.leader_view()
 
@@ -193,7 +193,7 @@ def test_a_voter_with_another_disk_is_told_both_directories_and_what_to_do(level
         RecoveredLog(voter_changes=changes if level else ()),
         random.Random(1),
     )
-    (warning,) = [one.message for one in core.start(0) if isinstance(one, Warn)]
+    (warning,) = [one.message for one in core.start(now_ms=0) if isinstance(one, Warn)]
     assert f"directory id {uuid_to_text(directory(1))}" in warning
     assert f"this directory has {uuid_to_text(directory(9))}" in warning
     assert ("remove the voter with the lost directory" in warning) == (level == 1)
@@ -211,7 +211,7 @@ def test_a_chunk_from_a_leader_of_a_later_epoch_is_none_of_this_fetch() -> None:
         size_bytes=4,
         data=b"abcd",
     )
-    effects = core.on_response(5, 2, request.correlation_id, late)
+    effects = core.on_response(2, request.correlation_id, late, now_ms=5)
     assert (core.epoch, core.leader_id) == (5, 3)
     assert not any(isinstance(one, WriteSnapshotChunk) for one in effects)
 
@@ -221,19 +221,19 @@ def test_only_the_snapshot_that_was_asked_for_replaces_a_log_that_goes_as_far(ot
     """Another one that was loaded meanwhile has nothing that this log lacks."""
     for loaded in (other, LogPosition(3, 9)):
         core, request = redirected()
-        core.on_response(5, 2, request.correlation_id, chunk(0, b"0123456789"))
-        resets = [one for one in core.on_snapshot_loaded(6, loaded) if isinstance(one, ResetLog)]
+        core.on_response(2, request.correlation_id, chunk(0, b"0123456789"), now_ms=5)
+        resets = [one for one in core.on_snapshot_loaded(loaded, now_ms=6) if isinstance(one, ResetLog)]
         assert [one.position for one in resets] == [loaded] * (loaded != other)
 
 
 def test_a_leader_that_resigned_does_not_wait_for_voters_that_went() -> None:
     """Which it learns from a snapshot that comes meanwhile."""
     core = make(recovered=RecoveredLog(epoch=4, leader_id=1, voted_id=1))
-    core.start(0)
+    core.start(now_ms=0)
     role = core.state.role
     assert isinstance(role, Resigned) and role.unacknowledged == {2, 3}
     left = VoterSet(VoterNode(node_id=at, directory_id=directory(at)) for at in (1, 3, 4))
-    core.on_snapshot_loaded(5, LogPosition(3, 9), VotersAt(1, left))
+    core.on_snapshot_loaded(LogPosition(3, 9), VotersAt(1, left), now_ms=5)
     assert core.state.role is role and role.unacknowledged == {3}
 
 

@@ -20,7 +20,7 @@ from tests.unit.raft.test_following import answer, chunk, follower, redirected, 
 @pytest.mark.parametrize(("node_id", "leader_id"), [(1, 2), (3, 2), (3, 1), (1, 3)])
 def test_a_replica_follows_the_leader_of_its_epoch_after_a_restart(node_id: int, leader_id: int) -> None:
     core = make(node_id=node_id, recovered=RecoveredLog(epoch=4, leader_id=leader_id))
-    request = sent(core.start(0))
+    request = sent(core.start(now_ms=0))
     assert isinstance(core.state.role, Follower)
     assert (core.state.role.leader_id, request.to) == (leader_id, leader_id)
 
@@ -38,10 +38,10 @@ def test_vote_and_leader_of_an_epoch_that_the_log_has_passed_are_void(recovered_
 
 def test_votes_are_asked_of_a_voter_with_its_directory() -> None:
     core = make()
-    core.start(0)
+    core.start(now_ms=0)
     deadline = core.next_deadline_ms()
     assert deadline is not None
-    asked = [one.request for one in core.tick(deadline) if isinstance(one, SendRequest)]
+    asked = [one.request for one in core.tick(now_ms=deadline) if isinstance(one, SendRequest)]
     assert [type(one) for one in asked] == [VoteRequest, VoteRequest]
     for one in asked:
         assert isinstance(one, VoteRequest)
@@ -52,14 +52,14 @@ def test_votes_are_asked_of_a_voter_with_its_directory() -> None:
 
 def test_waits_between_elections_grow_with_those_that_failed_up_to_their_ceiling() -> None:
     core = make()
-    core.start(0)
+    core.start(now_ms=0)
     now = core.next_deadline_ms() or 0
-    core.tick(now)
+    core.tick(now_ms=now)
     assert core.state.election_attempts == 0
     for voter in (2, 3):
         core.state.election_attempts = 0
         core.state.role = Prospective(deadline_ms=now, granted={1, voter})
-    transitions.become_candidate(core.state, now)
+    transitions.become_candidate(core.state, now_ms=now)
     assert core.state.election_attempts == 1
     ceiling = core.state.config.election_backoff_max_ms
     for attempts, most in ((0, 50), (1, 100), (2, 200), (3, 200), (16, 200), (99, 200)):
@@ -93,18 +93,18 @@ def test_a_snapshot_ahead_of_the_log_is_fetched_whatever_the_epochs_are(
 ) -> None:
     """The log's last records may be of a later epoch and not committed: the snapshot's are."""
     core, fetch = follower(((1, 0), (4, 2)), 3)
-    effects = core.on_response(1, 2, fetch.correlation_id, answer(snapshot=LogPosition(*snapshot)))
+    effects = core.on_response(2, fetch.correlation_id, answer(snapshot=LogPosition(*snapshot)), now_ms=1)
     asked = [one.request for one in effects if isinstance(one, SendRequest)]
     assert any(isinstance(one, FetchSnapshotRequest) for one in asked) == fetches
 
 
 def test_a_loaded_snapshot_below_what_is_known_as_committed_changes_nothing() -> None:
     core, request = redirected()
-    core.on_response(2, 2, request.correlation_id, chunk(0, b"0123456789"))
+    core.on_response(2, request.correlation_id, chunk(0, b"0123456789"), now_ms=2)
     core.state.log.append(4, 1, 12)
     core.state.log.synced(12)
     core.state.log.high_watermark = 10
-    effects = core.on_snapshot_loaded(3, LogPosition(3, 9))
+    effects = core.on_snapshot_loaded(LogPosition(3, 9), now_ms=3)
     assert not any(isinstance(one, ResetLog) for one in effects)
     assert (core.log_end_offset, core.high_watermark) == (12, 10)
 
@@ -112,7 +112,7 @@ def test_a_loaded_snapshot_below_what_is_known_as_committed_changes_nothing() ->
 def test_a_node_of_another_cluster_is_as_good_as_none() -> None:
     core, fetch = follower()
     foreign = FetchResponse(error=RaftError.INCONSISTENT_CLUSTER_ID, epoch=99, leader_id=3)
-    effects = core.on_response(1, 2, fetch.correlation_id, foreign)
+    effects = core.on_response(2, fetch.correlation_id, foreign, now_ms=1)
     assert any(isinstance(one, Warn) and "another cluster" in one.message for one in effects)
     assert isinstance(core.state.role, Follower)
     assert (core.state.role.failures, core.epoch, core.state.role.leader_id) == (1, 4, 2)
@@ -120,7 +120,7 @@ def test_a_node_of_another_cluster_is_as_good_as_none() -> None:
 
 def test_while_a_snapshot_loads_a_quarter_of_the_timeout_passes_between_fetches() -> None:
     core, request = redirected()
-    core.on_response(2, 2, request.correlation_id, chunk(0, b"0123456789"))
+    core.on_response(2, request.correlation_id, chunk(0, b"0123456789"), now_ms=2)
     quarter = core.state.config.fetch_timeout_ms // 4
-    assert not any(isinstance(one, SendRequest) for one in core.tick(1 + quarter))
-    assert isinstance(sent(core.tick(2 + quarter)).request, FetchRequest)
+    assert not any(isinstance(one, SendRequest) for one in core.tick(now_ms=1 + quarter))
+    assert isinstance(sent(core.tick(now_ms=2 + quarter)).request, FetchRequest)

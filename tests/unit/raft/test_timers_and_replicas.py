@@ -59,33 +59,34 @@ def answers(effects: list[Any], key: int) -> list[Any]:
 def test_a_fetch_that_does_not_wait_is_answered_at_once(wait_ms: int, at_once: bool) -> None:
     world, core = leading()
     request = fetch_of(7, 1, high_watermark=1, max_wait_ms=wait_ms)
-    effects = core.on_request(world.now, 500, request)
+    effects = core.on_request(500, request, now_ms=world.now)
     assert bool(answers(effects, 500)) == at_once
     if not at_once:
         assert core.next_deadline_ms() is not None
-        assert answers(core.tick(world.now + wait_ms - 1), 500) == []
-        assert len(answers(core.tick(world.now + wait_ms), 500)) == 1
+        assert answers(core.tick(now_ms=world.now + wait_ms - 1), 500) == []
+        assert len(answers(core.tick(now_ms=world.now + wait_ms), 500)) == 1
 
 
 @pytest.mark.parametrize("node_id", [-(2**31), -2, -1, 0, 4, 2**31 - 1])
 def test_a_tool_that_reads_is_answered_and_not_remembered(node_id: int) -> None:
     """It has no node id; every node has one from 0 on."""
     world, core = leading()
-    before = core.describe(world.now)
-    effects = core.on_request(world.now, 500, fetch_of(node_id, 0, replica_directory_id=directory(9)))
+    before = core.describe(now_ms=world.now)
+    effects = core.on_request(500, fetch_of(node_id, 0, replica_directory_id=directory(9)), now_ms=world.now)
     (one,) = answers(effects, 500)
     assert isinstance(one, RespondWithRecords)
     assert (one.read_from, one.read_to) == (0, core.high_watermark)
-    added = [at.node_id for at in core.describe(world.now) if at not in before]
+    added = [at.node_id for at in core.describe(now_ms=world.now) if at not in before]
     assert added == ([node_id] if node_id >= 0 else [])
 
 
 def test_replicas_are_told_apart_by_their_directories_and_listed_by_id() -> None:
     world, core = leading()
     for node_id, disk in ((9, 9), (8, 80), (8, 81), (2, 99)):
-        core.on_request(world.now, 500, fetch_of(node_id, 1, replica_directory_id=directory(disk)))
+        core.on_request(500, fetch_of(node_id, 1, replica_directory_id=directory(disk)), now_ms=world.now)
     listed = [
-        (at.node_id, at.directory_id, at.is_voter, at.log_end_offset) for at in core.describe(world.now)
+        (at.node_id, at.directory_id, at.is_voter, at.log_end_offset)
+        for at in core.describe(now_ms=world.now)
     ]
     assert listed == [
         (1, directory(1), True, 1),
@@ -103,10 +104,10 @@ def test_who_has_not_fetched_is_at_no_offset_and_who_was_silent_long_is_left_out
     assert isinstance(core.state.role, Leader)
     core.state.role.view.voters[2].acked_offset = None
     session = core.state.config.observer_session_ms
-    core.on_request(world.now, 500, fetch_of(9, 1))
+    core.on_request(500, fetch_of(9, 1), now_ms=world.now)
 
     def seen(now_ms: int) -> list[tuple[int, int]]:
-        return [(at.node_id, at.log_end_offset) for at in core.describe(now_ms)]
+        return [(at.node_id, at.log_end_offset) for at in core.describe(now_ms=now_ms)]
 
     assert seen(world.now) == [(1, 1), (2, -1), (3, 1), (9, 1)]
     assert (9, 1) in seen(world.now + session)
@@ -115,34 +116,34 @@ def test_who_has_not_fetched_is_at_no_offset_and_who_was_silent_long_is_left_out
 
 def test_silent_observers_are_forgotten_after_their_session() -> None:
     core = make(voters=1, config=RaftConfig(observer_session_ms=1000))
-    core.start(0)
-    core.on_log_synced(0, core.log_end_offset)
+    core.start(now_ms=0)
+    core.on_log_synced(core.log_end_offset, now_ms=0)
     assert isinstance(core.state.role, Leader)
     observers = core.state.role.view.observers
-    core.on_request(10, 1, fetch_of(9, 1, cluster_id="c"))
-    core.on_request(500, 2, fetch_of(8, 1, cluster_id="c"))
+    core.on_request(1, fetch_of(9, 1, cluster_id="c"), now_ms=10)
+    core.on_request(2, fetch_of(8, 1, cluster_id="c"), now_ms=500)
     for now_ms, left in ((1010, {8, 9}), (1011, {8}), (1500, {8}), (1501, set())):
         core.state.role.view.next_prune_ms = now_ms
-        core.tick(now_ms)
+        core.tick(now_ms=now_ms)
         assert {node_id for node_id, _ in observers} == left, now_ms
 
 
 def test_the_session_of_the_first_observer_begins_when_it_comes() -> None:
     core = make(voters=1, config=RaftConfig(observer_session_ms=1000))
-    core.start(0)
-    core.on_log_synced(0, core.log_end_offset)
-    core.tick(10)
+    core.start(now_ms=0)
+    core.on_log_synced(core.log_end_offset, now_ms=0)
+    core.tick(now_ms=10)
     for begun in (5_000, 90_000):  # the second one comes when the first one is forgotten
-        core.on_request(begun, 1, fetch_of(9, 1, cluster_id="c"))
+        core.on_request(1, fetch_of(9, 1, cluster_id="c"), now_ms=begun)
         assert core.next_deadline_ms() == begun + 1000
-        core.tick(begun + 1000)
-        core.tick(begun + 2000)
-        assert len(core.describe(begun + 2000)) == 1
+        core.tick(now_ms=begun + 1000)
+        core.tick(now_ms=begun + 2000)
+        assert len(core.describe(now_ms=begun + 2000)) == 1
 
 
 def test_a_leader_of_itself_is_no_replica_of_itself() -> None:
     world, core = leading()
-    effects = core.on_request(world.now, 500, fetch_of(1, 1))
+    effects = core.on_request(500, fetch_of(1, 1), now_ms=world.now)
     assert len(answers(effects, 500)) == 1
     assert core.high_watermark == 1
 
@@ -154,24 +155,24 @@ def test_a_high_watermark_lingers_for_records_to_go_with_it_and_no_longer() -> N
     world, core = leading(options="high_watermark_linger_ms=30")
     assert isinstance(core.state.role, Leader)
     now = world.now + 10
-    core.append(now, Batches.sealed(batch(1, 1)))
-    core.on_log_synced(now, 2)
-    core.on_request(now, 500, fetch_of(2, 2, high_watermark=1, max_wait_ms=100))
+    core.append(Batches.sealed(batch(1, 1)), now_ms=now)
+    core.on_log_synced(2, now_ms=now)
+    core.on_request(500, fetch_of(2, 2, high_watermark=1, max_wait_ms=100), now_ms=now)
     assert core.high_watermark == 2
     assert core.state.role.view.announce_ms == now + 30
-    assert answers(core.tick(now + 29), 500) == []
-    assert len(answers(core.tick(now + 30), 500)) == 1
+    assert answers(core.tick(now_ms=now + 29), 500) == []
+    assert len(answers(core.tick(now_ms=now + 30), 500)) == 1
     assert core.state.role.view.announce_ms is None
 
 
 def test_only_a_majority_of_others_confirms_reads() -> None:
     world, core = leading(5)
-    effects = core.request_read(world.now, 77)
+    effects = core.request_read(77, now_ms=world.now)
     assert not any(isinstance(one, ReadReady) for one in effects)
     assert isinstance(core.state.role, Leader)
     asked = core.state.role.view.reads.round
     for node_id, ready in ((2, False), (2, False), (3, True)):
-        effects = core.on_request(world.now, 500, fetch_of(node_id, 1, read_round=asked))
+        effects = core.on_request(500, fetch_of(node_id, 1, read_round=asked), now_ms=world.now)
         assert any(isinstance(one, ReadReady) for one in effects) == ready
 
 
@@ -180,16 +181,16 @@ def test_only_a_majority_of_others_confirms_reads() -> None:
 
 def test_a_transfer_has_its_deadline_and_is_given_up_then() -> None:
     world, core = leading()
-    core.append(world.now, Batches.sealed(batch(1, 1)))
-    core.transfer_leadership(world.now, 2)
+    core.append(Batches.sealed(batch(1, 1)), now_ms=world.now)
+    core.transfer_leadership(2, now_ms=world.now)
     due = world.now + core.state.config.election_timeout_ms
     assert core.transferring
     deadline = core.next_deadline_ms()
     assert deadline is not None
     assert deadline <= due
-    core.tick(due - 1)
+    core.tick(now_ms=due - 1)
     assert core.transferring
-    effects = core.tick(due)
+    effects = core.tick(now_ms=due)
     assert not core.transferring
     assert any(isinstance(one, Warn) and "did not catch up" in one.message for one in effects)
     assert core.is_leader
@@ -206,7 +207,7 @@ def test_who_may_be_given_the_leadership(target: int, says: str | None) -> None:
     assert (refusal is None) == (says is None)
     assert says is None or says in (refusal or "")
     idle = make()
-    idle.start(0)
+    idle.start(now_ms=0)
     assert "not the leader" in (idle.transfer_refusal(2) or "")
     _, alone = leading(1)
     assert [alone.transfer_refusal(each) for each in (1, 7)] == ["there is no other voter; add one first"] * 2
@@ -218,8 +219,8 @@ def test_who_may_be_given_the_leadership(target: int, says: str | None) -> None:
 def test_an_observer_goes_on_while_its_disk_syncs_and_a_voter_keeps_in_touch() -> None:
     """An observer acknowledges nothing, so what is not synced does not hold it up."""
     observer = make(node_id=9, recovered=RecoveredLog(epoch=4, leader_id=2))
-    fetch = sent(observer.start(0))
-    effects = observer.on_response(1, 2, fetch.correlation_id, answer(records=batches(0, 3, 4)))
+    fetch = sent(observer.start(now_ms=0))
+    effects = observer.on_response(2, fetch.correlation_id, answer(records=batches(0, 3, 4)), now_ms=1)
     following = sent(effects).request
     assert isinstance(following, FetchRequest)
     assert following.fetch_offset == 3
@@ -227,23 +228,23 @@ def test_an_observer_goes_on_while_its_disk_syncs_and_a_voter_keeps_in_touch() -
     assert following.max_wait_ms == observer.state.config.observer_fetch_max_wait_ms
 
     voter, fetch = follower()
-    effects = voter.on_response(1, 2, fetch.correlation_id, answer(records=batches(0, 3, 4)))
+    effects = voter.on_response(2, fetch.correlation_id, answer(records=batches(0, 3, 4)), now_ms=1)
     assert not any(isinstance(one, SendRequest) for one in effects)
     quarter = voter.state.config.fetch_timeout_ms // 4
-    assert not any(isinstance(one, SendRequest) for one in voter.tick(quarter))
-    keepalive = sent(voter.tick(1 + quarter)).request
+    assert not any(isinstance(one, SendRequest) for one in voter.tick(now_ms=quarter))
+    keepalive = sent(voter.tick(now_ms=1 + quarter)).request
     assert isinstance(keepalive, FetchRequest)
     assert (keepalive.fetch_offset, keepalive.max_bytes, keepalive.max_wait_ms) == (0, 1, 0)
 
 
 def test_records_that_are_refused_are_asked_for_again_after_a_while() -> None:
     core, fetch = follower()
-    effects = core.on_response(10, 2, fetch.correlation_id, answer(records=batches(5, 1, 4)))
+    effects = core.on_response(2, fetch.correlation_id, answer(records=batches(5, 1, 4)), now_ms=10)
     assert not any(isinstance(one, AppendLog | SendRequest) for one in effects)
     assert any(isinstance(one, Warn) and "were not appended" in one.message for one in effects)
     pause = core.state.config.retry_backoff_max_ms
-    assert not any(isinstance(one, SendRequest) for one in core.tick(10 + pause - 1))
-    assert isinstance(sent(core.tick(10 + pause)).request, FetchRequest)
+    assert not any(isinstance(one, SendRequest) for one in core.tick(now_ms=10 + pause - 1))
+    assert isinstance(sent(core.tick(now_ms=10 + pause)).request, FetchRequest)
 
 
 @pytest.mark.parametrize(
@@ -263,11 +264,11 @@ def test_a_leader_that_refuses_for_a_lasting_reason_is_named_once(error: RaftErr
     for _ in range(3):
         now += 1
         effects = core.on_response(
-            now, 2, fetch.correlation_id, FetchResponse(error=error, epoch=4, leader_id=2)
+            2, fetch.correlation_id, FetchResponse(error=error, epoch=4, leader_id=2), now_ms=now
         )
         told += [one for one in effects if isinstance(one, Warn)]
         now += 5 * core.state.config.retry_backoff_ms
-        again = [one for one in core.tick(now) if isinstance(one, SendRequest)]
+        again = [one for one in core.tick(now_ms=now) if isinstance(one, SendRequest)]
         if not again:
             break
         fetch = again[0]
@@ -280,7 +281,7 @@ def test_a_snapshot_that_contradicts_what_is_committed_stops_the_node(epoch: int
     core, fetch = follower(((1, 0),), 1)
     core.state.log.high_watermark = 1
     with pytest.raises(CommittedLostError, match="everything below offset 1 was committed"):
-        core.on_response(1, 2, fetch.correlation_id, answer(snapshot=LogPosition(epoch, offset)))
+        core.on_response(2, fetch.correlation_id, answer(snapshot=LogPosition(epoch, offset)), now_ms=1)
 
 
 @pytest.mark.parametrize(("epoch", "offset", "fetches"), [(3, 1, True), (4, 1, True), (3, 9, True)])
@@ -288,11 +289,11 @@ def test_a_snapshot_that_is_where_the_log_ends_is_not_fetched(epoch: int, offset
     """By epoch and offset together: the same end in another epoch is another history."""
     core, fetch = follower(((1, 0),), 1)
     core.state.log.high_watermark = 0
-    effects = core.on_response(1, 2, fetch.correlation_id, answer(snapshot=LogPosition(epoch, offset)))
+    effects = core.on_response(2, fetch.correlation_id, answer(snapshot=LogPosition(epoch, offset)), now_ms=1)
     asked = [one.request for one in effects if isinstance(one, SendRequest)]
     assert any(isinstance(one, FetchSnapshotRequest) for one in asked) == fetches
     again, fetch = follower(((1, 0),), 1)
-    effects = again.on_response(1, 2, fetch.correlation_id, answer(snapshot=LogPosition(1, 1)))
+    effects = again.on_response(2, fetch.correlation_id, answer(snapshot=LogPosition(1, 1)), now_ms=1)
     assert not any(isinstance(one, SendRequest) for one in effects)
 
 
@@ -322,7 +323,7 @@ def test_a_chunk_or_records_for_an_earlier_role_do_nothing(role: Any) -> None:
     flight = core.state.in_flight.pop(request.correlation_id)
     in_role(core, role)
     late = replace(chunk(0, b"abcd"), leader_id=None)
-    snapshots.on_fetch_snapshot_response(core.state, 5, flight, late)
+    snapshots.on_fetch_snapshot_response(core.state, flight, late, now_ms=5)
     assert core.state.out.take() == []
 
     core, request = follower()
@@ -330,7 +331,7 @@ def test_a_chunk_or_records_for_an_earlier_role_do_nothing(role: Any) -> None:
     in_role(core, role)
     assert isinstance(flight.request, FetchRequest)
     records = replace(answer(records=batches(0, 3, 4), high_watermark=3), leader_id=None)
-    fetching.on_fetch_response(core.state, 5, flight, flight.request, records)
+    fetching.on_fetch_response(core.state, flight, flight.request, records, now_ms=5)
     assert core.state.out.take() == []
     assert (core.log_end_offset, core.high_watermark) == (0, -1)
 
@@ -338,11 +339,11 @@ def test_a_chunk_or_records_for_an_earlier_role_do_nothing(role: Any) -> None:
 @pytest.mark.parametrize("target", [1, 3])
 def test_a_failure_of_another_nodes_request_is_no_failure(target: int) -> None:
     core, fetch = follower()
-    assert core.on_request_failed(5, target, fetch.correlation_id, "refused") == []
+    assert core.on_request_failed(target, fetch.correlation_id, "refused", now_ms=5) == []
     assert isinstance(core.state.role, Follower)
     assert core.state.role.failures == 0
     assert core.state.is_asking(2)
-    core.on_request_failed(5, 2, fetch.correlation_id, "refused")
+    core.on_request_failed(2, fetch.correlation_id, "refused", now_ms=5)
     assert core.state.role.failures == 1
 
 
@@ -364,7 +365,7 @@ def test_successors_are_named_best_synced_first_then_heard_last(
     for node_id, offset, time in zip((2, 3, 4, 5), acked, heard, strict=True):
         core.state.role.view.voters[node_id].acked_offset = offset
         core.state.role.view.voters[node_id].last_fetch_ms = time
-    replication.resign(core.state, world.now, first)
+    replication.resign(core.state, first, now_ms=world.now)
     assert isinstance(core.state.role, Resigned)
     assert tuple(one.node_id for one in core.state.role.successors) == order
     assert all(one.directory_id == bytes([one.node_id]) * 16 for one in core.state.role.successors)
@@ -373,7 +374,7 @@ def test_successors_are_named_best_synced_first_then_heard_last(
 def test_nobody_but_a_leader_is_handing_over() -> None:
     for role in ROLES:
         core = make()
-        core.start(0)
+        core.start(now_ms=0)
         in_role(core, role)
         assert not core.transferring
     assert not leading()[1].transferring
@@ -383,11 +384,11 @@ def test_a_second_fetch_ends_the_first_one_without_records() -> None:
     """What the first one asked for goes to the second, once."""
     world, core = leading()
     fetch = fetch_of(9, 1, high_watermark=1, max_wait_ms=500)
-    assert answers(core.on_request(world.now, 500, fetch), 500) == []
-    core.append(world.now, Batches.sealed(batch(1, 1)), wake_observers=False)
-    core.on_log_synced(world.now, 2)
-    core.on_request(world.now, 501, fetch_of(2, 2, high_watermark=1))
+    assert answers(core.on_request(500, fetch, now_ms=world.now), 500) == []
+    core.append(Batches.sealed(batch(1, 1)), wake_observers=False, now_ms=world.now)
+    core.on_log_synced(2, now_ms=world.now)
+    core.on_request(501, fetch_of(2, 2, high_watermark=1), now_ms=world.now)
     assert core.high_watermark == 2
-    effects = core.on_request(world.now, 502, fetch)
+    effects = core.on_request(502, fetch, now_ms=world.now)
     (first,) = answers(effects, 500)
     assert isinstance(first, Respond)

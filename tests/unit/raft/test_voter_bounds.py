@@ -65,12 +65,12 @@ def test_a_new_voter_is_heard_and_has_caught_up(
     progress.acked_offset = None if behind is None else end - lags.get(behind, behind)  # type: ignore[arg-type, operator]
     progress.last_fetch_ms = None if silent is None else NOW - silences.get(silent, silent)  # type: ignore[arg-type, operator]
     state.leader_view().observers[4, directory(4)] = progress
-    found = voter_changes._refuse_new_voter(state, NOW, voter())
+    found = voter_changes._refuse_new_voter(state, voter(), now_ms=NOW)
     assert (found is None) == (says == "")
     if found is not None:
         assert found.error is RaftError.REQUEST_TIMED_OUT and says in found.message
     # Another directory of it is another replica.
-    other = voter_changes._refuse_new_voter(state, NOW, voter(4, 9))
+    other = voter_changes._refuse_new_voter(state, voter(4, 9), now_ms=NOW)
     assert other is not None and "does not fetch" in other.message
 
 
@@ -82,7 +82,7 @@ def test_what_was_fetched_before_the_newest_set_is_not_heard(past: int, heard: b
     progress = ReplicaProgress(node_id=4, directory_id=directory(4))
     progress.acked_offset, progress.last_fetch_ms = newest + past, NOW
     core.state.leader_view().observers[4, directory(4)] = progress
-    found = voter_changes._lag(core.state, NOW, voter())
+    found = voter_changes._lag(core.state, voter(), now_ms=NOW)
     assert found == (core.log_end_offset - newest - past if heard else None)
 
 
@@ -157,7 +157,7 @@ def test_a_change_waits_for_what_was_changed_before() -> None:
     assert (voter_changes.settled_due_ms(state), voter_changes.answer_due_ms(state)) == (None, 77)
     state.log.high_watermark = newest + 2
     assert voter_changes.settled_due_ms(state) == 0
-    voter_changes.settle(state, NOW)
+    voter_changes.settle(state, now_ms=NOW)
     assert view.change is None and core.is_leader
     assert (voter_changes.settled_due_ms(state), voter_changes.answer_due_ms(state)) == (None, None)
 
@@ -174,7 +174,7 @@ def test_who_asked_for_a_change_is_answered_once_however_it_ends(end: str, error
     view.change = PendingChange(key=5, epoch=1, offset=newest + 1, deadline_ms=77)
     state.out.clear()
     for _ in range(2):
-        getattr(voter_changes, end)(state, NOW)
+        getattr(voter_changes, end)(state, now_ms=NOW)
         assert view.change is None
     answered = [one for one in state.out if isinstance(one, Respond)]
     assert [(one.key, one.response.error) for one in answered] == [(5, error)]

@@ -25,7 +25,7 @@ from tests.unit.raft.test_voters import voters
 def leading(*sets: Sequence[int]) -> RaftCore:
     """The only configured voter leads, its first record is committed, and its log names these sets."""
     core = sole_leader()
-    core.on_log_synced(0, 1)
+    core.on_log_synced(1, now_ms=0)
     core.state.voter_history.note_all(
         VoterChange(offset=1 + number, voters=voters(*ids)) for number, ids in enumerate(sets)
     )
@@ -55,15 +55,15 @@ def test_sets_are_compared_when_there_are_others(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(VoterSet, "majorities_meet", counted)
     monkeypatch.setattr(VoterNode, "__str__", lambda voter: said.append(voter) or "")
     core = sole_leader()
-    core.on_log_synced(0, 1)
+    core.on_log_synced(1, now_ms=0)
     core.state.log.end_offset = core.state.log.synced_offset = core.state.log.high_watermark = 5
     core.state.voter_history.note_all(VoterChange(offset=at, voters=voters(1)) for at in (1, 2, 3))
     for now_ms in range(10):
-        core.tick(now_ms)
+        core.tick(now_ms=now_ms)
     assert len(compared) == 2
     core.state.voter_history.note_all([VoterChange(offset=5, voters=voters(1))])
     for now_ms in range(10, 20):
-        core.tick(now_ms)
+        core.tick(now_ms=now_ms)
     assert len(compared) == 2 + 3 and not said
 
 
@@ -173,6 +173,6 @@ def test_a_snapshot_without_the_voters_that_are_committed_is_a_mistake() -> None
     core = leading([1])
     core.state.voter_history.note_all([VoterChange(offset=0, kraft_version=1)])
     assert core.voters_at(1).kraft_version == 1 and core.kraft_version == 1
-    core.resign(0)
+    core.resign(now_ms=0)
     with pytest.raises(raft.RaftUsageError, match="was loaded without the voters"):
-        core.on_snapshot_loaded(0, LogPosition(1, 9))
+        core.on_snapshot_loaded(LogPosition(1, 9), now_ms=0)

@@ -30,31 +30,31 @@ def test_a_read_is_confirmed_by_any_fetch_of_the_epoch(kind: str) -> None:
     assert isinstance(core.state.role, Leader)
     core.state.acknowledged.clear()
     core.state.role.view.voters[2].furthest_offset = 0
-    core.request_read(7, 77)
+    core.request_read(77, now_ms=7)
     fields = {**KINDS[kind]}
     offset = fields.pop("fetch_offset")
     asked = core.state.role.view.reads.round
     for read_round, ready in ((asked - 1, False), (asked, True)):
-        effects = core.on_request(7, 500, fetch_of(2, offset, read_round=read_round, **fields))
+        effects = core.on_request(500, fetch_of(2, offset, read_round=read_round, **fields), now_ms=7)
         assert [one.token for one in effects if isinstance(one, ReadReady)] == [77] * ready
 
 
 def test_a_read_sees_what_was_committed_when_its_round_began() -> None:
     """It need not wait for what is committed until it is confirmed."""
     world, core = leading()
-    core.request_read(world.now, 77)
-    core.append(world.now, Batches.sealed(batch(1, 1)))
-    core.on_log_synced(world.now, 2)
+    core.request_read(77, now_ms=world.now)
+    core.append(Batches.sealed(batch(1, 1)), now_ms=world.now)
+    core.on_log_synced(2, now_ms=world.now)
     assert isinstance(core.state.role, Leader)
     asked = core.state.role.view.reads.round
-    core.on_request(world.now, 500, fetch_of(2, 2, read_round=asked - 1))
+    core.on_request(500, fetch_of(2, 2, read_round=asked - 1), now_ms=world.now)
     assert core.high_watermark == 2
-    effects = core.on_request(world.now, 500, fetch_of(2, 2, read_round=asked))
+    effects = core.on_request(500, fetch_of(2, 2, read_round=asked), now_ms=world.now)
     assert [one.offset for one in effects if isinstance(one, ReadReady)] == [1]
 
 
 def seen(core: RaftCore, now_ms: int, node_id: int) -> ReplicaState:
-    (found,) = [one for one in core.describe(now_ms) if one.node_id == node_id]
+    (found,) = [one for one in core.describe(now_ms=now_ms) if one.node_id == node_id]
     return found
 
 
@@ -62,9 +62,9 @@ def test_an_observer_is_where_its_newest_fetch_was() -> None:
     """It may start again from less."""
     world, core = leading()
     for at in range(1, 5):
-        core.append(world.now, Batches.sealed(batch(at, 1)))
+        core.append(Batches.sealed(batch(at, 1)), now_ms=world.now)
     for offset in (5, 3):
-        core.on_request(world.now, 500, fetch_of(9, offset))
+        core.on_request(500, fetch_of(9, offset), now_ms=world.now)
         assert seen(core, world.now, 9).log_end_offset == offset
 
 
@@ -75,10 +75,10 @@ def test_a_replica_was_caught_up_when_it_had_asked_for_what_it_has_now(node_id: 
     told = []
     for wall_ms, offset in ((1000, 1), (2000, 1), (3000, 2), (4000, 3), (5000, 3), (6000, 5), (7000, 6)):
         core.wall_ms = wall_ms
-        core.on_request(world.now, 500, fetch_of(node_id, offset))
+        core.on_request(500, fetch_of(node_id, offset), now_ms=world.now)
         told.append(seen(core, world.now, node_id).last_caught_up_wall_ms)
         if wall_ms != 6000:
-            core.append(world.now, Batches.sealed(batch(core.log_end_offset, 1)))
+            core.append(Batches.sealed(batch(core.log_end_offset, 1)), now_ms=world.now)
     # At 3000 it has what was the end at 2000, and at 5000 less than what was the end at 4000.
     assert told == [1000, 1000, 2000, 3000, 3000, 5000, 7000]
 
@@ -87,20 +87,20 @@ def test_a_high_watermark_that_goes_on_rising_is_not_put_off() -> None:
     world, core = leading(options="high_watermark_linger_ms=30")
     begun = world.now
     for at in (1, 2):
-        core.append(begun, Batches.sealed(batch(at, 1)))
-    core.on_request(begun, 500, fetch_of(2, 3, high_watermark=1, max_wait_ms=100))
-    core.on_log_synced(begun, 2)
-    core.on_log_synced(begun + 20, 3)
+        core.append(Batches.sealed(batch(at, 1)), now_ms=begun)
+    core.on_request(500, fetch_of(2, 3, high_watermark=1, max_wait_ms=100), now_ms=begun)
+    core.on_log_synced(2, now_ms=begun)
+    core.on_log_synced(3, now_ms=begun + 20)
     assert core.high_watermark == 3
-    assert answers(core.tick(begun + 29), 500) == []
-    (found,) = answers(core.tick(begun + 30), 500)
+    assert answers(core.tick(now_ms=begun + 29), 500) == []
+    (found,) = answers(core.tick(now_ms=begun + 30), 500)
     assert found.response.high_watermark == 3
 
 
 def test_records_are_offered_to_those_who_vote_once_they_are_in_the_log() -> None:
     world, core = leading()
-    core.on_request(world.now, 500, fetch_of(2, 1, high_watermark=1, max_wait_ms=100))
-    effects = core.append(world.now, Batches.sealed(batch(1, 1)))
+    core.on_request(500, fetch_of(2, 1, high_watermark=1, max_wait_ms=100), now_ms=world.now)
+    effects = core.append(Batches.sealed(batch(1, 1)), now_ms=world.now)
     (found,) = answers(effects, 500)
     assert isinstance(found, RespondWithRecords) and (found.read_from, found.read_to) == (1, 2)
 
@@ -113,9 +113,9 @@ def test_a_leader_that_ends_answers_at_once_and_remembers_its_own_epoch() -> Non
     acknowledged to it was acknowledged in the epoch that it led."""
     world, core = leading()
     for at in range(1, 5):
-        core.append(world.now, Batches.sealed(batch(at, 1)))
-    core.on_log_synced(world.now, 5)
-    core.on_request(world.now, 500, fetch_of(2, 5, high_watermark=5, max_wait_ms=100))
+        core.append(Batches.sealed(batch(at, 1)), now_ms=world.now)
+    core.on_log_synced(5, now_ms=world.now)
+    core.on_request(500, fetch_of(2, 5, high_watermark=5, max_wait_ms=100), now_ms=world.now)
     assert core.high_watermark == 5
     later = VoteRequest(
         cluster_id=CLUSTER_ID,
@@ -127,7 +127,7 @@ def test_a_leader_that_ends_answers_at_once_and_remembers_its_own_epoch() -> Non
         last_position=core.state.log.end_position,
         pre_vote=False,
     )
-    effects = core.on_request(world.now, 501, later)
+    effects = core.on_request(501, later, now_ms=world.now)
     ended, voted = answers(effects, 500) + answers(effects, 501)
     assert (ended.after, ended.response.epoch, ended.response.error) == (
         None,
@@ -140,14 +140,14 @@ def test_a_leader_that_ends_answers_at_once_and_remembers_its_own_epoch() -> Non
     forgetful = replace(
         later, epoch=9, candidate_id=2, candidate_directory_id=directory(2), last_position=LogPosition(1, 4)
     )
-    (refused,) = answers(core.on_request(world.now, 502, forgetful), 502)
+    (refused,) = answers(core.on_request(502, forgetful, now_ms=world.now), 502)
     assert not refused.response.vote_granted
     assert memory.refuse_candidate(core.state, forgetful)
 
 
 def test_a_candidate_that_is_an_older_copy_is_named_also_where_its_log_is_too_short_anyway() -> None:
     world, core = leading()
-    core.on_log_synced(world.now, core.log_end_offset)
+    core.on_log_synced(core.log_end_offset, now_ms=world.now)
     core.state.acknowledged[directory(2)] = Acknowledged(directory(2), 1, 0)
     request = VoteRequest(
         cluster_id=CLUSTER_ID,
@@ -159,7 +159,7 @@ def test_a_candidate_that_is_an_older_copy_is_named_also_where_its_log_is_too_sh
         last_position=LogPosition(0, 0),
         pre_vote=False,
     )
-    effects = core.on_request(world.now, 501, request)
+    effects = core.on_request(501, request, now_ms=world.now)
     warned = [one.message for one in effects if isinstance(one, Warn)]
     assert len(warned) == 1 and "no vote for node 2" in warned[0] and "older copy of itself" in warned[0]
 
@@ -170,9 +170,9 @@ def test_a_candidate_that_lost_waits_no_longer_than_a_candidate_that_heard_nothi
 ) -> None:
     """Where it is refused by all shortly before its time ends, the pause after a lost election is cut."""
     core = make()
-    core.start(0)
-    transitions.become_prospective(core.state, 0)
-    transitions.become_candidate(core.state, 0)
+    core.start(now_ms=0)
+    transitions.become_prospective(core.state, now_ms=0)
+    transitions.become_candidate(core.state, now_ms=0)
     role = core.state.role
     assert isinstance(role, Candidate)
     role.deadline_ms, role.backoff_until_ms = 100 + late_ms, 100 + 50
@@ -183,7 +183,7 @@ def test_a_candidate_that_lost_waits_no_longer_than_a_candidate_that_heard_nothi
 def test_only_the_leader_that_is_followed_says_where_it_listens(leader_id: int, is_told: bool) -> None:
     core, _ = follower()
     endpoints = (Endpoint("L", "elsewhere", 9),)
-    leaders.follow(core.state, 5, 4, leader_id, endpoints)
+    leaders.follow(core.state, 4, leader_id, endpoints, now_ms=5)
     assert core.leader_id == 2
     assert (core.state.told_endpoints == endpoints) == is_told
 
@@ -193,9 +193,9 @@ def test_a_leader_that_is_found_again_may_listen_elsewhere() -> None:
     core, _ = follower()
     for endpoints in ((), (Endpoint("L", "here", 9),), (Endpoint("L", "there", 9),), ()):
         before = core.state.told_endpoints
-        transitions.become_prospective(core.state, 5)
-        leaders.follow(core.state, 5, 4, 2, endpoints)
+        transitions.become_prospective(core.state, now_ms=5)
+        leaders.follow(core.state, 4, 2, endpoints, now_ms=5)
         assert core.leader_id == 2
         assert core.state.told_endpoints == (endpoints or before)
-    leaders.follow(core.state, 5, 5, 3, ())
+    leaders.follow(core.state, 5, 3, (), now_ms=5)
     assert (core.leader_id, core.state.told_endpoints) == (3, ())

@@ -66,7 +66,7 @@ class FakeNode:
         self.deadline_ms: int | None = None
         self.arrived = asyncio.Event()
 
-    def start(self, now_ms: int, wall_ms: int) -> list[Any]:
+    def start(self, *, now_ms: int, wall_ms: int) -> list[Any]:
         return []
 
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]:

@@ -37,7 +37,7 @@ class Rig:
     def wall_ms(self) -> int:
         return 0
 
-    def handle(self, event: Any, now_ms: int, wall_ms: int) -> None:
+    def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> None:
         assert now_ms == self.now_ms
         self.handled.append(event)
         self.handled_at_ms.append(now_ms)
@@ -45,11 +45,11 @@ class Rig:
         if event in self.follow_ups:
             self.scheduler.post(self.follow_ups[event])
 
-    def settle(self, now_ms: int, wall_ms: int) -> None:
+    def settle(self, *, now_ms: int, wall_ms: int) -> None:
         self.settled.append(len(self.handled))
         self.now_ms += self.cost_ms.get("settle", 0)
 
-    def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None:
+    def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> None:
         self.ticks.append((now_ms, drained and now_ms >= self.hold_until_ms))
         self.deadline_ms = None
         self.now_ms += self.cost_ms.get("tick", 0)

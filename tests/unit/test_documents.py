@@ -1,13 +1,15 @@
-"""README and docs/ name only what exists: relative links and anchors, files, commands and their options.
+"""README and docs/ name only what exists: links and anchors, files, commands, options, tests and mutants.
 
 A page that tells a reader to run or open something that is gone is a broken instruction.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -17,6 +19,9 @@ import pytest
 from metaquorum.cli.main import main
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.errors import ConfigError
+from tests.mutants.layers import LAYERS
+from tests.mutants.sites import Source
+from tests.planted.bugs import BUGS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
@@ -108,6 +113,111 @@ def test_named_files_exist(page: Path) -> None:
 def test_named_commands_exist(page: Path) -> None:
     text = page.read_text("utf-8")
     assert [found for words in commands(text) if (found := unknown(words))] == []
+
+
+def python_lines(text: str) -> list[tuple[str, list[str]]]:
+    """The module and the arguments of every `python -m` line."""
+    lines = [line for block in code_blocks(text) for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`(python -m [^`]+)`", text)
+    found = [re.search(r"\bpython3? -m ([\w.]+)([^|>#]*)", line) for line in lines]
+    return [(at.group(1), shlex.split(at.group(2))) for at in found if at is not None]
+
+
+def source_of(module: str) -> str | None:
+    """The text of what `python -m` runs; None if there is no such module."""
+    try:
+        found = importlib.util.find_spec(module)
+        if found is not None and found.submodule_search_locations is not None:
+            found = importlib.util.find_spec(f"{module}.__main__")
+    except ModuleNotFoundError:
+        return None
+    return None if found is None or found.origin is None else Path(found.origin).read_text("utf-8")
+
+
+def wrong_for_pytest(arguments: list[str]) -> list[str]:
+    """Files that do not exist, ids and names of -k that no test in them has, options that pytest lacks."""
+    paths = [each for each in arguments if each.startswith("tests/")]
+    wrong = [each for each in paths if not is_test(each)]
+    scripts = [
+        path
+        for each in paths
+        for file in [REPOSITORY / each.partition("::")[0]]
+        for path in [file, *file.rglob("*")]
+        if path.suffix in (".py", ".txt")
+    ]
+    for option, value in pairwise(arguments):
+        if option == "-k" and not any(
+            value in path.stem or re.search(rf"\bdef test_\w*{value}", path.read_text()) for path in scripts
+        ):
+            wrong.append(f"-k {value}")
+    known = (REPOSITORY / "tests" / "conftest.py").read_text()
+    return wrong + [each for each in arguments if each.startswith("--") and f'"{each}"' not in known]
+
+
+def is_test(name: str) -> bool:
+    """Whether a file, or the test of an id in it, exists."""
+    path, _, test = name.partition("::")
+    file = REPOSITORY / path
+    return file.exists() and (not test or f"def {test.split('[')[0]}(" in file.read_text("utf-8"))
+
+
+def wrong_for_mutants(arguments: list[str]) -> list[str]:
+    """Keys that no mutant of the layer has."""
+    if "--keys" not in arguments:
+        return []
+    layer = LAYERS[arguments[arguments.index("--layer") + 1]]
+    keys = [each for each in arguments[arguments.index("--keys") + 1 :] if re.fullmatch("[0-9a-f]{10}", each)]
+    known = {mutant.key for file in layer.sources(REPOSITORY) for mutant in Source(REPOSITORY, file).mutants}
+    return [key for key in keys if key not in known] or ([] if keys else ["--keys names none"])
+
+
+def wrong_for_python(module: str, arguments: list[str]) -> list[str]:
+    """What of a `python -m` line does not exist: the module, or something that it names."""
+    if module == "pytest":
+        return wrong_for_pytest(arguments)
+    source = source_of(module)
+    if source is None:
+        return [module]
+    options = [each for each in arguments if each.startswith("--") and f'"{each}"' not in source]
+    if module == "tests.mutants":
+        return options + wrong_for_mutants(arguments)
+    if module == "tests.planted":
+        names = {bug.name for bug in BUGS}
+        return options + [each for each in arguments if not each.startswith("--") and each not in names]
+    return options
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_python_lines_run_what_exists(page: Path) -> None:
+    lines = python_lines(page.read_text("utf-8"))
+    assert [(module, wrong) for module, rest in lines if (wrong := wrong_for_python(module, rest))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_named_tests_exist(page: Path) -> None:
+    named = re.findall(r"\btests/[\w/]+\.py::\w+", page.read_text("utf-8"))
+    assert [each for each in named if not is_test(each)] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("tests.no_such", ["tests.no_such"]),
+        ("tests.no.such", ["tests.no.such"]),
+        ("tests", ["tests"]),
+        ("tests.sim --seeds 1..2 --no-such", ["--no-such"]),
+        ("tests.planted no-such-bug", ["no-such-bug"]),
+        ("tests.mutants --layer raft --keys 0000000000 --budget 5", ["0000000000"]),
+        ("tests.mutants --layer raft --keys", ["--keys names none"]),
+        ("pytest -n 0 tests/no/such.py", ["tests/no/such.py"]),
+        ("pytest tests/unit/test_documents.py::test_no_such", ["tests/unit/test_documents.py::test_no_such"]),
+        ("pytest tests/unit/test_documents.py::test_links_lead_somewhere -k lead", []),
+        ("pytest tests/raft -k nosuch --rewrote", ["-k nosuch", "--rewrote"]),
+    ],
+)
+def test_what_a_python_line_names_is_looked_up(line: str, wrong: list[str]) -> None:
+    ((module, rest),) = python_lines(f"```\n.venv/bin/python -m {line}  # why\n```\n")
+    assert wrong_for_python(module, rest) == wrong
 
 
 def configurations(text: str) -> list[dict[str, str]]:

@@ -97,7 +97,7 @@ LONG_TESTS: dict[str, int] = {
     "tests/unit/kafka/test_data_answers.py": 614,
     "tests/unit/broker/test_directory_rules.py": 598,
     "tests/unit/storage/test_segmented_log.py": 585,
-    "tests/raft/world.py": 575,
+    "tests/raft/world.py": 581,
     "tests/unit/broker/test_node.py": 574,
     "tests/unit/cli/test_log_shell.py": 569,
     "tests/properties/test_replay_laws.py": 567,

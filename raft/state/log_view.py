@@ -39,12 +39,19 @@ class LogView:
 
     def __init__(self, recovered: RecoveredLog) -> None:
         self.epochs = EpochTable(recovered.epochs)
+        """Where each epoch begins, of the records in [start_offset, end_offset)."""
         self.start_offset = recovered.log_start_offset
+        """0, or at most the end of a snapshot. Never falls."""
         self.end_offset = recovered.log_end_offset
+        """Includes records whose write was only requested. Never below the start or the high watermark."""
         self.synced_offset = recovered.log_end_offset
+        """Everything below it is durable here. Never above the end; falls only with a truncation or reset."""
         self.snapshots: set[LogPosition] = set(recovered.snapshots)
+        """Durable ones, of committed records only."""
         self.directory = recovered.directory
+        """For messages."""
         self.noted = recovered.known_committed
+        """The newest note of what is committed and synced here. Never falls."""
         check_log(
             recovered.directory,
             known=self.noted,
@@ -56,6 +63,7 @@ class LogView:
         within = [position.offset for position in recovered.snapshots if position.offset <= self.end_offset]
         bound = self.noted.offset if self.noted.offset <= self.end_offset else 0
         self.high_watermark = max([*within, self.start_offset, bound]) or -1
+        """Everything below it is committed. Never falls: no truncation or snapshot goes below it."""
 
     @property
     def end_position(self) -> LogPosition:

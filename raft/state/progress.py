@@ -22,6 +22,7 @@ class ReplicaProgress:
     """What a leader knows of one replica. `*_ms` are the core's clock, `*_wall_ms` Unix time for display."""
 
     node_id: int
+    """Never the leader's own."""
     directory_id: bytes
     """A new directory makes a new replica: what the old one acknowledged does not count for it."""
     acked_offset: int | None = None
@@ -61,9 +62,13 @@ class ParkedFetch:
     """A fetch that gets its response when there is news, and by `deadline_ms` at the latest."""
 
     key: int
+    """The caller's, unique in this process: no other parked fetch has it."""
     request: FetchRequest
+    """Of the leader's own epoch; its offset matched the log when it was parked."""
     replica: ReplicaKey
+    """Who sent it: no other parked fetch is of the same replica."""
     deadline_ms: int
+    """The end of the wait that the request allows."""
 
 
 class ParkedFetches:
@@ -71,9 +76,13 @@ class ParkedFetches:
 
     def __init__(self) -> None:
         self.voters: dict[ReplicaKey, ParkedFetch] = {}
+        """Those of replicas that were voters when they were parked."""
         self.observers: dict[ReplicaKey, ParkedFetch] = {}
+        """All others. No replica is in both."""
         self._by_key: dict[int, ParkedFetch] = {}
+        """Every parked fetch, voters' and observers', by its key."""
         self._deadlines: list[tuple[int, int]] = []
+        """A heap of deadline and key of every parked fetch, and of some that are gone."""
 
     def park(self, fetch: ParkedFetch, *, is_voter: bool) -> None:
         (self.voters if is_voter else self.observers)[fetch.replica] = fetch
@@ -166,7 +175,9 @@ class LeaderView:
     observers: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
     """Every other node that fetched within `observer_session_ms`."""
     parked: ParkedFetches = field(default_factory=ParkedFetches)
+    """Fetches without a response yet; all get one when the leadership ends."""
     reads: ReadRounds = field(default_factory=ReadRounds)
+    """Reads without a response yet; all fail when the leadership ends."""
     observer_wake_offset: int = 0
     """The committed end of the last append that wakes observers. Never falls, never above the high
     watermark."""

@@ -132,9 +132,11 @@ class Prospective:
     """Holds a pre-vote to learn whether it would be elected (KIP-996), without a new epoch."""
 
     deadline_ms: int
+    """When the pre-vote is lost, if no majority has granted it by then."""
     granted: set[int]
     """Voter ids, including this node's: a repeated response counts once. Disjoint from `rejected`."""
     rejected: set[int] = field(default_factory=set)
+    """Voter ids. Once the others are no majority, the pre-vote is lost."""
     role: Role = field(default=Role.PROSPECTIVE, init=False)
 
 
@@ -147,6 +149,7 @@ class Candidate:
     granted: set[int]
     """Voter ids, including this node's. Disjoint from `rejected`; a majority of them makes it leader."""
     rejected: set[int] = field(default_factory=set)
+    """Voter ids. Once the others are no majority, the election is lost."""
     backoff_until_ms: int | None = None
     """Set once it has lost: the end of a random pause, so that two losers do not collide again."""
     role: Role = field(default=Role.CANDIDATE, init=False)
@@ -154,30 +157,36 @@ class Candidate:
 
 @dataclass(slots=True, kw_only=True)
 class Leader:
-    """`epoch_start_offset` is where its LeaderChange record is; `view` is what it knows of the other
-    replicas."""
+    """Leads its epoch, and no other node ever leads it."""
 
     epoch_start_offset: int
+    """Where its LeaderChange record is: below it, nothing is of this epoch. Nothing is newly committed
+    before that record is."""
     view: LeaderView
+    """What it knows of the other replicas."""
     role: Role = field(default=Role.LEADER, init=False)
 
 
 @dataclass(slots=True, kw_only=True)
 class SnapshotFetch:
-    """A snapshot being fetched: `position` bytes have arrived. `loading`: it is complete and being
-    checked."""
+    """A snapshot being fetched."""
 
     snapshot: LogPosition
+    """The one that the leader named; not below this node's high watermark then."""
     position: int = 0
+    """The bytes that have arrived, without a gap. Never falls."""
     size_bytes: int | None = None
+    """The size of the whole file, the same in all chunks, never below `position`; None before the first."""
     loading: bool = False
+    """The file is complete and being checked; no chunk is fetched meanwhile."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Follower:
-    """Fetches from `leader_id`, the leader of the current epoch; never this node itself."""
+    """Fetches from the leader of the current epoch."""
 
     leader_id: int
+    """Never this node, and never another one in the same epoch."""
     deadline_ms: int
     """Without a successful fetch by then, a voter stands for election and an observer looks for the
     leader. Drawn again after every success."""
@@ -206,11 +215,14 @@ class Follower:
 
 @dataclass(slots=True, kw_only=True)
 class Resigned:
-    """Gave up leadership of this epoch. Notifies `unacknowledged` voters until `deadline_ms`."""
+    """Gave up leadership of this epoch, and tells the other voters."""
 
     deadline_ms: int
+    """When it takes part in elections again."""
     successors: tuple[PreferredCandidate, ...]
+    """Other voters, best synced first; the first becomes a candidate at once. Empty after a start."""
     unacknowledged: set[int]
+    """Other voters in force that have not confirmed that they know of the resignation. Only shrinks."""
     role: Role = field(default=Role.RESIGNED, init=False)
 
 

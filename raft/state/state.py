@@ -24,7 +24,7 @@ from metaquorum.raft.state.progress import LeaderView
 from metaquorum.raft.state.roles import Follower, Leader, RoleState, Unattached
 from metaquorum.raft.voters.history import VoterHistory
 from metaquorum.raft.voters.voter_set import Endpoint, VoterNode, VoterSet
-from metaquorum.storage.files.known_committed import CommittedLoss
+from metaquorum.storage.files.known_committed import Acknowledged, CommittedLoss
 
 FIRST_ELECTION_BACKOFF_MS = 50
 """The random wait after a lost election is drawn from twice this, then doubled: a round of votes takes a
@@ -38,12 +38,14 @@ the report."""
 
 @dataclass(slots=True)
 class NoteTimes:
-    """When the next note may be written and the next one made durable; `durable` is the last durable one
-    (a start makes durable what it finds)."""
+    """When the next note may be written, and the next one made durable."""
 
     durable: int
+    """The offset of the last durable note (a start makes durable what it finds). Never above `log.noted`."""
     next_ms: int = 0
+    """The earliest time of a follower's or observer's next note."""
     next_durable_ms: int = 0
+    """The earliest time of the next durable note."""
 
 
 class Vote(msgspec.Struct, frozen=True):
@@ -69,6 +71,68 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True):
 class RaftState:
     """Only the protocol modules of this package write the fields; all other code only reads them."""
 
+    config: RaftConfig
+    """Never changes."""
+    identity: Identity
+    """Never changes: one directory, one identity."""
+    node_id: int
+    """The same as `identity.node_id`, which many inputs read."""
+    _configured_endpoints: dict[int, tuple[Endpoint, ...]]
+    """Where configured voters listen. Never changes."""
+    voter_history: VoterHistory
+    """The voter sets of the log from the newest snapshot on: it follows every append, truncation and
+    reset of the log."""
+    rng: random.Random
+    """Draws every timeout, so that equal inputs and an equal seed give equal effects."""
+    wall_ms: int
+    """Unix time of the input. No rule depends on it."""
+    log: LogView
+    """What is known of the log, ahead of the disk by the effects that are not carried out yet."""
+    epoch: int
+    """Never falls, and never below the epoch of a record in the log."""
+    known_leader_id: int | None
+    """The leader of `epoch`, in any role of this node; None if unknown. Within an epoch, it never becomes
+    another one."""
+    told_endpoints: tuple[Endpoint, ...]
+    """Where the known leader listens, from the message that named it."""
+    vote: Vote | None
+    """Who got this node's vote in `epoch`; None if there is none. Within an epoch, never another one."""
+    role: RoleState
+    """Unattached without a timer until `start`; then changed only as the table of roles allows."""
+    out: Outbox[RaftEffect]
+    """The effects of the input in progress; empty between inputs."""
+    unpersisted_token: int | None
+    """The newest write of epoch, vote and leader that is not durable; None if all are. Requests and
+    responses that are emitted meanwhile wait for it."""
+    in_flight: dict[int, InFlight]
+    """Requests without a response, by correlation id. A change of role forgets them."""
+    retry_at_ms: dict[int, int]
+    """By node whose last request failed: the earliest time of the next. A change of role forgets them."""
+    election_attempts: int
+    """Candidacies since this node last had a leader, itself included: they set the pause after a loss."""
+    note_times: NoteTimes
+    """When what is committed is written down next."""
+    acknowledged: dict[bytes, Acknowledged]
+    """By directory: how far it has acknowledged committed records to this node as a leader."""
+    losses: dict[int, CommittedLoss]
+    """By replica: what it knows to be committed and this node, as the leader, does not have."""
+    _observed_in: VoterSet | None
+    """The voter set that the next three were computed from; they are stale if another is in force."""
+    _is_observer: bool
+    """This node and directory are not in it."""
+    _is_misdescribed: bool
+    """They are, and the entry is out of date."""
+    _other_voters: list[int]
+    """Its other node ids, rising."""
+    _last_token: int
+    """Grows by one per write of epoch, vote and leader."""
+    _last_correlation_id: int
+    """Grows by one per request: no two of this process share one."""
+    _announced: RoleChanged | None
+    """The last RoleChanged; None before the start."""
+    _warned: set[str]
+    """Messages that were logged; at most WARNINGS_MAX."""
+
     def __init__(
         self,
         config: RaftConfig,
@@ -91,29 +155,26 @@ class RaftState:
         self.epoch = max(recovered.epoch, self.log.epochs.last_epoch)
         same_epoch = self.epoch == recovered.epoch
         self.known_leader_id = recovered.leader_id if same_epoch else None
-        self.told_endpoints: tuple[Endpoint, ...] = ()
-        """Where the known leader listens, from the message that named it."""
+        self.told_endpoints = ()
         voted_id = recovered.voted_id if same_epoch else None
         self.vote = None if voted_id is None else Vote(voted_id, recovered.voted_directory_id)
-        self.role: RoleState = Unattached(deadline_ms=None)
-        self.out: Outbox[RaftEffect] = Outbox()
-        self.unpersisted_token: int | None = None
-        self.in_flight: dict[int, InFlight] = {}
-        self.retry_at_ms: dict[int, int] = {}
+        self.role = Unattached(deadline_ms=None)
+        self.out = Outbox()
+        self.unpersisted_token = None
+        self.in_flight = {}
+        self.retry_at_ms = {}
         self.election_attempts = 0
         self.note_times = NoteTimes(durable=self.log.noted.offset)
         self.acknowledged = {one.directory_id: one for one in recovered.acknowledged}
-        """By directory: how far it has acknowledged committed records to this node as a leader."""
-        self.losses: dict[int, CommittedLoss] = {}
-        """By replica: what it knows to be committed and this node, as the leader, does not have."""
-        self._observed_in: VoterSet | None = None
+        self.losses = {}
+        self._observed_in = None
         self._is_observer = True
         self._is_misdescribed = False
-        self._other_voters: list[int] = []
+        self._other_voters = []
         self._last_token = 0
         self._last_correlation_id = 0
-        self._announced: RoleChanged | None = None
-        self._warned: set[str] = set()
+        self._announced = None
+        self._warned = set()
 
     # ---- identity and voters -----------------------------------------------------------------
 

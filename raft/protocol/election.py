@@ -13,7 +13,17 @@ from metaquorum.raft.messages import (
 )
 from metaquorum.raft.protocol import leaders, transitions
 from metaquorum.raft.state import memory, quorum
-from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Unattached
+from metaquorum.raft.state.roles import (
+    AtStart,
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Role,
+    RoleState,
+    Unattached,
+    first_role,
+)
 from metaquorum.raft.state.state import InFlight, RaftState, Vote
 
 GIVE_WAY_JITTER_MS = 50
@@ -278,11 +288,19 @@ def begin(state: RaftState, *, now_ms: int) -> None:
     """The role after a start. The leader of the recorded epoch starts as resigned: it may have sent
     records of that epoch and lost them, and must not write them again with other content (KAFKA-10527)."""
     leader_id = state.known_leader_id
-    if state.may_stand and leader_id == state.node_id and state.other_voters:
-        transitions.start(state, transitions.resigned_role(state, successors=(), now_ms=now_ms))
-    elif leader_id is not None and leader_id != state.node_id and leader_id in state.voters:
-        transitions.start(state, transitions.follower_role(state, leader_id, now_ms=now_ms))
-    else:
-        transitions.start(state, transitions.unattached_role(state, now_ms=now_ms))
+    at = AtStart(
+        led_itself=leader_id == state.node_id,
+        voter_led=leader_id != state.node_id and leader_id in state.voters,
+        may_stand=state.may_stand,
+        is_alone=not state.other_voters,
+    )
+    match first_role(at):
+        case Role.RESIGNED:
+            role: RoleState = transitions.resigned_role(state, successors=(), now_ms=now_ms)
+        case Role.FOLLOWER if leader_id is not None:
+            role = transitions.follower_role(state, leader_id, now_ms=now_ms)
+        case _:
+            role = transitions.unattached_role(state, now_ms=now_ms)
+    transitions.start(state, role)
     if not state.is_observer and not state.other_voters:
         stand(state, now_ms=now_ms)

@@ -6,8 +6,10 @@ Owns what each role remembers and which role may follow which. Does not know mes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.state.progress import LeaderView
@@ -81,15 +83,42 @@ OBSERVER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
 }
 
 
-VOTER_STARTS: dict[Role, str] = {
-    _U: "the recorded epoch has no known leader",
-    _F: "another voter led it",
-    _R: "it led the epoch itself, and never leads one twice",
-}
-OBSERVER_STARTS: dict[Role, str] = {
-    _U: "the recorded epoch has no known leader",
-    _F: "a voter led it",
-}
+class AtStart(NamedTuple):
+    """What decides the first role: who led the recorded epoch, and what this node is."""
+
+    led_itself: bool
+    voter_led: bool
+    """Another node that is a voter led it."""
+    may_stand: bool
+    is_alone: bool
+    """There is no other voter."""
+
+
+class Start(NamedTuple):
+    """A first role; `holds` is for nodes for which no earlier one of `STARTS` holds."""
+
+    role: Role
+    holds: Callable[[AtStart], bool]
+    reason: str
+    of_observers: bool = True
+
+
+STARTS = (
+    Start(
+        _R,
+        lambda at: at.led_itself and at.may_stand and not at.is_alone,
+        "it led the recorded epoch, and never leads one twice, unless it is the only voter",
+        of_observers=False,
+    ),
+    Start(_F, lambda at: at.voter_led, "another voter led it"),
+    Start(_U, lambda at: True, "otherwise"),
+)
+VOTER_STARTS = {start.role: start.reason for start in STARTS}
+OBSERVER_STARTS = {start.role: start.reason for start in STARTS if start.of_observers}
+
+
+def first_role(at: AtStart) -> Role:
+    return next(start.role for start in STARTS if start.holds(at))
 
 
 def check_start(role: Role, *, observer: bool) -> None:

@@ -135,8 +135,8 @@ RAFT_BUGS = (
         breaks="the leader of the recorded epoch restarts as resigned and announces it",
         source="KIP-595, KAFKA-10527",
         file="raft/protocol/election.py",
-        old="if state.may_stand and leader_id == state.node_id and state.other_voters:",
-        new="if state.may_stand and leader_id == -1 and state.other_voters:",
+        old="led_itself=leader_id == state.node_id,",
+        new="led_itself=leader_id == -1,",
         caught_by=(SCRIPTS,),
     ),
     Bug(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
 import pytest
 
+from metaquorum.raft.config import RecoveredLog
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.state import roles
 from metaquorum.raft.state.roles import (
@@ -14,9 +16,12 @@ from metaquorum.raft.state.roles import (
     OBSERVER_TRANSITIONS,
     VOTER_STARTS,
     VOTER_TRANSITIONS,
+    AtStart,
     Role,
     check_start,
+    first_role,
 )
+from tests.unit.raft.test_core import make
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "raft.md"
 
@@ -48,6 +53,35 @@ def test_every_role_is_reached_from_a_start(
     while more := {target for source, target in table if source in reached} - reached:
         reached |= more
     assert reached == roles
+
+
+@pytest.mark.parametrize("facts", [*itertools.product([False, True], repeat=4)])
+def test_every_node_has_a_first_role_that_its_table_allows(facts: tuple[bool, bool, bool, bool]) -> None:
+    at = AtStart(*facts)
+    role = first_role(at)
+    check_start(role, observer=not at.may_stand)
+    assert (role is Role.RESIGNED) == (at.led_itself and at.may_stand and not at.is_alone)
+
+
+@pytest.mark.parametrize(
+    ("node_id", "voters", "leader_id", "role"),
+    [
+        (1, 3, None, "unattached"),
+        (1, 3, 1, "resigned"),
+        (1, 3, 2, "follower"),
+        (1, 3, 9, "unattached"),
+        (1, 1, 1, "leader"),
+        (4, 3, 2, "follower"),
+        (4, 3, 4, "unattached"),
+    ],
+)
+def test_the_recorded_leader_decides_the_first_role(
+    node_id: int, voters: int, leader_id: int | None, role: str
+) -> None:
+    """The only voter is elected at once."""
+    core = make(node_id, voters, RecoveredLog(epoch=4, leader_id=leader_id))
+    core.start(now_ms=0)
+    assert core.role == role
 
 
 @pytest.mark.parametrize("role", [Role.CANDIDATE, Role.LEADER, Role.PROSPECTIVE])

@@ -13,6 +13,15 @@ from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, VersionRang
 from metaquorum.storage.files.known_committed import NOTHING, Acknowledged
 from metaquorum.storage.types import LogPosition
 
+# How durations follow from the fetch timeout and the retry backoff; the properties of RaftConfig say why.
+CHECK_QUORUM_PERCENT = 150
+BEGINS_PER_TIMEOUT = 4
+QUIET_TIMES_PER_TIMEOUT = 2
+KEEPALIVES_PER_TIMEOUT = 4
+FETCHES_PER_TIMEOUT = 3
+UPDATES_PER_TIMEOUT = 2
+EMPTY_FETCH_BACKOFFS = 5
+
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in ms, sizes in bytes. Names follow `controller.quorum.*` (KIP-595).
@@ -55,7 +64,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     def check_quorum_ms(self) -> int:
         """A leader resigns if no majority has fetched from it for this long (KAFKA-15489): not before
         every follower that lost contact with it has given it up."""
-        return self.fetch_timeout_ms * 3 // 2
+        return self.fetch_timeout_ms * CHECK_QUORUM_PERCENT // 100
 
     @property
     def observer_patience_ms(self) -> int:
@@ -66,37 +75,37 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     def begin_quorum_ms(self) -> int:
         """How often a leader announces itself to a voter that does not fetch: several times before that
         voter stands for election."""
-        return max(1, self.fetch_timeout_ms // 4)
+        return max(1, self.fetch_timeout_ms // BEGINS_PER_TIMEOUT)
 
     @property
     def quiet_voter_ms(self) -> int:
         """A voter that fetched knows its leader; the leader announces itself again after this long without
         a fetch."""
-        return self.fetch_timeout_ms // 2
+        return self.fetch_timeout_ms // QUIET_TIMES_PER_TIMEOUT
 
     @property
     def keepalive_ms(self) -> int:
         """How often a voter that cannot take more records sends a keep-alive: check-quorum and its own
         fetch timeout each outlast several lost ones."""
-        return max(1, self.fetch_timeout_ms // 4)
+        return max(1, self.fetch_timeout_ms // KEEPALIVES_PER_TIMEOUT)
 
     @property
     def fetch_grace_ms(self) -> int:
         """How long the response to a fetch may take beyond the wait that the fetch allows: a lost response
         leaves time for two more before the fetch timeout."""
-        return max(1, self.fetch_timeout_ms // 3)
+        return max(1, self.fetch_timeout_ms // FETCHES_PER_TIMEOUT)
 
     @property
     def update_voter_ms(self) -> int:
         """The shortest time between two update requests of a voter whose entry in the voters record is out
         of date: a change can be committed between them."""
-        return self.fetch_timeout_ms // 2
+        return self.fetch_timeout_ms // UPDATES_PER_TIMEOUT
 
     @property
     def empty_fetch_pause_ms(self) -> int:
         """The pause after an early, empty response and after an error: the leader is too busy to park the
         fetch, or no longer leads."""
-        return 5 * self.retry_backoff_ms
+        return EMPTY_FETCH_BACKOFFS * self.retry_backoff_ms
 
 
 DOUBLINGS_MAX = 16

@@ -29,6 +29,8 @@ from metaquorum.raft.state.state import InFlight, RaftState, Vote
 GIVE_WAY_JITTER_MS = 50
 """Voters that granted the same pre-vote wait a random time up to this, so that they do not all stand for
 election at the same time."""
+GIVE_WAY_PART = 2
+"""And this part of the longest backoff before that."""
 
 # ---- requests ------------------------------------------------------------------------------------
 
@@ -142,7 +144,11 @@ def _on_binding_vote(state: RaftState, request: VoteRequest, *, now_ms: int) -> 
 def _give_way(state: RaftState, *, now_ms: int) -> None:
     # A candidate that was just granted a pre-vote needs time to request the vote: two candidates at the same
     # moment split the votes, which slowed failovers where all timers expire together.
-    pause = now_ms + state.config.election_backoff_max_ms // 2 + state.rng.randint(0, GIVE_WAY_JITTER_MS)
+    pause = (
+        now_ms
+        + state.config.election_backoff_max_ms // GIVE_WAY_PART
+        + state.rng.randint(0, GIVE_WAY_JITTER_MS)
+    )
     match state.role:
         case Follower() | Unattached() as waiting if waiting.deadline_ms is not None:
             waiting.deadline_ms = max(waiting.deadline_ms, pause)

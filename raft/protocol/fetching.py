@@ -30,6 +30,8 @@ FIRST_SEARCH_PAUSE_MS = 50
 thousand brokers must not flood voters that are holding an election."""
 EARLY_TENTHS = 9
 """A failure before this many tenths of the timeout is not a timeout: the connection was refused."""
+EARLY_ANSWER_PART = 2
+"""An empty answer before this part of the wait means that the leader had no room to park the fetch."""
 FAILURES_TO_DOUBT = 2
 """This many such failures in a row mean that the leader's process is gone; a single one may be a broken
 connection."""
@@ -139,7 +141,7 @@ def on_fetch_response(
         or response.high_watermark > request.high_watermark
         or response.read_round > role.read_round
     )
-    early = now_ms - flight.sent_ms < request.max_wait_ms // 2
+    early = now_ms - flight.sent_ms < request.max_wait_ms // EARLY_ANSWER_PART
     role.has_fetched, role.suspect, role.failures = True, False, 0
     role.deadline_ms = now_ms + transitions.fetch_patience_ms(state)
     role.keepalive_ms = now_ms + state.config.keepalive_ms

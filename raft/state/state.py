@@ -31,6 +31,8 @@ FIRST_ELECTION_BACKOFF_MS = 50
 few ms, so the losers of a split vote rarely collide again."""
 WARNINGS_MAX = 1000
 """The most distinct warnings remembered as logged; peers choose some of their words."""
+STRETCH_PART = 2
+"""A drawn timeout is longer than the configured one by up to this part of it."""
 REQUEST_LIFETIMES = 2
 """The driver reports a failure after one timeout. After this many timeouts the core no longer waits for
 the report."""
@@ -362,7 +364,7 @@ class RaftState:
 
     def stretched(self, timeout_ms: int) -> int:
         """A timeout drawn from [timeout, 1.5 x timeout]."""
-        return timeout_ms + self.rng.randint(0, max(1, timeout_ms // 2))
+        return timeout_ms + self.rng.randint(0, max(1, timeout_ms // STRETCH_PART))
 
     def backoff_ms(self) -> int:
         """A short random wait that grows with the elections tried since a leader was last known."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import click
 
-from metaquorum.metadata.errors import ApiError, RecordDecodeError, ReplayError
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import ApiError, InspectError, RecordDecodeError, ReplayError
 from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.storage.errors import StorageError
 

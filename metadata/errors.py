@@ -264,3 +264,7 @@ def busy(what: str) -> ApiError:
     """The request was not processed. This is Kafka's retriable code that means 'later' and always implies
     that the request was not carried out (REQUEST_TIMED_OUT would leave that open)."""
     return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"the controller is busy: {what}; retry in a moment")
+
+
+class InspectError(Exception):
+    """A question that a log cannot answer. The text says what is wrong and what to ask instead."""

@@ -18,7 +18,7 @@ from metaquorum.broker.identity import IdentityConflict, IdentityFile, KnownIden
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
 from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.client.broker_ids import allocate_broker_id
+from metaquorum.runtime.client.ids import allocate_broker_id
 from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig, process_rng
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.tls.material import TlsMaterial

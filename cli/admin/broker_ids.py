@@ -12,7 +12,7 @@ import click
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.runtime.api.broker_ids import BindingView, BrokerIdListing
-from metaquorum.runtime.client.broker_ids import bind_broker_id, list_broker_ids, unbind_broker_id
+from metaquorum.runtime.client.ids import bind_broker_id, list_broker_ids, unbind_broker_id
 from metaquorum.storage.uuids import uuid_to_text
 
 COLUMNS = ("KEY", "BROKER", "STATE", "CURRENT", "GARBAGE")

@@ -11,7 +11,7 @@ from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest
-from metaquorum.runtime.client.producer_ids import allocate_producer_ids
+from metaquorum.runtime.client.ids import allocate_producer_ids
 
 
 @click.group()

@@ -19,7 +19,7 @@ from metaquorum.cli.log.input.options import PATH
 from metaquorum.cli.log.input.source import open_paths
 from metaquorum.cli.log.repair import refuse_inside
 from metaquorum.cli.text.output import echo_json, echo_table, table_options, utc_text
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.nodes.nodes import home_of, log_end, require_one_quorum, short_names
 from metaquorum.metadata.inspect.timeline.event_groups import count

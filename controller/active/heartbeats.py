@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from metaquorum.controller.active.outcome import Outcome, Resumed, batch_of
 from metaquorum.controller.active.state import ActiveState
 from metaquorum.controller.active.work import ElectLeaders, FailDirectories, MoveLeaders, Work
-from metaquorum.controller.broker_epochs import epoch_refusal
 from metaquorum.controller.brokers import brokers as decide
 from metaquorum.controller.brokers.lifecycle import BrokerEvent, heartbeat_event, transition
 from metaquorum.controller.brokers.sessions import BrokerHeartbeatState
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.partitions.partitions import election_slice, leads_any, removal_slice, with_broker
+from metaquorum.controller.request_checks import epoch_refusal
 from metaquorum.controller.result import ControllerAnswer
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest

@@ -7,8 +7,8 @@ Kafka's, so that a leader first learns what it can act on: whether it or this co
 
 from __future__ import annotations
 
-from metaquorum.controller.broker_epochs import epoch_refusal
 from metaquorum.controller.partitions.partition_change import Rules, Target, build_change, is_recovering
+from metaquorum.controller.request_checks import epoch_refusal
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES

@@ -7,8 +7,8 @@ that fail: `partitions` and `heartbeats` do.
 
 from __future__ import annotations
 
-from metaquorum.controller.broker_epochs import epoch_refusal
 from metaquorum.controller.partitions.partition_change import Rules, Target, build_change
+from metaquorum.controller.request_checks import epoch_refusal
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES

@@ -13,7 +13,7 @@ from random import Random
 from metaquorum.controller.partitions.mutations import Allowance
 from metaquorum.controller.partitions.new_partitions import NewPartitions, Refusal, ReplicaLists
 from metaquorum.controller.partitions.placement import UsableBroker
-from metaquorum.controller.repeats import repeated
+from metaquorum.controller.request_checks import repeated
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.columnar.bulk import Bulk, in_pieces
 from metaquorum.metadata.errors import ErrorCode

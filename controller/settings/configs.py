@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from metaquorum.controller.partitions.eligible import min_isr_problem, no_longer_eligible
-from metaquorum.controller.repeats import repeated
+from metaquorum.controller.request_checks import repeated
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import (

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from metaquorum.controller.features import LEVEL_CONTROLLER_REGISTRATION
 from metaquorum.controller.partitions.eligible import safety_records
 from metaquorum.controller.partitions.partitions import eligible_anywhere
-from metaquorum.controller.repeats import repeated
+from metaquorum.controller.request_checks import repeated
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import (

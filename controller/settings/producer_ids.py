@@ -5,7 +5,7 @@ Owns the size of a block. Knows no producers: the broker gives out the ids of it
 
 from __future__ import annotations
 
-from metaquorum.controller.broker_epochs import epoch_refusal
+from metaquorum.controller.request_checks import epoch_refusal
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage

@@ -6,7 +6,7 @@ no quota.
 
 from __future__ import annotations
 
-from metaquorum.controller.repeats import repeated
+from metaquorum.controller.request_checks import repeated
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage, QuotaEntity

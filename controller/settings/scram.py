@@ -7,7 +7,7 @@ password of the request, and does not derive keys: `metadata.settings.scram` doe
 from __future__ import annotations
 
 from metaquorum.controller.features import LEVEL_SCRAM
-from metaquorum.controller.repeats import repeated
+from metaquorum.controller.request_checks import repeated
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage

@@ -12,7 +12,7 @@ from metaquorum.proto import admin_pb2 as pb
 from metaquorum.runtime.api.admin import ENDPOINTS
 from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.shapes import FieldRule
-from metaquorum.runtime.driver.statistics import LoopStatistics
+from metaquorum.runtime.driver.scheduler import LoopStatistics
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):

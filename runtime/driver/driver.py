@@ -27,9 +27,8 @@ from metaquorum.raft.events import RaftRequestArrived
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.driver.node_runner import Node, NodeRunner
-from metaquorum.runtime.driver.scheduler import Scheduler, SchedulerConfig
+from metaquorum.runtime.driver.scheduler import LoopStatistics, Scheduler, SchedulerConfig
 from metaquorum.runtime.driver.snapshots import SnapshotCodec
-from metaquorum.runtime.driver.statistics import LoopStatistics
 from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.transport import RaftTransport

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.runtime.driver.disk_thread import DiskThread
-from metaquorum.runtime.driver.statistics import LoopStatistics
+from metaquorum.runtime.driver.scheduler import LoopStatistics
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.log.log import SyncTicket
 

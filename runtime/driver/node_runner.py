@@ -27,8 +27,8 @@ from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.driver.disk_thread import DiskThread
 from metaquorum.runtime.driver.log_sync import LogSync
+from metaquorum.runtime.driver.scheduler import LoopStatistics
 from metaquorum.runtime.driver.snapshots import SnapshotCodec, SnapshotWorker
-from metaquorum.runtime.driver.statistics import LoopStatistics
 from metaquorum.runtime.metrics.node import METADATA, NodeStatistics
 from metaquorum.runtime.transport import RaftTransport
 

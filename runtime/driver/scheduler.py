@@ -1,8 +1,8 @@
 """Decides when a node's driver takes its next step and which events are in it.
 
-Owns the inbox, the length of a step, the linger that gathers requests under load, and the handling of gaps,
-in which the process did not run and silence of others proves nothing. The driver and the simulator run this
-same class. Pure: reads only an injected clock. Knows no loop, no disk and no effect.
+Owns the inbox, the counts of the loop, the length of a step, the linger that gathers requests under load, and
+the handling of gaps, in which the process did not run and silence of others proves nothing. The driver and
+the simulator run this same class. Pure: reads only an injected clock. Knows no loop, no disk and no effect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from typing import Any, Protocol
 import msgspec
 
 from metaquorum.runtime.clock import Clock
-from metaquorum.runtime.driver.statistics import LoopStatistics
+
+
+class LoopStatistics(msgspec.Struct):
+    """Counts since the loop started. Times in ms."""
+
+    events: int = 0
+    steps: int = 0
+    syncs: int = 0
+    gaps: int = 0
+    longest_gap_ms: int = 0
+    refused: int = 0
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):

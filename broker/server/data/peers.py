@@ -30,8 +30,8 @@ from metaquorum.metadata.requests import data as core
 from metaquorum.metadata.requests.partitions import AlterPartitionRequest, AssignReplicasToDirsRequest
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest
 from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.runtime.client.ids import allocate_producer_ids
 from metaquorum.runtime.client.partitions import alter_partition, assign_replicas
-from metaquorum.runtime.client.producer_ids import allocate_producer_ids
 from metaquorum.runtime.kafka.client.connection import NodeConnection
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed, UnsupportedVersion
 from metaquorum.wire.codec import Response

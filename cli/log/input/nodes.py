@@ -13,7 +13,7 @@ import click
 
 from metaquorum.cli.log.input.options import offsets_text
 from metaquorum.cli.log.input.source import MetadataLog, open_paths
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.nodes.merge import EPOCHS, Departure, NodesReport, NodeView, compare_nodes
 from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
 from metaquorum.metadata.inspect.nodes.nodes import require_one_quorum

@@ -17,9 +17,9 @@ from metaquorum.cli.log.input import complete as log_complete
 from metaquorum.cli.log.input.select import entity_path, record_type
 from metaquorum.cli.log.input.source import MetadataLog, ReadBatch, ReadProgress
 from metaquorum.cli.text.output import json_line
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.entities.targets import parse_target
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import Coverage, offsets_text
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.points import Point, parse_point, parse_time_ms

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from metaquorum.cli.log.input.archive import is_archive, open_archive
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import Item, MetadataLog, ReadBatch, damage_line, decode_item
 from metaquorum.metadata.inspect.log.log import open_log as open_on_disk
 from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.log.quorum import QuorumView

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import Provenance
 from metaquorum.metadata.inspect.checks.bisection import BINARY, HEADERS, SCAN, Bisection
 from metaquorum.metadata.inspect.checks.checks import Check
 from metaquorum.metadata.inspect.checks.predicate import Predicate, Verdict
 from metaquorum.metadata.inspect.checks.predicate_names import Subject
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import before_the_log, before_the_state, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.places import Limits

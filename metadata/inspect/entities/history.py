@@ -13,9 +13,9 @@ from typing import TypedDict
 import msgspec
 from msgspec.structs import replace
 
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.entities.diff import ChangeCause, all_touched
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock, clock_of
 from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, before_the_state, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog

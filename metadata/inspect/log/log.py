@@ -14,8 +14,7 @@ from typing import cast
 
 import msgspec
 
-from metaquorum.metadata.errors import RecordDecodeError
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import InspectError, RecordDecodeError
 from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
 from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord

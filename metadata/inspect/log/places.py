@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import Coverage
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
-from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.errors import InspectError, RecordDecodeError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.checks.check import LogReport, check_log
 from metaquorum.metadata.inspect.entities.diff import state_differences
 from metaquorum.metadata.inspect.entities.views import touched
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, require_one_cluster
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.nodes.lost import Holding, LostCommitted, find_losses, holding

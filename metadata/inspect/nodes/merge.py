@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding, known_committed
 from metaquorum.metadata.inspect.nodes.nodes import log_end, short_names

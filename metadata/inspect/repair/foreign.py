@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from metaquorum.metadata.errors import ReplayError
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import InspectError, ReplayError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.repair.log_copy import stored_epochs

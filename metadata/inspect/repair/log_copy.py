@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import Disk, DiskFile, join, parent_of, read_file, write_atomically

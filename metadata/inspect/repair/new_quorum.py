@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.features import LEVEL_DYNAMIC_VOTERS, metadata_version_name
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
 from metaquorum.metadata.inspect.repair.log_copy import NodeWriter
 from metaquorum.metadata.inspect.repair.salvage import Ranking, Survivor

@@ -6,10 +6,9 @@ or files: `rewrite` and `log_copy` do. Memory is that of two images.
 
 from __future__ import annotations
 
-from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.errors import InspectError, RecordDecodeError, ReplayError
 from metaquorum.metadata.features import METADATA_VERSION
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import damage_line
 from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
 from metaquorum.metadata.inspect.repair.foreign import refuse_foreign

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import offsets_text
 from metaquorum.metadata.inspect.log.log import INDEX_SUFFIXES, damage_line
 from metaquorum.metadata.inspect.log.points import utc_text

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import MetadataImage, Provenance
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.coverage import Coverage, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line

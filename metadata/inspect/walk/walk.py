@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from metaquorum.metadata.columnar.apply_changes import store
-from metaquorum.metadata.errors import ReplayError, UnknownRecordError
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import InspectError, ReplayError, UnknownRecordError
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_LOOKED_AT, Coverage, Uncovered
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.points import Point, ms_hint, utc_text

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.entities.targets import EntityTarget
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import clock_of, on_clock
 from metaquorum.metadata.inspect.log.coverage import (
     MISSING,

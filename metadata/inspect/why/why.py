@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from metaquorum.metadata.errors import ReplayError
+from metaquorum.metadata.errors import InspectError, ReplayError
 from metaquorum.metadata.image import Acl, MetadataImage, Provenance
 from metaquorum.metadata.inspect.causes.causes import Cause, Scene, broker_causes, record_causes
 from metaquorum.metadata.inspect.causes.field_causes import causes_of_field
@@ -19,7 +19,6 @@ from metaquorum.metadata.inspect.changes.record_texts import acl_text
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.entities.views import Wanted, entities_below
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import JUMP_MS, LogClock, RunningClock
 from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.inspect.log.places import Limits

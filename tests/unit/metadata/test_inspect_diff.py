@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.entities.diff import (
     ADDED,
     CHANGED,
@@ -17,7 +18,6 @@ from metaquorum.metadata.inspect.entities.diff import (
 )
 from metaquorum.metadata.inspect.entities.history import history
 from metaquorum.metadata.inspect.entities.views import Wanted, aliases, entities_below, resolved
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.states import state_at

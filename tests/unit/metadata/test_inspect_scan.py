@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from metaquorum.metadata.delta import diff
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
 from metaquorum.metadata.image.chunk import CHUNK_ROWS, INDEX, PADDING
 from metaquorum.metadata.image.compare import partition_changes
@@ -23,7 +24,6 @@ from metaquorum.metadata.inspect.checks.predicate import compile_predicate
 from metaquorum.metadata.inspect.entities.history import history
 from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.entities.views import Wanted
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, open_log
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent

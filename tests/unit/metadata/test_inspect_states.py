@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line, open_log, require_one_cluster
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
 from metaquorum.metadata.inspect.log.quorum import quorum_at

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, open_log
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, node_files
 from metaquorum.metadata.inspect.repair.repair import RepairReport, RepairRequest, plan_repair, write_repair

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.checks.check import check_log
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.repair.log_copy import node_files

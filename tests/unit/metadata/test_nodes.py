@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from metaquorum.cli.log.input.nodes import nodes_lines
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import images_equal
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.nodes.merge import BYTES, EPOCHS, Departure, Lost, NodesReport, compare_nodes
 from metaquorum.metadata.inspect.nodes.merged_log import MergedLog, _part

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image.damaged import damaged_in, given_up_in
 from metaquorum.metadata.inspect.causes.cause_rules import RULES
 from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_target
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.why.explain import explain

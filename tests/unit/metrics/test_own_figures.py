@@ -10,7 +10,7 @@ from metaquorum.broker.server import metrics as of_brokers
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.metadata.records.types import NoOpRecord
 from metaquorum.metadata.requests.broker_status import BrokerState, BrokerStatus, ProcessState
-from metaquorum.runtime.driver.statistics import LoopStatistics
+from metaquorum.runtime.driver.scheduler import LoopStatistics
 from metaquorum.runtime.metrics.families import Family, image_families
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.partition_counts import Counts

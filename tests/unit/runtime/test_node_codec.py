@@ -13,7 +13,7 @@ from metaquorum.metadata.requests.controller_status import (
 )
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.runtime.api.node import NODE, NodeReport
-from metaquorum.runtime.driver.statistics import LoopStatistics
+from metaquorum.runtime.driver.scheduler import LoopStatistics
 
 BROKER = BrokerControlStatus(
     broker_id=1,

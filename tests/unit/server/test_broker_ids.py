@@ -22,7 +22,7 @@ from metaquorum.proto import broker_ids_pb2 as pb
 from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsStub
 from metaquorum.runtime.api.broker_ids import ALLOCATED
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.broker_ids import (
+from metaquorum.runtime.client.ids import (
     allocate_broker_id,
     bind_broker_id,
     list_broker_ids,

@@ -12,8 +12,8 @@ from metaquorum.metadata.inspect.log.log import ReadBatch
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.broker_ids import bind_broker_id
 from metaquorum.runtime.client.forwarding import forward
+from metaquorum.runtime.client.ids import bind_broker_id
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_BY_NAME
 from metaquorum.wire.codec import RequestHeader

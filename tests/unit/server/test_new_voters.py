@@ -29,7 +29,7 @@ from metaquorum.metadata.requests.voters import (
 )
 from metaquorum.runtime.api.node import NodeReport
 from metaquorum.runtime.client.nodes import NodeAnswer
-from metaquorum.runtime.driver.statistics import LoopStatistics
+from metaquorum.runtime.driver.scheduler import LoopStatistics
 from tests.unit.controller.node_quorum import Quorum
 from tests.unit.runtime.test_node_codec import STATUS
 

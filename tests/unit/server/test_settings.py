@@ -32,7 +32,7 @@ from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource
 from metaquorum.metadata.settings.quotas import QuotaFilter
 from metaquorum.metadata.settings.scram import Mechanism
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.producer_ids import allocate_producer_ids
+from metaquorum.runtime.client.ids import allocate_producer_ids
 from metaquorum.runtime.client.voters import register_controller
 from metaquorum.runtime.kafka.admin.access import (
     alter_quotas,

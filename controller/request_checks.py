@@ -1,12 +1,28 @@
-"""Broker epochs: whether a request comes from the process that is registered.
+"""Checks of a request that several decisions make: its broker's epoch, and keys that it repeats.
 
-Owns that check and its refusal. Knows no kind of request; what makes a new epoch is in `brokers.brokers`.
+Owns both checks and the refusal of an epoch. Knows no kind of request: whether a repetition is refused is the
+decision's, what makes a new epoch is in `brokers.brokers`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BrokersImage
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def repeated(keys: Iterable[Key]) -> frozenset[Key]:
+    """The keys that occur twice or more."""
+    # Not quadratic: a request may name tens of thousands.
+    listed = [*keys]
+    if len(set(listed)) == len(listed):
+        return frozenset()
+    return frozenset([key for key, count in Counter(listed).items() if count > 1])
 
 
 def epoch_refusal(brokers: BrokersImage, broker_id: int, broker_epoch: int) -> ApiError | None:

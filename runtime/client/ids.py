@@ -1,4 +1,4 @@
-"""Calls of `AdminClient` about broker ids.
+"""Calls of `AdminClient` about broker ids and producer ids.
 
 Owns one function per call. Knows no addresses and no retries: `admin` does. Responses are values, never
 protobuf.
@@ -12,9 +12,12 @@ from metaquorum.metadata.requests.broker_ids import (
     BindBrokerIdRequest,
     UnbindBrokerIdRequest,
 )
+from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.proto import broker_ids_pb2 as pb
 from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsStub
+from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
 from metaquorum.runtime.api import broker_ids as codec
+from metaquorum.runtime.api import brokers
 from metaquorum.runtime.api.broker_ids import BrokerIdListing
 from metaquorum.runtime.client.admin import AdminClient
 
@@ -43,3 +46,12 @@ async def allocate_broker_id(
     id."""
     answer = await client.ask(lambda channel: BrokerIdsStub(channel).Allocate, codec.ALLOCATE.to_pb(request))
     return codec.ALLOCATED.from_pb(answer)
+
+
+async def allocate_producer_ids(
+    client: AdminClient, request: AllocateProducerIdsRequest
+) -> AllocateProducerIdsResponse:
+    """Allocates the next block. Repeating it is safe: a block that did not arrive is never used."""
+    message = brokers.ALLOCATE_PRODUCER_IDS.to_pb(request)
+    answer = await client.ask(lambda channel: BrokerLifecycleStub(channel).AllocateProducerIds, message)
+    return brokers.ALLOCATED_PRODUCER_IDS.from_pb(answer)

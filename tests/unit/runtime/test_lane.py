@@ -109,6 +109,18 @@ async def test_a_lane_that_no_stream_was_offered_is_closed(listener: LaneListene
     assert not taken
 
 
+async def test_a_port_that_closes_forgets_its_offers(listener: LaneListener) -> None:
+    """Also for a caller that connected before, and says only then which one it takes up."""
+    taken: list[Lane] = []
+    offer = listener.offer(taken.append)
+    reader, writer = await asyncio.open_connection(HOST, offer.port)
+    (await take_up(listener.offer(lambda _: None), HOST, lambda _: None, nothing)).close()
+    listener.close()
+    writer.write(struct.pack(">i", len(offer.hello)) + offer.hello)
+    assert await asyncio.wait_for(reader.read(), 20) == b"" and not taken
+    writer.close()
+
+
 @pytest.mark.parametrize("answer", [b"", struct.pack(">i", 16) + bytes(16), b"HTTP/1.1 400 Bad Request\r\n"])
 async def test_something_else_that_listens_there_is_not_taken_for_a_lane(answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

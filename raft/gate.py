@@ -21,7 +21,7 @@ from metaquorum.raft.effects import (
     SendRequest,
     TruncateLog,
 )
-from metaquorum.raft.messages import FetchResponse, RaftError
+from metaquorum.raft.messages import NOTHING_COMMITTED, FetchResponse, RaftError
 
 Held = SendRequest | Respond | RespondWithRecords | RespondWithSnapshotChunk
 
@@ -84,6 +84,9 @@ class EffectGate:
         response = effect.response
         if isinstance(response, FetchResponse):
             response = replace(
-                response, error=RaftError.NOT_LEADER_OR_FOLLOWER, leader_id=None, high_watermark=-1
+                response,
+                error=RaftError.NOT_LEADER_OR_FOLLOWER,
+                leader_id=None,
+                high_watermark=NOTHING_COMMITTED,
             )
         return Respond(key=effect.key, response=response, after=effect.after)

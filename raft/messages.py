@@ -15,6 +15,9 @@ import msgspec
 from metaquorum.raft.voters.voter_set import Endpoint, PreferredCandidate, VoterNode, VoterSet
 from metaquorum.storage.types import LogPosition
 
+NOTHING_COMMITTED = -1
+"""The high watermark of a replica that knows of no committed record."""
+
 
 class RaftError(IntEnum):
     """The Kafka error codes that a Raft response can carry."""
@@ -137,7 +140,7 @@ class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: RaftError
     epoch: int
     leader_id: int | None
-    high_watermark: int = -1
+    high_watermark: int = NOTHING_COMMITTED
     log_start_offset: int = 0
     diverging: LogPosition | None = None
     snapshot: LogPosition | None = None

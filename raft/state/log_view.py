@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from metaquorum.raft.config import RecoveredLog
 from metaquorum.raft.errors import RaftInvariantError
+from metaquorum.raft.messages import NOTHING_COMMITTED
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.files.known_committed import FILE_NAME, WHERE
 from metaquorum.storage.log.epochs import EpochTable
@@ -62,7 +63,7 @@ class LogView:
         # A snapshot covers committed records only, and a log starts above 0 only after a snapshot.
         within = [position.offset for position in recovered.snapshots if position.offset <= self.end_offset]
         bound = self.noted.offset if self.noted.offset <= self.end_offset else 0
-        self.high_watermark = max([*within, self.start_offset, bound]) or -1
+        self.high_watermark = max([*within, self.start_offset, bound]) or NOTHING_COMMITTED
         """Everything below it is committed. Never falls: no truncation or snapshot goes below it."""
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from metaquorum.raft.messages import FetchRequest, RaftError, VoterChangeResponse
+from metaquorum.raft.messages import NOTHING_COMMITTED, FetchRequest, RaftError, VoterChangeResponse
 
 ReplicaKey = tuple[int, bytes]
 """Node id and directory id: a node whose disk was replaced is another replica."""
@@ -193,7 +193,7 @@ class LeaderView:
     """When silent observers are forgotten; set with the first observer."""
     refused: dict[bytes, int] = field(default_factory=dict)
     """By directory that has forgotten what it acknowledged: the offset that it fetched from."""
-    announced: int = -1
+    announced: int = NOTHING_COMMITTED
     """The high watermark that justifies a response of its own to a voter. Never above the current one."""
     announce_ms: int | None = None
     """When the current high watermark is announced; None if it is `announced` or waits for the next rise."""

@@ -12,7 +12,7 @@ import random
 from collections import deque
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metaquorum.broker.replica.disk_work import CreateReplica, FoundReplica, RemoveReplica, ReplicaLog
@@ -38,6 +38,7 @@ class Story:
         self.stored: dict[bytes, dict[PartitionKey, str]] = {each: {} for each in DIRECTORIES}
         self.bad: set[bytes] = set()
         self.asked: deque[AskController] = deque()
+        self.waited_ms = 0
         self.owed: set[PartitionKey] = set()
         self.count = 0
         self.start()
@@ -90,7 +91,7 @@ class Story:
         elif what == 7:
             self.controller(accepts=False)
         elif what == 8:
-            self.note(self.host.tick(pick % 2_000))
+            self.wait(pick % 2_000)
         elif what == 9 and pick % 3 == 0 and len(self.bad) < 2:
             self.fail(DIRECTORIES[pick % 3])
         elif what == 10 and pick % 2 == 0:
@@ -98,6 +99,13 @@ class Story:
                 self.bad.clear()
             self.start()
         self.check()
+
+    def wait(self, ms: int) -> None:
+        """Time passes; a process reports a request that has had no answer for its whole timeout."""
+        self.waited_ms += ms
+        if self.asked and self.waited_ms >= self.asked[0].timeout_ms:
+            self.controller(accepts=False)
+        self.note(self.host.tick(ms))
 
     def create(self, pick: int) -> None:
         self.count += 1
@@ -142,6 +150,7 @@ class Story:
         if not self.asked:
             return
         asked = self.asked.popleft()
+        self.waited_ms = 0
         response: Any = ApiError(ErrorCode.NETWORK_EXCEPTION, "lost")
         if accepts:
             response = accepted(asked.request)
@@ -167,7 +176,9 @@ class Story:
 
     def note(self, effects: list[DataEffect]) -> None:
         assert of_kind(effects, Stop) == []
-        self.asked.extend(of_kind(effects, AskController))
+        sent = of_kind(effects, AskController)
+        self.waited_ms = 0 if sent else self.waited_ms
+        self.asked.extend(sent)
         assert len(self.asked) <= 1, "one request is in flight"
         image = self.host.image
         for each in of_kind(effects, CreateReplica):
@@ -208,6 +219,7 @@ class Story:
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
+@example([0, 1632, 75, 57285, 57285, 57285])
 def test_replicas_end_where_the_log_says(steps: list[int]) -> None:
     story = Story()
     for number in steps:

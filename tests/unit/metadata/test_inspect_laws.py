@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.causes.causes import is_last_known
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
 from metaquorum.metadata.inspect.checks.predicate import compile_predicate
 from metaquorum.metadata.inspect.checks.reported_rows import COUNTED, NEW, TOLD, ReportedRows
-from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.places import BATCH, TRANSACTION, Limits, ShownAs
 from metaquorum.metadata.inspect.repair.foreign import refuse_foreign

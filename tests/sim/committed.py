@@ -119,7 +119,7 @@ class CommittedLog:
         asked = None in self.unclean_asked or (topic, int(index)) in self.unclean_asked
         if not old.isr and old.last_known_elr == (new.leader,):
             self._marks.add("last known leader elected")  # it led last, and no eligible replica is left
-            asked = not _begins_anew(before, old, new)
+            asked = asked or not _begins_anew(before, old, new)
         if not asked and not unclean_allowed(before, old.topic_id):
             raise SafetyError(
                 f"{name}: broker {new.leader} leads, was not in the ISR {old.isr}, and nobody allowed that:"

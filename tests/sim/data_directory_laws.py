@@ -25,6 +25,7 @@ from metaquorum.broker.replica.events import AskController, DataEvent
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.image import LOST, UNASSIGNED, MetadataImage
+from metaquorum.metadata.image.damaged import given_up_in
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
@@ -154,7 +155,8 @@ class DirectoryLaws(Generations):
     def _creates(self, process: DataBroker, work: CreateReplica) -> None:
         """S3.6 to S3.8: no replica is created while another configured directory may hold it, working or not.
         A replica that the log has placed nowhere has never run: a directory that was bad at the start does
-        not hold it."""
+        not hold it. One that the log says was given up in this directory counts nowhere (ADR 13): it was
+        being moved here when its old directory failed, and another broker leads."""
         at = (process.node_id, work.key, work.directory_id)
         if work.future:
             self._futures.add(at)
@@ -163,9 +165,14 @@ class DirectoryLaws(Generations):
         held = self.held.get((process.node_id, work.key), set())
         elsewhere = held & set(process.directories.ids()) - {work.directory_id}
         partition = self.image().topics.partition(*work.key)
-        if elsewhere and partition is not None and partition.directory_of(process.node_id) == UNASSIGNED:
+        place = None if partition is None else partition.directory_of(process.node_id)
+        if elsewhere and place == UNASSIGNED:
             self.marks.add("replica that no one had placed made beside a dead directory")
             elsewhere &= set(process.workers)
+        if elsewhere and place == given_up_in(work.directory_id):
+            self.marks.add("replica given up during a move made beside a dead directory")
+            elsewhere &= set(process.workers)
+            elsewhere -= self.failed.get((process.host.name, process.host.boot), set())
         if elsewhere:
             raise SafetyError(
                 f"{process.host.name} creates {work.topic}-{work.key[1]} in {short(work.directory_id)} and"

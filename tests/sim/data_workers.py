@@ -234,7 +234,13 @@ class DirectoryWorker:
             self._syncing = False
             if not at_once and not self._run(sync):
                 return
-            self._report(self.store.sync_completed(sync), in_order=True)
+            try:
+                synced = self.store.sync_completed(sync)
+            except DiskError as error:
+                # A checkpoint removes files that nobody needs any more.
+                self.fail(str(error))
+                return
+            self._report(synced, in_order=True)
             self._sync()
 
         self._later(self._cost(self._load.sync_ms), end)

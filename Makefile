@@ -1,14 +1,14 @@
 # Everything runs in .venv, made by `make setup`; nothing else on the machine is touched.
 
 # The first of these that runs and is new enough; override with `make PYTHON=/path/to/python3.12 setup`.
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KAFKAJS := $(VENV)/node/.installed
 
-.PHONY: setup kafkajs demo quorum test checks lint proto sim histories planted mutants walk bench bench-failover clean
+.PHONY: setup kafkajs demo quorum test checks lint proto sim histories attacks suites newest lowest wheels size planted mutants walk figures bench bench-failover clean
 
 setup: $(STAMP)
 
@@ -37,8 +37,10 @@ $(KAFKAJS): tests/e2e/package.json $(STAMP)
 	fi
 
 # A cluster is started, hurt and repaired while a topic is written and read, and its log is replayed: half a minute.
+# The last line opens the console on its log, which stays until the next demo.
 demo: setup
-	$(BIN)/metaquorum demo
+	@rm -rf var/demo
+	$(BIN)/metaquorum demo --directory var/demo --keep
 
 # Three controllers and three brokers with a live status table; Ctrl-C stops them in order.
 quorum: setup
@@ -49,8 +51,13 @@ quorum: setup
 test: checks kafkajs
 	$(BIN)/python -m pytest -n 5 --dist loadfile
 
+# The tests of listeners, storage and tools again, with the newest Python on PATH or of pyenv, in .venv-newest.
+# Says so, and succeeds, if there is none newer than that of .venv. TESTS runs others.
+newest: setup
+	$(BIN)/python -m tests.newest $(TESTS)
+
 lint: checks
-	$(BIN)/mypy
+	$(BIN)/python -m tests.types
 
 checks: setup
 	$(BIN)/ruff check .
@@ -69,6 +76,28 @@ sim: setup
 histories: setup
 	$(BIN)/python -m tests.histories $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
+# Attacks on every port of a node, SEEDS variations of each (ONLY=idle: those with this in their names).
+attacks: setup
+	$(BIN)/python -m tests.attacks $(ONLY) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1))
+
+# The test suites of Kafka's clients, from the package registries, run against a cluster of ours; failures that are not
+# listed in tests/suites/known.toml are named (ONLY=python-2: suites with this in their names). About five minutes each.
+suites: setup
+	$(BIN)/python -m tests.suites $(ONLY)
+
+# The tests of listeners, storage and tools with the lowest versions that pyproject.toml allows, in an environment
+# of its own with the lowest Python. About five minutes. TESTS runs others.
+lowest: setup
+	$(BIN)/python -m tests.packaging.lowest $(TESTS)
+
+# Asks the registry whether the base installation needs a compiler on any platform and Python that is promised.
+wheels: setup
+	$(BIN)/python -m tests.packaging.wheels
+
+# What the base installation takes on disk, from a wheel that is built here: at most 140 MiB.
+size: setup
+	$(BIN)/python -m tests.packaging.size
+
 # Deliberate bugs, one at a time in a copy of the sources: each must be caught. About 25 minutes on two cores.
 planted: setup
 	$(BIN)/python -m tests.planted $(BUG)
@@ -83,6 +112,9 @@ mutants: setup
 walk: setup
 	$(BIN)/python -m tests.walk $(OPTIONS)
 
+figures: setup
+	$(BIN)/python -m tests.figures $(OPTIONS)
+
 bench: setup
 	$(BIN)/python -m tests.bench $(BENCH)
 
@@ -91,5 +123,5 @@ bench-failover: setup
 	$(BIN)/python -m tests.bench failover_clock $(OPTIONS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-newest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,5 @@
 """The inputs and outputs of a broker node, as values.
 
-Owns the events and effects of the lifecycle, and does not order them: `node` does.
-
 In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, which the driver
 executes in order; effects that had to wait for a disk were already held back. Inputs and outputs of partition
 data are in `broker.replica.events`.
@@ -11,16 +9,14 @@ from __future__ import annotations
 
 import msgspec
 
+from metaquorum.broker.channel import ControllerReported, SendToController
 from metaquorum.broker.replica.events import DataEffect, DataEvent
-from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
     RegisterBrokerRequest,
-    RegisterBrokerResponse,
 )
+from metaquorum.metadata.requests.status import BrokerState
 from metaquorum.raft import effects as raft
 from metaquorum.raft.events import (
     LogRead,
@@ -40,13 +36,11 @@ from metaquorum.raft.events import (
 )
 
 __all__ = [
-    "ControllerRequestFailed",
-    "ControllerResponseArrived",
+    "ControllerReported",
     "Effect",
     "Event",
     "LifecycleEffect",
     "LifecycleRequest",
-    "LifecycleResponse",
     "LogRead",
     "LogSynced",
     "LogTrimmed",
@@ -68,25 +62,8 @@ __all__ = [
 ]
 
 LifecycleRequest = RegisterBrokerRequest | BrokerHeartbeatRequest
-LifecycleResponse = RegisterBrokerResponse | BrokerHeartbeatResponse
 
 # ---- in ------------------------------------------------------------------------------------------
-
-
-class ControllerResponseArrived(msgspec.Struct, frozen=True, kw_only=True):
-    """Controller `source` answered or refused the `SendToController` of `correlation_id`."""
-
-    source: int
-    correlation_id: int
-    response: LifecycleResponse | ApiError
-
-
-class ControllerRequestFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """The `SendToController` of `correlation_id` timed out or could not be sent: its outcome is unknown."""
-
-    target: int
-    correlation_id: int
-    reason: str
 
 
 MetadataEvent = (
@@ -99,27 +76,12 @@ MetadataEvent = (
     | SnapshotWritten
     | SnapshotLoaded[MetadataImage]
     | SnapshotRejected
-    | ControllerResponseArrived
-    | ControllerRequestFailed
+    | ControllerReported
     | ShutdownRequested
 )
 Event = MetadataEvent | DataEvent
 
 # ---- out -----------------------------------------------------------------------------------------
-
-
-class SendToController(msgspec.Struct, frozen=True, kw_only=True):
-    """Send to controller `target` and report `ControllerResponseArrived` or `ControllerRequestFailed`.
-
-    `attempt` counts the sends since the last answer that was not a failure (1: the first). At most one such
-    request is in flight; a report with an older `correlation_id` is ignored.
-    """
-
-    target: int
-    correlation_id: int
-    request: LifecycleRequest
-    timeout_ms: int
-    attempt: int
 
 
 class PublishImage(msgspec.Struct, frozen=True, kw_only=True):

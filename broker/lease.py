@@ -2,8 +2,7 @@
 
 The broker counts its lease from the time at which it *sent* the last heartbeat that was answered, the
 controller counts its session from the time at which that heartbeat *arrived*. The first is never later, so
-with clocks of equal speed a broker has stopped serving before the controller fences it. Owns when it ends.
-Knows no requests: `session` renews it.
+with clocks of equal speed a broker has stopped serving before the controller fences it.
 """
 
 from __future__ import annotations

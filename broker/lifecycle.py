@@ -1,9 +1,4 @@
-"""The table of transitions between the states of a broker process (KIP-631, S2.37).
-
-Owns the triggers and the table; every possible change of state is a line in it, and
-`docs/broker-lifecycle.md` is generated from it. Knows no messages, clocks or leases: `broker.session` decides
-which trigger an answer or a deadline is.
-"""
+"""The table of transitions between the states of a broker process (KIP-631, S2.37)."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from metaquorum.metadata.errors import InvariantViolation
-from metaquorum.metadata.requests.broker_status import BrokerState
+from metaquorum.metadata.requests.status import BrokerState
 
 _S = BrokerState
 

@@ -1,26 +1,24 @@
 """One broker as a pure state machine: Raft observer, metadata image and lifecycle behind one inbox.
 
-Owns the order of effects between its parts and which part receives which event; the parts do not know each
-other. Events in, effects out (`broker.events`); no clock, no files, no tasks. The counterpart of the
-controller's node, driven the same way: `handle` for every inbox item, `tick` when the inbox is empty, one
-timer at `next_deadline_ms`.
+Events in, effects out (`broker.events`); no clock, no files, no tasks. The counterpart of the controller's
+node, driven the same way: `handle` for every inbox item, `tick` when the inbox is empty, one timer at
+`next_deadline_ms`.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from typing import cast, get_args
 
+from metaquorum.broker.channel import ControllerChannel, ControllerReported, Farewell
 from metaquorum.broker.events import (
-    ControllerRequestFailed,
-    ControllerResponseArrived,
     Effect,
     Event,
     LifecycleEffect,
     LogRead,
     MetadataEvent,
     PublishImage,
+    RaftRequestFailed,
     RaftResponseArrived,
     ShutdownRequested,
     Stop,
@@ -36,26 +34,24 @@ from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import MetadataImage, Provenance
 from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.replica import MetadataReplica
-from metaquorum.metadata.requests.broker_status import BrokerStatus
-from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
+from metaquorum.metadata.requests.status import BrokerStatus
 from metaquorum.raft import effects as raft_effects
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.effects import RaftEffect
+from metaquorum.raft.effects import Outbox, RaftEffect
 from metaquorum.raft.messages import FetchResponse, RaftError
-from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.errors import CommittedLostError
 
-_DATA_EVENTS = frozenset(get_args(DataEvent))
+_DATA_EVENTS = frozenset(get_args(DataEvent)) - {ControllerReported}
 _OF_THE_SESSION = frozenset({OfflineDirectoriesChanged, Stop})
 
 
 class BrokerNode:
     """See the module. `metadata`: the image that the shell loaded from the newest snapshot on disk (or an
     empty one), whose provenance says where the log continues; or the replica of the controller in this
-    process, which drives it and `raft`, and calls `follow`. `voters`: ids of the controllers to try first.
-    `previous_broker_epoch`: that of the previous process if it shut down cleanly. `replicas`: the broker's
-    partition data, or None. The broker registers those of `config.directories` that `replicas` found good.
-    `turns` counts inputs that may have changed more than partition data."""
+    process, which drives it and `raft`, and calls `follow`. `channel`: the way to the active controller, also
+    of `replicas`. `previous_broker_epoch`: that of the previous process if it shut down cleanly. `replicas`:
+    the broker's partition data, or None. The broker registers those of `config.directories` that `replicas`
+    found good. `turns` counts inputs that may have changed more than partition data."""
 
     def __init__(
         self,
@@ -63,9 +59,8 @@ class BrokerNode:
         raft: RaftCore,
         metadata: MetadataImage | MetadataReplica,
         *,
-        voters: tuple[int, ...],
+        channel: ControllerChannel,
         incarnation_id: bytes,
-        rng: random.Random,
         now_ms: int,
         previous_broker_epoch: int | None = None,
         replicas: ReplicaManager | None = None,
@@ -76,13 +71,12 @@ class BrokerNode:
         self._metadata, self._drives = metadata, drives
         self._followed: tuple[object, ...] = (None, None, None, None)
         self._published = MetadataImage()
-        self._voters = raft.voters
+        self._channel, self._voters = channel, raft.voters
         self._incarnation_id = incarnation_id
         self._session = BrokerSession(
             config,
             incarnation_id=incarnation_id,
-            voters=voters,
-            rng=rng,
+            channel=channel,
             applied_offset=metadata.state.image.provenance.offset,
             previous_broker_epoch=previous_broker_epoch,
             offline_directories=() if replicas is None else replicas.offline_directories,
@@ -209,14 +203,16 @@ class BrokerNode:
 
     @property
     def vouched_epoch(self) -> int | None:
-        """What a clean shutdown of this process leaves for the next one (`storage.files.clean_shutdown`)."""
+        """What a clean shutdown of this process leaves for the next one (`leave_clean_shutdown`)."""
         return self._session.vouched_epoch
 
-    def farewell(self) -> tuple[int, BrokerHeartbeatRequest] | None:
-        """The last heartbeat to send when this process ends because it cannot continue, and the controller to
-        try first. None if there is nothing to send (`BrokerSession.farewell`)."""
+    def farewell(self, *, now_ms: int, timeout_ms: int) -> Farewell | None:
+        """The last heartbeat, to be sent when this process ends because it cannot continue. None if there is
+        nothing to send (`BrokerSession.farewell`)."""
         request = self._session.farewell()
-        return None if request is None else (self._session.exchange.target, request)
+        if request is None:
+            return None
+        return Farewell(self._channel, request, now_ms=now_ms, timeout_ms=timeout_ms)
 
     def read_image(self, *, now_ms: int) -> tuple[MetadataImage, int] | ApiError:
         """The image and its offset (everything below is in it), only while unfenced at `now_ms` (S2.17). Read
@@ -242,14 +238,25 @@ class BrokerNode:
                 self._metadata.apply(event)
             case RaftResponseArrived():
                 self._on_raft_response(event, now_ms)
-            case ControllerResponseArrived(source=asked, correlation_id=at, response=response):
-                self._lifecycle(self._session.answered(now_ms, asked, at, response))
-            case ControllerRequestFailed(target=target, correlation_id=at, reason=reason):
-                self._lifecycle(self._session.failed(now_ms, target, at, reason))
+            case ControllerReported():
+                self._on_report(event, now_ms)
             case ShutdownRequested():
                 self._lifecycle(self._session.shut_down(now_ms))
+            case RaftRequestFailed(target=target, refusal=refusal) if refusal:
+                self._session.refused_rights(target, refusal)
+                self._raft_effects(now_ms, self._metadata.handle(event, now_ms))
             case _:
                 self._raft_effects(now_ms, self._metadata.handle(event, now_ms))
+
+    def _on_report(self, report: ControllerReported, now_ms: int) -> None:
+        if self._session.waits_for(report):
+            self._lifecycle(self._session.reported(now_ms, report))
+        elif self._replicas is not None:
+            serves = now_ms < self._serves_before_ms
+            self._data(
+                now_ms,
+                self._replicas.gather(report, serving=serves, now_ms=now_ms, wall_ms=self._wall_ms),
+            )
 
     def _on_raft_response(self, event: RaftResponseArrived, now_ms: int) -> None:
         response = event.response
@@ -384,7 +391,7 @@ class BrokerNode:
         """Work after any event: apply more records, update the session, publish, write a snapshot."""
         if self._raft.voters is not self._voters:
             self._voters = self._raft.voters
-            self._session.exchange.voters_are(tuple(self._voters))
+            self._channel.voters_are(tuple(self._voters))
         if not self._stopped:
             self._lifecycle(self._session.applied(now_ms, self._image.provenance.offset))
         if not self._stopped:

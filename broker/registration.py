@@ -1,7 +1,4 @@
-"""A broker's registration: what this incarnation reports about itself, and whether the log agrees (K8).
-
-Owns the requests' contents. Knows no time and no controller: `session` decides when to send one.
-"""
+"""A broker's registration: what this incarnation reports about itself, and whether the log agrees (K8)."""
 
 from __future__ import annotations
 
@@ -55,6 +52,7 @@ class Incarnation:
             applied_offset=applied_offset,
             want_shutdown=want_shutdown,
             offline_directories=self.offline_directories,
+            min_insync_replicas=self._config.min_insync_replicas,
         )
 
     def registration(self, epoch: int | None) -> RegisterBrokerRequest:

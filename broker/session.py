@@ -1,33 +1,30 @@
 """A broker's dealings with the active controller: registration, heartbeats, the lease, controlled shutdown.
 
-Owns which `Trigger` an answer or a deadline is; `lifecycle` gives the next state. Pure: time comes in as
-`now_ms`, requests leave as `SendToController`. Knows no image. KIP-631, S2.1-S2.26, K8-K10.
+Pure: time comes in as `now_ms`, requests leave as `SendToController`. KIP-631, S2.1-S2.26, K8-K10.
 """
 
 from __future__ import annotations
 
-import random
-
 from msgspec.structs import replace
 
-from metaquorum.broker.events import LifecycleEffect, LifecycleResponse, StateChanged
-from metaquorum.broker.exchange import ControllerExchange, RequestInFlight
+from metaquorum.broker.channel import ControllerChannel, ControllerReported, NoAnswer, RequestInFlight
+from metaquorum.broker.events import LifecycleEffect, StateChanged
+from metaquorum.broker.exchange import ControllerExchange
 from metaquorum.broker.lease import Lease
 from metaquorum.broker.lifecycle import Trigger, next_state
 from metaquorum.broker.registration import Amendment, Incarnation
 from metaquorum.broker.waits import ControlledShutdown, StartUp, WaitingLine
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.node_configs.broker import BrokerConfig
-from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
-from metaquorum.raft.effects import Warn
+from metaquorum.metadata.requests.status import BrokerState
+from metaquorum.raft.effects import Outbox, Warn
 from metaquorum.raft.events import Stop
-from metaquorum.raft.outbox import Outbox
 
 FATAL_REFUSALS = frozenset(
     {ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION}
@@ -44,15 +41,14 @@ class BrokerSession:
         config: BrokerConfig,
         *,
         incarnation_id: bytes,
-        voters: tuple[int, ...],
-        rng: random.Random,
+        channel: ControllerChannel,
         applied_offset: int = 0,
         previous_broker_epoch: int | None = None,
         offline_directories: tuple[bytes, ...] = (),
     ) -> None:
         self._config = config
         self._out: Outbox[LifecycleEffect] = Outbox()
-        self.exchange = ControllerExchange(config, voters, rng, self._out)
+        self.exchange = ControllerExchange(config, channel, self._out)
         self.lease = Lease(config)
         self.startup = StartUp(config.initial_broker_registration_timeout_ms)
         self._incarnation = Incarnation(config, incarnation_id, previous_broker_epoch, offline_directories)
@@ -138,32 +134,31 @@ class BrokerSession:
     def leader_known(self, now_ms: int, leader_id: int | None) -> list[LifecycleEffect]:
         """The quorum's leader as the metadata fetcher sees it: the next request goes there."""
         self._look_at_clock(now_ms)
-        self.exchange.leader_known(now_ms, leader_id)
+        self.exchange.channel.leader_known(now_ms, leader_id)
         return self._finish(now_ms)
 
-    def answered(
-        self, now_ms: int, source: int, correlation_id: int, response: LifecycleResponse | ApiError
-    ) -> list[LifecycleEffect]:
+    def waits_for(self, report: ControllerReported) -> bool:
+        """Whether the report is on the request in flight."""
+        sent = self.exchange.in_flight
+        return sent is not None and sent.correlation_id == report.correlation_id
+
+    def reported(self, now_ms: int, report: ControllerReported) -> list[LifecycleEffect]:
+        """What came of a request. A report on an older one changes nothing."""
         self._look_at_clock(now_ms)
-        sent = self.exchange.end_request(source, correlation_id)
+        sent = self.exchange.end_request(report)
         if sent is not None:
-            match sent.request, response:
-                case RegisterBrokerRequest(), RegisterBrokerResponse():
+            match sent.request, report.outcome:
+                case RegisterBrokerRequest(), RegisterBrokerResponse() as response:
                     self._on_registered(now_ms, sent, response)
-                case BrokerHeartbeatRequest() as beat, BrokerHeartbeatResponse():
+                case BrokerHeartbeatRequest() as beat, BrokerHeartbeatResponse() as response:
                     self._on_heartbeat(now_ms, sent, beat, response)
-                case _, ApiError():
-                    self._on_error(now_ms, sent, response)
-                case _:
-                    reason = f"controller {source} answered with {type(response).__name__}"
+                case _, ApiError() as error:
+                    self._on_error(now_ms, sent, error)
+                case _, NoAnswer(reason=reason):
+                    self.exchange.fail(now_ms, sent, f"controller {sent.target}: {reason}")
+                case _, response:
+                    reason = f"controller {sent.target} answered with {type(response).__name__}"
                     self.exchange.fail(now_ms, sent, reason)
-        return self._finish(now_ms)
-
-    def failed(self, now_ms: int, target: int, correlation_id: int, reason: str) -> list[LifecycleEffect]:
-        self._look_at_clock(now_ms)
-        sent = self.exchange.end_request(target, correlation_id)
-        if sent is not None:
-            self.exchange.fail(now_ms, sent, f"controller {target}: {reason}")
         return self._finish(now_ms)
 
     def shut_down(self, now_ms: int) -> list[LifecycleEffect]:
@@ -189,6 +184,12 @@ class BrokerSession:
         if self.state is BrokerState.STARTING:
             self._end(Trigger.REFUSED, reason, failed=True)
         return self._finish(now_ms)
+
+    def refused_rights(self, controller: int, refusal: str) -> None:
+        """A controller does not let this broker follow the metadata log. Rights may be given at any time: it
+        retries, and this is what it waits for."""
+        if not self.startup.is_caught_up and not self.registered:
+            self.exchange.last_problem = f"controller {controller} refuses this broker: {refusal}"
 
     # ---- questions -------------------------------------------------------------------------------
 
@@ -319,8 +320,7 @@ class BrokerSession:
             duplicate = error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
             if registering and duplicate and self.startup.give_up_ms is None:
                 self.startup.begin(now_ms)
-            self.exchange.answered()
-            self.exchange.count_failure(now_ms, f"controller {sent.target}: {error}")
+            self.exchange.refused(now_ms, f"controller {sent.target}: {error}")
 
     def _renew(self, now_ms: int, sent: RequestInFlight, session_timeout_ms: int) -> bool:
         """Takes the lease that an answer grants. Returns False if it has expired: the answer was too slow."""
@@ -369,7 +369,7 @@ class BrokerSession:
             self._ended_serving = old.serves and self.registered
             self.registered = False
             self.lease.drop()
-            self.exchange.in_flight = None
+            self.exchange.drop_request()
         if new is not old:
             self._out.append(StateChanged(old=old, new=new, reason=reason))
 

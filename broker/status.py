@@ -1,14 +1,10 @@
-"""What a broker reports about itself, assembled from its parts.
-
-Owns the status, and the error that a client gets while the broker does not serve. Does not decide or change
-anything; figures of replicas are in `replica.status`.
-"""
+"""What a broker reports about itself, assembled from its parts."""
 
 from __future__ import annotations
 
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.requests.broker_status import BrokerState, BrokerStatus
+from metaquorum.metadata.requests.status import BrokerState, BrokerStatus
 from metaquorum.raft.core import RaftCore
 
 

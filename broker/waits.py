@@ -1,12 +1,8 @@
-"""What a broker waits for before it serves and before it may stop: goals, deadlines, and progress lines.
-
-Owns the clocks of a start (S2.3) and of a controlled shutdown (S2.23). Knows no requests; `session` decides
-what happens when the time is up.
-"""
+"""What a broker waits for before it serves and before it may stop: goals, deadlines, and progress lines."""
 
 from __future__ import annotations
 
-from metaquorum.metadata.requests.broker_status import BrokerState
+from metaquorum.metadata.requests.status import BrokerState
 
 WAITING_LINE_MS = 10_000
 _WAITS = frozenset({BrokerState.STARTING, BrokerState.RECOVERY, BrokerState.FENCED})

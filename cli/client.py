@@ -1,8 +1,4 @@
-"""Blocking calls on the active controller for commands, each bounded by --timeout.
-
-Owns the options that name the controllers, and the translation of errors into one line. Does not find the
-active controller or retry (`runtime.client.admin` does). Calls in Kafka's protocol are in `cluster`.
-"""
+"""Blocking calls on the active controller for commands, each bounded by --timeout."""
 
 from __future__ import annotations
 
@@ -19,22 +15,15 @@ import msgspec
 
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
+from metaquorum.clients.quorum.admin import AdminClient, BlockingClient
+from metaquorum.clients.quorum.broker_status import BrokerAnswer, describe_broker_nodes
+from metaquorum.clients.quorum.nodes import NodeAnswer, describe_nodes
+from metaquorum.clients.search import Address, ClientError, parse_bootstrap
+from metaquorum.config.security import TlsFiles
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image.types import BrokerRegistration
-from metaquorum.metadata.requests.common import DescribeQuorumResponse, NewTopic, TopicResult
-from metaquorum.runtime.client.admin import (
-    Address,
-    AdminClient,
-    BlockingClient,
-    ClientError,
-    TopicDescription,
-    TopicSummary,
-    parse_bootstrap,
-)
-from metaquorum.runtime.client.broker_status import BrokerAnswer, describe_broker_nodes
-from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
-from metaquorum.runtime.config.tls import TlsFiles
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.metadata.requests.common import DescribeQuorumResponse
+from metaquorum.network.tls import TlsMaterial
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -215,19 +204,3 @@ class ClusterClient:
     def brokers(self) -> list[BrokerRegistration]:
         """Every registered broker, by id."""
         return list(self.call(lambda client: client.list_brokers()).brokers)
-
-    def topics(self) -> list[TopicSummary]:
-        """Every topic, by name."""
-        return list(self.call(lambda client: client.list_topics()).topics)
-
-    def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
-        """The existing topics among `names`, by name. Without names, every topic."""
-        return list(self.call(lambda client: client.describe_topics(names)).topics)
-
-    def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> tuple[TopicResult, ...]:
-        return self.call(lambda client: client.create_topics(topics, validate_only=validate_only)).results
-
-    def delete_topics(self, names: Sequence[str]) -> tuple[TopicResult, ...]:
-        return self.call(lambda client: client.delete_topics(names)).results

@@ -1,8 +1,5 @@
 """Blocking calls in Kafka's protocol for commands, each bounded by --timeout.
 
-Owns the options that name the brokers and the login. Does not find nodes or retry
-(`runtime.kafka.client.cluster` does) and knows no requests (`runtime.kafka.admin` has them).
-
     @cluster_options
     def list_(options: ClusterOptions) -> None:
         with options.open() as cluster:
@@ -28,11 +25,12 @@ from click.core import ParameterSource
 from metaquorum.cli.client import CONTROLLERS_VARIABLE, ClientOptions, TlsOptions, reach_options
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
-from metaquorum.runtime.client.admin import ClientError
-from metaquorum.runtime.config.tls import TlsFiles
-from metaquorum.runtime.kafka.client.cluster import KafkaClient
-from metaquorum.runtime.kafka.client.controllers import ControllersClient
-from metaquorum.runtime.kafka.client.security import ClientSecurity, load_client_security
+from metaquorum.clients.kafka.cluster import CLIENT_ID, KafkaClient
+from metaquorum.clients.kafka.controllers import ControllersClient
+from metaquorum.clients.kafka.security import ClientSecurity, load_client_security
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.search import ClientError
+from metaquorum.config.security import TlsFiles
 from metaquorum.wire.errors import EncodeError
 
 T = TypeVar("T")
@@ -52,17 +50,21 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     def timeout_ms(self) -> int:
         return max(1, int(self.timeout_s * 1000))
 
-    def open(self) -> OpenCluster:
+    def open(self, client_id: str = CLIENT_ID) -> OpenCluster:
         """A client that is not connected yet. Raises Failure and ConfigError."""
         try:
-            return OpenCluster(self._client())
+            return OpenCluster(self._client(client_id))
         except ClientError as error:
             raise Failure(one_line(error)) from error
 
-    def _client(self) -> KafkaClient:
+    def _client(self, client_id: str) -> KafkaClient:
         if self.controllers is not None:
-            return ControllersClient(self.controllers, timeout_ms=self.timeout_ms, tls=self.tls.material())
-        return KafkaClient(self.servers(), timeout_ms=self.timeout_ms, security=self.security())
+            tls = self.tls.material()
+            asks = AdminClient(self.controllers, timeout_ms=self.timeout_ms, tls=tls, gives_up=True)
+            return ControllersClient(asks, timeout_ms=self.timeout_ms)
+        return KafkaClient(
+            self.servers(), timeout_ms=self.timeout_ms, security=self.security(), client_id=client_id
+        )
 
     def servers(self) -> str:
         """`bootstrap.servers`; without --bootstrap the local cluster's brokers. Raises Failure."""
@@ -190,6 +192,9 @@ class OpenCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._runner.run(self._client.close())
         self._runner.close()
 

@@ -1,15 +1,16 @@
 """Errors that a user can cause, on the terminal: one line on standard error and a non-zero exit code.
 
-Owns the table from known exceptions to exit codes. Must not know commands, and must not hide bugs: an
-exception that is not in the table keeps its traceback.
+An exception that is not in the table keeps its traceback: nothing here may hide a bug.
 """
 
 from __future__ import annotations
 
 import click
 
+from metaquorum.errors import ConfigError, StartError
 from metaquorum.metadata.errors import ApiError, InspectError, RecordDecodeError, ReplayError
-from metaquorum.runtime.errors import ConfigError, StartError
+from metaquorum.metadata.extras import missing_module
+from metaquorum.platforms import UnsupportedError
 from metaquorum.storage.errors import StorageError
 
 EXIT_FAILED = 1
@@ -68,12 +69,18 @@ def one_line(error: BaseException) -> str:
 def as_failure(error: Exception) -> Failure | None:
     """The failure to show for a known error; None for an error that a user cannot cause."""
     match error:
-        case ApiError() | ConfigError() | StartError():
+        case ApiError() | ConfigError() | StartError() | UnsupportedError():
             return Failure(one_line(error))
         case StorageError() | RecordDecodeError() | ReplayError() | InspectError():
             return Failure(one_line(error))
         case OSError():
             return Failure(os_error_text(error))
+        case ModuleNotFoundError():
+            line = missing_module(error)
+            return None if line is None else Failure(line)
+        case UnicodeEncodeError():
+            where = error.object[max(0, error.start - 40) : error.end + 20]
+            return Failure(f"{where!r} is not UTF-8 text; rename it")
         case UnicodeDecodeError():
             return Failure(f"the file is not UTF-8 text ({one_line(error)}); check that it is the right file")
     return None

@@ -1,7 +1,6 @@
 """Reads what a directory was formatted as: its cluster and node.
 
-Owns the reading of `meta.properties` for commands. Does not write: `formatting` does, and loads the record
-codec, which this module must not import.
+Formatting loads the codec of records, which this module must not import.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Signal handling of commands: Ctrl-C while modules are imported, and termination that leaves nothing behind.
+"""Signal handling of commands: Ctrl-C while modules are imported, termination that leaves nothing behind.
 
-Owns the handlers that are set before or around a command. Knows no command and imports almost nothing, so
-that it is there first. `produce` and `local up --watch` have handlers of their own.
+It imports almost nothing, so that it is there first. `produce` and `local up --watch` have handlers of
+their own.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from types import FrameType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
 
 EXIT_TERMINATED = 143
 """The exit code that a shell reports for a program that SIGTERM ended."""
@@ -54,11 +57,12 @@ def end_while_starting(role: str) -> None:
 @contextlib.contextmanager
 def terminated_in_order() -> Iterator[None]:
     """While entered, SIGTERM and SIGHUP end the command as Ctrl-C does, so that nothing is left behind."""
+    from metaquorum.platforms import ENDING_SIGNALS
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(EXIT_TERMINATED)
 
-    earlier = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGHUP)}
+    earlier = {each: signal.signal(each, end) for each in ENDING_SIGNALS}
     try:
         yield
     finally:

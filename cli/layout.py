@@ -1,7 +1,6 @@
 """The directory of a local cluster: its nodes, their ports, identities and files.
 
-Owns `cluster.json` and the nodes' configuration files. Does not start processes (`local.processes` does) and
-does not format by itself: `create` calls the formatter of `metaquorum storage format`.
+`create` calls the formatter of `metaquorum storage format`.
 
     DIRECTORY/cluster.json                 the manifest: cluster id and nodes
     DIRECTORY/controller-3000/node.properties, process.json, process.log, data/
@@ -16,7 +15,6 @@ from __future__ import annotations
 import random
 import shlex
 import shutil
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +22,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from metaquorum.cli.errors import Failure
-from metaquorum.storage.disk.private import make_private_directory, private_file
+from metaquorum.node.local_nodes import HOST, LISTENER, LocalNode, free_ports, local_settings
+from metaquorum.storage.disk.posix import make_private_directory, private_file
+from metaquorum.storage.files.meta_properties import cluster_id_problem
 from metaquorum.storage.uuids import random_uuid, uuid_from_text, uuid_to_text
 
 if TYPE_CHECKING:
@@ -41,55 +41,6 @@ METRICS_ABOVE = 200
 KAFKA_ABOVE = 400
 """On the usual ports, a broker's port for Kafka's protocol is its own port plus this."""
 BROKER_LOG_DIRS = 2
-HOST = "127.0.0.1"
-LISTENER = "CONTROLLER"
-KAFKA_LISTENER, GRPC_LISTENER = "PLAINTEXT", "GRPC"
-"""A broker's listeners: for Kafka's clients and other brokers, and for the commands of this program."""
-PORTS = range(12_000, 32_000)
-"""The range that `free_ports` draws from."""
-_given: dict[int, socket.socket] = {}
-"""Ports that `free_ports` returned in this process, each with the socket that reserves it for a time."""
-_KEPT_MAX = 256
-
-
-class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the cluster. `role` is controller, broker or combined; `port` is a controller's
-    port or a broker's gRPC port."""
-
-    role: str
-    node_id: int
-    port: int
-    directory_id: str
-    metrics_port: int = 0
-    """0: no metrics page."""
-    kafka_port: int = 0
-    """A broker's port for Kafka's protocol; 0: none."""
-    broker_port: int = 0
-    """The gRPC port of a combined node's broker."""
-    log_directory_ids: tuple[str, ...] = ()
-    """Ids of a broker's partition directories, data-1 and so on. Empty: everything is in data."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.role}-{self.node_id}"
-
-    @property
-    def controls(self) -> bool:
-        return self.role != "broker"
-
-    @property
-    def serves(self) -> bool:
-        """Whether it is a broker."""
-        return self.role != "controller"
-
-    @property
-    def health_ports(self) -> tuple[int, ...]:
-        """The ports on which its roles report their health."""
-        return (self.port, self.broker_port) if self.broker_port else (self.port,)
-
-    @property
-    def metrics_url(self) -> str | None:
-        return f"http://{HOST}:{self.metrics_port}/metrics" if self.metrics_port else None
 
 
 class ClusterManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,35 +121,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         raise KeyError(name)
 
 
-def free_ports(count: int) -> list[int]:
-    """Distinct ports of the loopback interface on which nothing listens now.
-
-    They are drawn from many ports below the kernel's range for outgoing connections: a killed node finds its
-    port free when it restarts, and two clusters that are created at once seldom draw the same. A process
-    never gets a port twice, since a free port may not stay free. Two processes that draw at once get
-    different ports: each keeps its ports bound, beside the node that listens there.
-    """
-    rng = random.SystemRandom()
-    found: list[int] = []
-    while len(found) < count:
-        port = rng.choice(PORTS)
-        if port in _given:
-            continue
-        kept = socket.socket()
-        try:
-            kept.bind((HOST, port))
-        except OSError:
-            kept.close()
-            continue
-        # With this option, which servers set too, a node may listen on the port of this idle socket.
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _given[port] = kept
-        if len(_given) > _KEPT_MAX:
-            next(each for each in _given.values() if each.fileno() >= 0).close()
-        found.append(port)
-    return found
-
-
 def open_layout(directory: Path) -> Layout:
     """The cluster in `directory`. Raises Failure if there is none, or an incomplete one."""
     path = directory / MANIFEST
@@ -252,10 +174,9 @@ def create(
         raise Failure(f"{directory} is not empty and has no local cluster; give a new or empty --directory")
     rng = random.SystemRandom()
     chosen = cluster_id or uuid_to_text(random_uuid(rng))
-    try:
-        uuid_from_text(chosen)
-    except ValueError as error:
-        raise Failure(str(error)) from error
+    problem = cluster_id_problem(chosen)
+    if problem is not None:
+        raise Failure(problem)
     nodes = _new_nodes(_roles(controllers, brokers, combined), ports, rng)
     layout = Layout(
         directory=directory.resolve(),
@@ -293,8 +214,7 @@ def _format(
     layout: Layout, node: LocalNode, extra: Mapping[str, str], *, votes: bool, joins: bool = False
 ) -> None:
     """Writes a node's configuration and identity. `votes`: with the first voter set."""
-    from metaquorum.cli.formatting.format import FormatPlan, apply_plan
-    from metaquorum.cli.formatting.releases import DEFAULT_RELEASE, DYNAMIC_RELEASE
+    from metaquorum.cli.format import DEFAULT_RELEASE, DYNAMIC_RELEASE, FormatPlan, apply_plan
 
     make_private_directory(layout.home(node))
     private_file(layout.config(node)).write_text(config_text(layout, node, extra, joins=joins))
@@ -312,7 +232,7 @@ def _format(
 
 
 def _first_voters(layout: Layout) -> tuple[Voter, ...]:
-    from metaquorum.cli.formatting.voters import new_voter
+    from metaquorum.node.formatted import new_voter
 
     return tuple(
         new_voter(node.node_id, HOST, node.port, uuid_from_text(node.directory_id), LISTENER)
@@ -366,34 +286,7 @@ def _new_nodes(
 
 def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, joins: bool = False) -> str:
     """The configuration file of one node, in Kafka's key names. `joins`: its voters are in the log."""
-    if layout.manifest.dynamic_voters or joins:
-        quorum = {"controller.quorum.bootstrap.servers": layout.bootstrap}
-    else:
-        voters = ",".join(f"{one.node_id}@{HOST}:{one.port}:{one.directory_id}" for one in layout.controllers)
-        quorum = {"controller.quorum.voters": voters}
-    listeners = [f"{LISTENER if node.controls else GRPC_LISTENER}://{HOST}:{node.port}"]
-    if node.broker_port:
-        listeners.append(f"{GRPC_LISTENER}://{HOST}:{node.broker_port}")
-    if node.kafka_port:
-        listeners.insert(0, f"{KAFKA_LISTENER}://{HOST}:{node.kafka_port}")
-    values = {
-        "process.roles": "broker,controller" if node.role == "combined" else node.role,
-        "node.id": str(node.node_id),
-        **quorum,
-        "controller.listener.names": LISTENER,
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GRPC:PLAINTEXT",
-        "listeners": ",".join(listeners),
-        "log.dirs": ",".join(map(str, layout.log_dirs(node))),
-    }
-    if node.serves:
-        # As in Kafka's sample configurations: the default of 3 needs three brokers.
-        for topic in ("offsets.topic", "transaction.state.log"):
-            values[f"{topic}.replication.factor"] = str(min(3, len(layout.brokers)))
-        values["transaction.state.log.min.isr"] = str(min(2, len(layout.brokers)))
-        values["group.initial.rebalance.delay.ms"] = "0"
-    if node.log_directory_ids:
-        values["metadata.log.dir"] = str(layout.data(node))
-    if node.metrics_port:
-        values["metrics.listener"] = f"http://{HOST}:{node.metrics_port}"
+    static = not (layout.manifest.dynamic_voters or joins)
+    values = local_settings(node, layout.nodes, layout.log_dirs(node), layout.data(node), static=static)
     values.update(extra)
     return "".join(f"{key}={value}\n" for key, value in values.items())

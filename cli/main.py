@@ -1,7 +1,6 @@
 """The `metaquorum` command: assembles the groups of commands and reports known errors in one line each.
 
-Owns the list of groups, imported on first use, so that `metaquorum storage random-uuid` does not load gRPC.
-Knows no options of theirs; exit codes of errors are in `errors`.
+A group is imported on first use, so that `metaquorum storage random-uuid` does not load gRPC.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "configs": ("metaquorum.cli.admin.configs:configs", "Describe and change configurations."),
     "features": ("metaquorum.cli.admin.features:features", "Describe, upgrade and downgrade feature levels."),
-    "acls": ("metaquorum.cli.admin.access.acls:acls", "Add, list and remove access control entries."),
-    "users": ("metaquorum.cli.admin.access.users:users", "Set, delete and list SCRAM credentials."),
-    "quotas": ("metaquorum.cli.admin.access.quotas:quotas", "Change and describe client quotas."),
+    "acls": ("metaquorum.cli.admin.acls:acls", "Add, list and remove access control entries."),
+    "users": ("metaquorum.cli.admin.users:users", "Set, delete and list SCRAM credentials."),
+    "quotas": ("metaquorum.cli.admin.quotas:quotas", "Change and describe client quotas."),
     "tokens": (
-        "metaquorum.cli.admin.access.tokens:tokens",
+        "metaquorum.cli.admin.tokens:tokens",
         "Create, renew, expire and list delegation tokens.",
     ),
     "producer-ids": (
-        "metaquorum.cli.admin.producer_ids:producer_ids",
+        "metaquorum.cli.admin.transactions:producer_ids",
         "Allocate blocks of producer ids to brokers.",
     ),
     "topics": ("metaquorum.cli.admin.topics:topics", "Create, list, describe and delete topics."),
@@ -59,7 +58,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "Elect leaders, add partitions, move replicas.",
     ),
     "groups": (
-        "metaquorum.cli.admin.groups.commands:groups",
+        "metaquorum.cli.admin.groups:groups",
         "Describe consumer groups and their lag; change offsets.",
     ),
     "transactions": (
@@ -75,6 +74,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "log": (
         "metaquorum.cli.log.commands:log",
         "Read any KRaft metadata log: its records and its state.",
+    ),
+    "console": (
+        "metaquorum.cli.console:console",
+        "Show any moment of a log in a browser, with a time slider.",
     ),
     "pipeline": (
         "metaquorum.cli.pipeline.commands:pipeline",

@@ -1,9 +1,6 @@
 """A controller node and a broker node as one pure state machine, with one Raft core between them.
 
-Owns which part gets an input, the order of shutdown (the broker first, then the controller), and that the
-broker looks at the controller's replica of the metadata log after each of the controller's inputs. Does not
-decide anything else: the broker registers and sends heartbeats like any other. Knows no socket or disk:
-`process` opens them. Driven like its parts.
+Driven like its parts.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from typing import Any, get_args
 
 import msgspec
 
-from metaquorum.broker.events import ControllerRequestFailed, ControllerResponseArrived
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.replica.events import DataEvent
 from metaquorum.controller.node import ControllerNode
@@ -23,7 +19,7 @@ from metaquorum.raft.messages import FetchResponse, RaftError
 LEADERLESS_MS = 1_000
 """How long a stopping broker waits for a quorum without a leader, which can grant nothing."""
 
-_OF_BROKER = frozenset({*get_args(DataEvent), ControllerResponseArrived, ControllerRequestFailed})
+_OF_BROKER = frozenset(get_args(DataEvent))
 
 
 class BrokerStopped(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """A controller and a broker as one process, and the start of any node by the roles in its file.
 
-Owns what is opened before both start. Makes no decisions and does not know the order of shutdown: they are in
-`controller` and `broker`, and in `combined.node`.
+Makes no decisions and does not know the order of shutdown: they are in `controller` and `broker`, and in
+`combined.node`.
 """
 
 from __future__ import annotations
@@ -13,60 +13,67 @@ from metaquorum.broker.server.data.open import OpenData
 from metaquorum.broker.server.main import BrokerRole, broker_node, open_disks
 from metaquorum.broker.server.main import serve as serve_broker
 from metaquorum.combined.node import BrokerStopped, CombinedNode
+from metaquorum.config.node import COMBINED, NodeConfig
 from metaquorum.controller.server.main import ControllerRole, controller_node
 from metaquorum.controller.server.main import serve as serve_controller
-from metaquorum.runtime.allocator import keep_freed_buffers
-from metaquorum.runtime.clock import SystemClock
-from metaquorum.runtime.config.key import BROKER, COMBINED, CONTROLLER
-from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.driver.driver import Ending
-from metaquorum.runtime.kafka.listener import KafkaListeners
-from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics
-from metaquorum.runtime.node_process import NodeProcess
-from metaquorum.runtime.process import run_process
-from metaquorum.runtime.replica import OpenReplica, add_directory_ids, check_metadata_directory
-from metaquorum.runtime.rpc.channels import bind, new_server
-from metaquorum.runtime.rpc.decoding import GuardedServer
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.listeners.listener import KafkaListeners
+from metaquorum.metadata.settings.keys import BROKER, CONTROLLER
+from metaquorum.network.files_plan import port_limits
+from metaquorum.network.tls import NodeTls
+from metaquorum.node.driver import Ending
+from metaquorum.node.machine import OWN_PROCESS, Machine
+from metaquorum.node.node_process import NodeProcess
+from metaquorum.node.process import keep_freed_buffers, run_process
+from metaquorum.node.replica import OpenReplica, add_directory_ids, check_metadata_directory
+from metaquorum.observability.metrics.service import BoundMetrics, bind_metrics
+from metaquorum.observability.metrics.statistics import NodeStatistics
+from metaquorum.rpc.channels import bind, new_server
+from metaquorum.rpc.decoding import GuardedServer
 
 
 def run(config_path: str) -> int:
     """Runs the node that the file describes, whatever its roles, until it must stop. Returns the exit
     code."""
     keep_freed_buffers()
-    return run_process(config_path, None, _serve_any)
+    return run_process(config_path, None, serve_any)
 
 
-def _serve_any(config: NodeConfig) -> Coroutine[Any, Any, Ending]:
-    serves: dict[str, Callable[[NodeConfig], Coroutine[Any, Any, Ending]]] = {
+def serve_any(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Coroutine[Any, Any, Ending]:
+    """Runs a node with the roles of its configuration, from start to end."""
+    serves: dict[str, Callable[[NodeConfig, Machine], Coroutine[Any, Any, Ending]]] = {
         CONTROLLER: serve_controller,
         BROKER: serve_broker,
         COMBINED: serve,
     }
-    return serves[config.role](config)
+    return serves[config.role](config, machine)
 
 
-async def serve(config: NodeConfig) -> Ending:
+async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
     """Runs a combined node from start to end. Raises ConfigError, StartError or StorageError if it cannot."""
-    needs_tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
-    tls = TlsMaterial.load(config.tls) if needs_tls else None
-    add_directory_ids(config)
-    own = check_metadata_directory(config)
+    tls = NodeTls(config)
+    add_directory_ids(config, machine)
+    own = check_metadata_directory(config, machine.disk)
     broker = config.of(BROKER)
-    kafka = KafkaListeners(broker, tls)
-    servers = new_server(), new_server(message_max_bytes=config.number("socket.request.max.bytes"))
+    machine = machine.planned(config)
+    kafka = KafkaListeners(broker, tls, machine)
+    servers = (
+        new_server(limits=port_limits(config.of(CONTROLLER), machine.shares.grpc)),
+        new_server(
+            message_max_bytes=config.number("socket.request.max.bytes"),
+            limits=port_limits(broker, machine.shares.grpc),
+        ),
+    )
     try:
         for server, listeners in zip(
             servers, (config.of(CONTROLLER).listeners, broker.grpc_listeners), strict=True
         ):
             for listener in listeners:
-                bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+                bind(server, listener.host, listener.port, tls.of(listener.name))
         kafka.bind()
         metrics = bind_metrics(config.metrics_listener, config.tls)
-        stats = None if metrics is None else NodeStatistics(SystemClock().monotonic_ms())
-        replica, data = await open_disks(config, broker, own, stats)
-        process = CombinedProcess(config, replica, data, servers, kafka, tls, metrics, stats)
+        stats = None if metrics is None else NodeStatistics(machine.clock.monotonic_ms())
+        replica, data = await open_disks(config, broker, own, stats, machine)
+        process = CombinedProcess(config, replica, data, servers, kafka, tls, metrics, stats, machine)
         return await process.run()
     finally:
         await kafka.close()
@@ -85,17 +92,17 @@ class CombinedProcess(NodeProcess):
         data: OpenData,
         servers: tuple[GuardedServer, GuardedServer],
         kafka: KafkaListeners,
-        tls: TlsMaterial | None,
+        tls: NodeTls,
         metrics: BoundMetrics | None = None,
         stats: NodeStatistics | None = None,
+        machine: Machine = OWN_PROCESS,
     ) -> None:
-        super().__init__(config, replica, metrics, stats)
+        super().__init__(config, replica, metrics, stats, machine)
         controlling, serving = config.of(CONTROLLER), config.of(BROKER)
         controller = controller_node(self, controlling)
         broker = broker_node(self, serving, data, controller.replica)
         self.node = CombinedNode(controller, broker)
-        controllers_tls = tls if config.controllers_use_tls else None
-        first = ControllerRole(self, controlling, controller, self.node, servers[0], controllers_tls)
+        first = ControllerRole(self, controlling, controller, self.node, servers[0], tls.controllers)
         # The controller's role logs changes of metadata.
         second = BrokerRole(self, serving, broker, data, servers[1], kafka, tls, lines=None)
         self.driver.hand_over({BrokerStopped: lambda _: second.refuse()})

@@ -1,8 +1,4 @@
-"""Answers that need no decision: the quorum, the committed image, and the id of the active controller.
-
-Owns what these answers contain. Pure: builds a response from Raft's state or an image, and knows neither the
-node nor when an answer may leave (`active.read_queue`).
-"""
+"""Answers that need no decision: the quorum, the committed image, and the id of the active controller."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from metaquorum.metadata.requests.common import (
     ReplicaStatus,
 )
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.state.progress import ReplicaState
+from metaquorum.raft.roles import ReplicaState
 
 
 def describe_quorum(raft: RaftCore, image: MetadataImage, now_ms: int) -> DescribeQuorumResponse | ApiError:

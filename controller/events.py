@@ -1,17 +1,15 @@
 """The inputs and outputs of a controller node, as values.
 
-Owns which events and effects a controller node has, and does not order them: `node` does.
-
 In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, in an order that
 the driver and the simulator keep; the node has already held back everything that had to wait for a disk or
 for a commit, so an effect can be executed as it comes. Those of every node with a Raft core are in
-`raft.events`, requests and answers in `metadata.requests.arrival`; they are imported here.
+`raft.events`, requests and answers in `metadata.requests.common`; they are imported here.
 """
 
 from __future__ import annotations
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.requests.arrival import Answer, RequestArrived
+from metaquorum.metadata.requests.common import Answer, RequestArrived
 from metaquorum.raft import effects as raft
 from metaquorum.raft.events import (
     LogRead,

@@ -1,15 +1,11 @@
-"""What finalized feature levels require of a broker, and what they allow the controller to write (S2.14).
-
-Owns the levels from which a record may be written. Does not know how a level changes:
-`settings.feature_levels` does.
-"""
+"""What finalized feature levels require of a broker, and what they allow the controller to write (S2.14)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from metaquorum.metadata.image import FeaturesImage
-from metaquorum.metadata.records.parts import BrokerFeature
+from metaquorum.metadata.records.types import BrokerFeature
 
 LEVEL_NO_OP = 5
 """metadata.version 3.3-IV1: the log may hold NoOp records (KIP-835)."""

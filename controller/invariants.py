@@ -1,8 +1,4 @@
-"""Invariants of a controller node after every input, for tests and the simulator.
-
-Owns the conditions across the node's parts. Does not check images, which `metadata.invariants` does, or Raft,
-which `raft.invariants` does.
-"""
+"""Invariants of a controller node after every input, for tests and the simulator."""
 
 from __future__ import annotations
 

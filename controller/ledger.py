@@ -1,7 +1,6 @@
 """States of this node's log: the committed one, and those that wait for their commit.
 
-Owns what is pending and the answers that wait with it; the replica has the committed state. Knows no
-decisions and no Raft: commits arrive as offsets. Its callers bound its size.
+Its callers bound its size.
 """
 
 from __future__ import annotations
@@ -10,15 +9,18 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from metaquorum.controller.encoding import encode_and_replay
 from metaquorum.controller.result import ControllerAnswer
+from metaquorum.metadata.columnar import MIN_RECORDS as COLUMNS_MIN_RECORDS
+from metaquorum.metadata.columnar.encode import RecordPieces
 from metaquorum.metadata.errors import ApiError, InvariantViolation
-from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.types import Record
-from metaquorum.metadata.replay import ReplayState, replay
+from metaquorum.metadata.features import write_version
+from metaquorum.metadata.image import METADATA_VERSION, MetadataImage
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import FeatureLevelRecord, Record
+from metaquorum.metadata.replay import Replays, ReplayState, replay
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests.common import ControllerResponse
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch, plain_header, seal_batch
 
 Reply = tuple[int, ControllerResponse | ApiError]
 """(request key, answer)."""
@@ -141,3 +143,57 @@ class Ledger:
         self.pending.clear()
         self.replies_waiting = 0
         return keys
+
+
+# Encodes records as one batch, in the versions of the metadata.version level, and computes the state
+# after it.
+
+
+def encode_records_batch(
+    records: Sequence[Record], *, base_offset: int, epoch: int, timestamp_ms: int, metadata_version: int
+) -> bytes:
+    """One batch. Raises storage.errors.BatchError if it would be larger than 8 MiB.
+
+    A batch that finalizes metadata.version is written at the new level, including the records before that
+    one: the first batch of a cluster begins a transaction before it states its level.
+    """
+    if isinstance(records, RecordPieces):
+        body = records.body(metadata_version)
+        header = plain_header(base_offset, epoch, timestamp_ms, len(records))
+        return seal_batch(header, body)
+    level = metadata_version
+    for record in records:
+        if type(record) is FeatureLevelRecord and record.name == METADATA_VERSION:
+            level = record.feature_level
+    values = [encode(record, write_version(record, level)) for record in records]
+    return encode_batch(base_offset=base_offset, leader_epoch=epoch, timestamp_ms=timestamp_ms, values=values)
+
+
+def encode_and_replay(
+    records: Sequence[Record],
+    state: ReplayState,
+    replays: Replays,
+    *,
+    base_offset: int,
+    epoch: int,
+    timestamp_ms: int,
+) -> tuple[Batches, ReplayState]:
+    """One batch that follows `state`, and the state after it, made by `replays`. Raises BatchError and
+    RecordEncodeError for what cannot be written, ReplayError for what does not fit its own image."""
+    data = encode_records_batch(
+        records,
+        base_offset=base_offset,
+        epoch=epoch,
+        timestamp_ms=timestamp_ms,
+        metadata_version=state.newest.features.metadata_version,
+    )
+    batches = Batches.sealed(data)
+    if len(records) >= COLUMNS_MIN_RECORDS:
+        (batch,) = batches.split()
+        return batches, replays.after(state, lambda engine: engine.apply_batch(batch))
+    return batches, replays.after(
+        state,
+        lambda engine: engine.apply_records(
+            base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms, records=records
+        ),
+    )

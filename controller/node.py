@@ -1,8 +1,7 @@
 """A controller node as one pure state machine: events in, an ordered list of effects out.
 
-Owns the order between Raft, the replay of committed batches, the active controller's decisions and the
-answers; every effect may be executed at once. Knows no clock, no files and no network. Raft knows no metadata
-and the active controller no log: both return what they want done, and one loop carries it out.
+Raft knows no metadata and the active controller no log: both return what they want done, and one loop carries
+it out.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ from random import Random
 from typing import assert_never
 
 from metaquorum.controller.active.active import ActiveController
-from metaquorum.controller.active.outcome import NOTHING, Batch, Outcome, Turn
-from metaquorum.controller.active.read_queue import ReadQueue
+from metaquorum.controller.active.outcome import NOTHING, Batch, Outcome, Resumed, Step, Turn
 from metaquorum.controller.active.steps import FIRST_STEPS, TIMED_STEPS
-from metaquorum.controller.active.turns import TurnQueue
 from metaquorum.controller.answers import describe_quorum, image_response, not_controller, transfer_target
 from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.events import (
@@ -32,19 +29,26 @@ from metaquorum.controller.events import (
     Stop,
     TrimLog,
 )
-from metaquorum.controller.foreign import ForeignVoters
 from metaquorum.controller.ledger import Ledger
-from metaquorum.controller.voters.changes import VOTER_CHANGES, answer_of, raft_request
+from metaquorum.controller.voters import VOTER_CHANGES, answer_of, raft_request
 from metaquorum.metadata.errors import ApiError, InvariantViolation, RecordEncodeError, ReplayError, busy
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests import common as api
-from metaquorum.metadata.requests.controller_status import Counters
+from metaquorum.metadata.requests.status import Counters
 from metaquorum.raft import effects as raft_effects
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.effects import HighWatermarkChanged, RaftEffect, ReadFailed, ReadReady, RoleChanged, Warn
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import (
+    HighWatermarkChanged,
+    Outbox,
+    RaftEffect,
+    ReadFailed,
+    ReadReady,
+    RoleChanged,
+    Warn,
+)
+from metaquorum.raft.messages import RaftError
 from metaquorum.storage.errors import BatchError, CommittedLostError
 from metaquorum.storage.uuids import random_uuid
 
@@ -91,6 +95,11 @@ class ControllerNode:
         self._armed_ms = NOT_YET
         self._stop_at_ms: int | None = None
         self._foreign = ForeignVoters(config.cluster_id, raft)
+        raft.know_observers(self._is_registered)
+
+    def _is_registered(self, node_id: int) -> bool:
+        image = self.ledger.committed.image
+        return image.brokers.get(node_id) is not None or node_id in image.controllers
 
     # ---- inputs
 
@@ -397,3 +406,128 @@ class ControllerNode:
         if not self.stopped:
             self.stopped = True
             self._out.append(Stop(reason=reason, failed=failed))
+
+
+# Linearizable reads in progress: requested from Raft, confirmed, and waiting for what they must see.
+
+
+class ReadQueue:
+    """A read is begun, confirmed for an offset (or failed), and served when all below it is applied."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, int] = {}
+        self._ready: deque[tuple[int, int]] = deque()
+        self._last_token = 0
+
+    def __len__(self) -> int:
+        return len(self._keys) + len(self._ready)
+
+    def begin(self, key: int) -> int:
+        """The token under which Raft confirms the read of request `key`."""
+        self._last_token += 1
+        self._keys[self._last_token] = key
+        return self._last_token
+
+    def confirm(self, token: int, offset: int) -> None:
+        """The read may be served once everything below `offset` is applied."""
+        self._ready.append((offset, self._keys.pop(token)))
+
+    def fail(self, token: int) -> int:
+        """The request key of a read that will not be confirmed."""
+        return self._keys.pop(token)
+
+    def take(self, applied_offset: int) -> list[int]:
+        """Request keys of the reads that can be served now, in the order of their confirmation."""
+        keys: list[int] = []
+        while self._ready and self._ready[0][0] <= applied_offset:
+            keys.append(self._ready.popleft()[1])
+        return keys
+
+    def drop_ready(self) -> list[int]:
+        """Leadership is lost: keys of what was confirmed and not served. Raft fails the others."""
+        keys = [key for _, key in self._ready]
+        self._ready.clear()
+        return keys
+
+
+# Turns of the active controller in their order, and requests that wait until it may take them.
+
+
+class TurnQueue:
+    """`waiting_max`: requests that may wait while a new leader catches up, or hands leadership over."""
+
+    def __init__(self, waiting_max: int) -> None:
+        self._waiting_max = waiting_max
+        self._turns: deque[Turn] = deque()
+        self._waiting: deque[RequestArrived] = deque()
+
+    def __bool__(self) -> bool:
+        """Whether there is a turn to take now."""
+        return bool(self._turns)
+
+    def take(self) -> Turn:
+        """The next turn."""
+        return self._turns.popleft()
+
+    def add(self, *turns: Turn) -> None:
+        """Takes these after all others."""
+        self._turns.extend(turns)
+
+    def add_first(self, turns: Iterable[Turn]) -> None:
+        """Takes these next, in this order."""
+        self._turns.extendleft(reversed([*turns]))
+
+    def postpone(self, arrived: RequestArrived) -> bool:
+        """The request waits for `add_waiting`. Returns False if too many are already waiting."""
+        if len(self._waiting) >= self._waiting_max:
+            return False
+        self._waiting.append(arrived)
+        return True
+
+    def add_waiting(self) -> None:
+        """Requests that waited may be taken, after all others."""
+        self._turns.extend(self._waiting)
+        self._waiting.clear()
+
+    def drop(self) -> list[int]:
+        """Leadership is lost: keys of all requests that are here, waiting ones first."""
+        keys = [arrived.key for arrived in self._waiting]
+        for turn in self._turns:
+            if not isinstance(turn, Step):
+                keys.append(turn.arrived.key if isinstance(turn, Resumed) else turn.key)
+        self._waiting.clear()
+        self._turns.clear()
+        return keys
+
+
+# Voters that report another cluster: whether the wrong directory is theirs or this node's.
+# Judgment and the reports behind it. One voter of another cluster means a wrong address. When there are
+# so many that the others are not a majority, the directory of this node is the foreign one, and waiting
+# does not help.
+
+
+class ForeignVoters:
+    """`cluster_id` is that for which this node's directory was formatted."""
+
+    def __init__(self, cluster_id: str, raft: RaftCore) -> None:
+        self._cluster_id = cluster_id
+        self._raft = raft
+        self._foreign: set[int] = set()
+
+    def heard(self, source: int, error: RaftError) -> str | None:
+        """A voter answered. Returns why this node has to stop, or None."""
+        if error is not RaftError.INCONSISTENT_CLUSTER_ID:
+            self._foreign.discard(source)
+            return None
+        self._foreign.add(source)
+        voters, servers = set(self._raft.voters), set(self._raft.state.config.bootstrap_ids)
+        if 2 * len(voters - self._foreign) > len(voters) or (not voters and servers - self._foreign):
+            return None
+        others = ", ".join(str(node_id) for node_id in sorted(self._foreign))
+        who, key = f"a majority of the voters ({others})", "controller.quorum.voters"
+        if not voters:
+            who, key = "its bootstrap servers", "controller.quorum.bootstrap.servers"
+        return (
+            f"belongs to cluster {self._cluster_id}, but {who} to another one: give it its own cluster's "
+            f"directory, or correct {key}"
+        )

@@ -2,3 +2,6 @@
 
 Pure: no clock, no files, no randomness of its own.
 """
+
+if __name__ == "metadata":
+    raise ImportError("import metaquorum.metadata: this folder is a part of the package metaquorum")

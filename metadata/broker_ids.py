@@ -1,14 +1,14 @@
 """What the cluster remembers about broker ids: which key (a host name) belongs to which id (S0.13-S0.15).
 
-Owns the names and values of these entries, which are configuration of all brokers (resource '' of type
-BROKER), so that every release replays them and every tool that reads configurations sees them:
+The entries are configuration of all brokers (resource '' of type BROKER), so that every release replays them
+and every tool that reads configurations sees them:
 
     broker.id.binding.<key>   {"version":0,"broker.id":10}: a broker that starts with this key and no id is 10
     broker.id.current.<id>    the key with which that broker has last registered
     broker.id.claim.<id>      {"version":0,"request":"<uuid>","source":"new"}: allocated, not registered yet
     broker.id.next            the lowest id that was never allocated
 
-Decides nothing. A value of a higher version is read as far as it is understood and never refused.
+A value of a higher version is read as far as it is understood and never refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The changes between two images: one diff for code that reconciles after a publish, and for tools.
 
-Owns the comparison of images part by part. Takes time in proportion to what the two do not share. Knows no
-records: it compares states, so a change that was undone in between is not a change.
+Takes time in proportion to what the two do not share.
 """
 
 from __future__ import annotations

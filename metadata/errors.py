@@ -1,7 +1,6 @@
 """What can go wrong in metadata: Kafka's error codes, and the errors that this package raises.
 
-Owns the codes and the classes. Knows nothing of the texts: the code that refuses a request provides them. The
-storage layer has errors of its own.
+The storage layer has errors of its own.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Feature levels: metadata.version and others, and which record version is written at which level.
 
-Owns the table of levels (1 is 3.0-IV1, 29 is 4.2-IV1) and of the features a cluster can finalize (KIP-584,
-KIP-778). Reading is tolerant: a log may name newer levels and features; only writing requires a known level.
-Does not decide on upgrades: the active controller does, and `settings.levels` says which downgrades lose
-nothing.
+Level 1 is 3.0-IV1, 29 is 4.2-IV1 (KIP-584, KIP-778). Reading is tolerant: a log may name newer levels and
+features; only writing requires a known level.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -83,6 +81,23 @@ _NEEDS_METADATA_VERSION: dict[tuple[str, int], int] = {
     (KRAFT_VERSION, 1): LEVEL_DYNAMIC_VOTERS,
     (ELR_VERSION, 1): LEVEL_ELR_RECORDS,
 }
+
+
+_RELEASE_LEVELS: dict[str, tuple[tuple[int, int], ...]] = {
+    GROUP_VERSION: ((22, 1),),
+    TRANSACTION_VERSION: ((24, 2),),
+    ELR_VERSION: ((26, 1),),
+}
+"""From which metadata.version on a new cluster of Kafka's has which level of another feature."""
+
+
+def release_levels(metadata_version: int) -> dict[str, int]:
+    """The levels of other features that a release finalizes in a new cluster, as Kafka's formatter does."""
+    return {
+        name: max(level for first, level in steps if first <= metadata_version)
+        for name, steps in _RELEASE_LEVELS.items()
+        if steps[0][0] <= metadata_version
+    }
 
 
 def needed_metadata_version(name: str, level: int) -> int:
@@ -169,3 +184,26 @@ def write_version(record: Record, metadata_version: int) -> int:
     if record.log_dirs is not None:
         return min(2, highest)
     return 0 if record.in_controlled_shutdown is None else min(1, highest)
+
+
+if TYPE_CHECKING:
+    pass
+
+_CHANGES_METADATA = frozenset({1, 3, 5, 6, 7, 8, 11, 13, 14, 15, 17, 22, 23, 24, 25})
+"""Levels of metadata.version with a record, or a version of one, that the level before cannot carry (Kafka's
+didMetadataChange). Levels above 22 are included because we write Partition v2 from 23 on, and nothing is
+guaranteed for 24 and 25."""
+
+
+class FeatureDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A feature: the levels that this program supports, and the finalized one (0 if none)."""
+
+    name: str
+    min_level: int
+    max_level: int
+    finalized_level: int
+
+
+def loses_metadata(level: int, lower: int) -> bool:
+    """Whether a downgrade from `level` to `lower` could lose what was written at the higher level."""
+    return any(step in _CHANGES_METADATA for step in range(max(lower, MIN_METADATA_VERSION) + 1, level + 1))

@@ -1,7 +1,5 @@
-"""The checkpoint that formatting writes for dynamic voters (KIP-853).
-
-Owns its records: kraft.version 1 and the first voter set. Knows no image and no file: it is separate from
-`snapshot`, whose image takes longer to load than a directory takes to format.
+"""The checkpoint that formatting writes for dynamic voters (KIP-853), apart from `snapshot`: to load
+the image takes longer than to format a directory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Which log directories are offline, and therefore which replicas are (S3.10, KIP-858).
-
-Owns the derivation from registrations, so that controllers and brokers agree (S3.18, S3.19). Knows no records
-and no disks: a broker reports what failed.
-"""
+"""Which log directories are offline, and therefore which replicas are (S3.10, KIP-858)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The single interpreter: `replay(state, batch) -> state`, and the engine that replays whole logs.
 
-Owns batches and metadata transactions (KIP-868): records between Begin and End change only the pending image,
-End publishes it, Abort drops it. `meaning` owns what a single record means; many partition records at once go
-through `columnar`. Knows no files.
+Batches and metadata transactions (KIP-868): records between Begin and End change only the pending image, End
+publishes it, Abort drops it. `meaning` owns what a single record means; many partition records at once go
+through `columnar`.
 
 `Replayer` is for long runs: it edits one builder in place and copies nothing until `state()` requests an
 image. `replay` and `replay_records` are pure and cost one small copy per call; `Replays` avoids most of it
@@ -19,7 +19,7 @@ import msgspec
 from metaquorum.metadata import columnar
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, Provenance
-from metaquorum.metadata.meaning.meanings import apply_record
+from metaquorum.metadata.meanings import apply_record
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
@@ -147,16 +147,13 @@ class Replayer:
         builder.timestamp_ms = header.max_timestamp_ms
 
     def apply_run(self, run: BatchRun) -> None:
-        """Applies one-record batches, many at a time; equals `apply_batch` for each of them."""
+        """Applies plain batches, many at a time; equals `apply_batch` for each of them."""
         self._check_start(run.base_offset)
-        if not self.use_columns or not columnar.apply_run(self, run):
-            for batch in run.batches():
-                self.apply_batch(batch)
+        if self.use_columns:
+            columnar.apply_run(self, run)
             return
-        builder = self.builder
-        builder.offset = run.next_offset
-        builder.epoch = run.epoch
-        builder.timestamp_ms = int(run.timestamps_ms()[-1])
+        for batch in run.batches():
+            self.apply_batch(batch)
 
     def apply_records(
         self, *, base_offset: int, epoch: int, timestamp_ms: int, records: Sequence[object]

@@ -1,9 +1,9 @@
 """A node's replica of the metadata log: reads, replays and snapshots the records that Raft commits.
 
-Owns the path from Raft's effects to the committed state and back: the effect gate, which slice of the log is
-read next, what a fetched snapshot replaces, when a snapshot is written and the log before it trimmed.
-Controllers and brokers share this code and have one replica each. Knows no request, no lease and no decision;
-all state changes go through `metadata.replay`. The only module in this folder that builds on Raft (ADR 12).
+The path from Raft's effects to the committed state and back: the effect gate, which slice of the log is read
+next, what a fetched snapshot replaces, when a snapshot is written and the log before it trimmed. Controllers
+and brokers share this code and have one replica each. The only module in this folder that builds on Raft (ADR
+12).
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from metaquorum.metadata.errors import InvariantViolation
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
 from metaquorum.metadata.replay import Replayer, Replays, ReplayState
-from metaquorum.metadata.snapshot_policy import SnapshotPolicy
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.effects import RaftEffect, ResetLog, Warn
+from metaquorum.raft.effects import EffectGate, RaftEffect, ResetLog, Warn
 from metaquorum.raft.events import (
     LogRead,
     LogSynced,
@@ -34,7 +33,6 @@ from metaquorum.raft.events import (
     TrimLog,
     WriteSnapshot,
 )
-from metaquorum.raft.gate import EffectGate
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.types import LogPosition
 
@@ -214,3 +212,68 @@ def _check_end(image: MetadataImage, position: LogPosition) -> None:
             f"the snapshot {position} gave an image of epoch {place.epoch} that ends at offset"
             f" {place.offset}: remove its file, and it is fetched again"
         )
+
+
+# When a node writes a snapshot, and where it ends: after some number of bytes or some time (KIP-630).
+
+
+class SnapshotPolicy:
+    """`last_offset`: the end of the newest snapshot on this node, 0 if none. `interval_ms`: 0 disables
+    snapshots by age. `in_progress`: the snapshot being written."""
+
+    def __init__(self, *, max_bytes: int, interval_ms: int, last_offset: int, now_ms: int) -> None:
+        self.last_offset = last_offset
+        self.in_progress: LogPosition | None = None
+        self._max_bytes = max_bytes
+        self._interval_ms = interval_ms
+        self._last_ms = now_ms
+        self._bytes = 0
+
+    def replayed(self, size_bytes: int) -> None:
+        """Adds batches of `size_bytes` to the committed state."""
+        self._bytes += size_bytes
+
+    def cut(self, state: ReplayState, now_ms: int) -> LogPosition | None:
+        """The end of the snapshot to write now, if one is due; it is then in progress.
+
+        The committed `state` ends at a batch boundary at or below the high watermark, and its epoch is that
+        of the record before its end. Inside a metadata transaction there is no such place, so the snapshot
+        waits for the transaction's end.
+        """
+        if not self._may_cut(state):
+            return None
+        old = self._interval_ms > 0 and now_ms >= self._last_ms + self._interval_ms
+        if not old and self._bytes < self._max_bytes:
+            return None
+        place = state.image.provenance
+        self.in_progress = LogPosition(place.epoch, place.offset)
+        self._restart(now_ms)
+        return self.in_progress
+
+    def written(self, position: LogPosition) -> bool:
+        """A snapshot is durable. Returns False if a newer one was fetched in the meantime."""
+        if self.in_progress == position:
+            self.in_progress = None
+        if position.offset <= self.last_offset:
+            return False
+        self.last_offset = position.offset
+        return True
+
+    def loaded(self, position: LogPosition, now_ms: int) -> None:
+        """A fetched snapshot replaced the log before it."""
+        self.last_offset = max(self.last_offset, position.offset)
+        self._restart(now_ms)
+
+    def next_deadline_ms(self, state: ReplayState) -> int | None:
+        """The time by which `cut` must be called if `state` does not change."""
+        if self._interval_ms <= 0 or not self._may_cut(state):
+            return None
+        return self._last_ms + self._interval_ms
+
+    def _may_cut(self, state: ReplayState) -> bool:
+        new = state.image.provenance.offset > self.last_offset
+        return new and self.in_progress is None and state.transaction is None
+
+    def _restart(self, now_ms: int) -> None:
+        self._last_ms = now_ms
+        self._bytes = 0

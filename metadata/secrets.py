@@ -1,8 +1,8 @@
 """What counts as a secret and how it is shown: the only place that decides this, for every tool and table.
 
-Owns the rule: a field that the schema table marks `secret`, a setting whose name indicates a password, and
-any unreadable part of a record type with secret fields. Knows no format of output: `text` and the commands
-ask here. Secrets are shown as `(redacted)` unless a user requested them (`--secrets`).
+The rule: a field that the schema table marks `secret`, a setting whose name indicates a password, and any
+unreadable part of a record type with secret fields. Secrets are shown as `(redacted)` unless a user requested
+them (`--secrets`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 from functools import cache
 from typing import Any
 
-from metaquorum.metadata.records.schema import RECORD_SCHEMAS, SCHEMA_BY_CLASS, SETTING_VALUE
+from metaquorum.metadata.records.fields import SETTING_VALUE
+from metaquorum.metadata.records.schema import RECORD_SCHEMAS, SCHEMA_BY_CLASS
 
 REDACTED = "(redacted)"
 

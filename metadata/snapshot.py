@@ -1,8 +1,6 @@
 """An image as a snapshot (KIP-630) and back: the batches of a `.checkpoint` file.
 
-Owns which records a snapshot holds and in which order (that of Kafka's image writers, sorted within each
-part, so that equal images have equal bytes). Partitions are encoded in columns. Knows no files: bytes are
-returned in slices of limited size, so that the caller can do other things between two of them.
+Partitions are encoded in columns.
 """
 
 from __future__ import annotations
@@ -16,9 +14,8 @@ from metaquorum.metadata.columnar.encode import LONGEST_LIST, PartitionRowsToWri
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError, UnsupportedVersionError
 from metaquorum.metadata.features import record_version_for, write_version
 from metaquorum.metadata.image import MIGRATING, MetadataImage, PartitionInfo, Provenance, TopicsImage
-from metaquorum.metadata.image.chunk import FLAGS, LISTS, N_ISR, N_REPLICAS, PADDING, RowArray
+from metaquorum.metadata.image.chunk import FLAGS, LISTS, N_ISR, N_REPLICAS, PADDING, RowArray, TopicEntry
 from metaquorum.metadata.image.compare import rows_block
-from metaquorum.metadata.image.runs import TopicEntry
 from metaquorum.metadata.records.codec import decode_control, encode, encode_control
 from metaquorum.metadata.records.control import (
     KRaftVersionRecord,

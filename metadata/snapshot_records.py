@@ -1,7 +1,4 @@
-"""The records of a snapshot except topics and partitions, in the order in which Kafka writes them.
-
-Owns the conversion of an image's parts to records. Knows no bytes and no batches.
-"""
+"""The records of a snapshot except topics and partitions, in the order in which Kafka writes them."""
 
 from __future__ import annotations
 
@@ -15,22 +12,20 @@ from metaquorum.metadata.image import (
     MetadataImage,
     quota_sort_key,
 )
-from metaquorum.metadata.records.parts import (
-    BrokerEndpoint,
-    BrokerFeature,
-    ControllerEndpoint,
-    ControllerFeature,
-    QuotaEntity,
-)
 from metaquorum.metadata.records.types import (
     AccessControlEntryRecord,
+    BrokerEndpoint,
+    BrokerFeature,
     BrokerRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    ControllerEndpoint,
+    ControllerFeature,
     ControllerRecord,
     DelegationTokenRecord,
     FeatureLevelRecord,
     ProducerIdsRecord,
+    QuotaEntity,
     Record,
     UserScramCredentialRecord,
     ZkMigrationStateRecord,

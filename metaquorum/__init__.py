@@ -9,21 +9,28 @@ The public surface:
   package: its functions need Spark, so it is imported by its own name.
 
 Everything else may move from one release to the next. In the repository, the folders beside this file are
-links to the repository's own folders; an installed package holds copies.
+links to the repository's own folders; an installed package holds copies. A checkout without symbolic links
+(Windows, a zip from a host) is searched for them itself.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as `typing` has it, which would take longer to load than all else here
 if TYPE_CHECKING:
+    from typing import Any
+
     from metaquorum import raft
     from metaquorum.metadata.inspect.log.log import MetadataLog
 
     __version__: str
 
 __all__ = ["__version__", "open_log", "raft"]
+
+_here = os.path.dirname(os.path.abspath(__file__))
+if not os.path.isdir(os.path.join(_here, "storage")):
+    __path__.append(os.path.dirname(_here))
 
 
 def open_log(path: str | os.PathLike[str]) -> MetadataLog:
@@ -34,9 +41,11 @@ def open_log(path: str | os.PathLike[str]) -> MetadataLog:
     Raises FileMissingError, NotALogError (`metaquorum.storage.errors`).
     """
     from metaquorum.metadata.inspect.log.log import open_log as open_on_disk
-    from metaquorum.storage.archive.disk import disk_for
+    from metaquorum.platforms import slashed
+    from metaquorum.storage.archive import disk_for
 
-    return open_on_disk(disk_for(os.fspath(path)), os.fspath(path))
+    place = slashed(os.fspath(path))
+    return open_on_disk(disk_for(place), place)
 
 
 def __getattr__(name: str) -> Any:

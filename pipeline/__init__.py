@@ -5,6 +5,9 @@ Stands on `metadata` and `storage` only. PySpark, pyarrow and pandas are the ext
 that need them import them, and `pipeline.tables` and `pipeline.intervals` work without.
 """
 
+if __name__ == "pipeline":
+    raise ImportError("import metaquorum.pipeline: this folder is a part of the package metaquorum")
+
 from metaquorum.pipeline.api import (
     audit_tables,
     make_table,

@@ -1,22 +1,25 @@
 """The pipeline as functions on DataFrames, in any Spark session.
 
-Owns the names under `metaquorum.pipeline`. Does not create sessions (`session` does) and does not
-compute: `ingest`, `audit` and `report` do. Every function works in a classic session, under
-spark-submit, in a notebook and over Spark Connect; the executors need this package installed. PySpark is
-imported when a function runs.
+Every function works in a classic session, under spark-submit, in a notebook and over Spark Connect; the
+executors need this package installed. PySpark is imported when a function runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import datetime
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from metaquorum.pipeline.audit.findings import AuditFinding
+from metaquorum.pipeline.audit.source import TablesError, TableSource, pieces_by_cluster
 from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, quoted, spark_schema
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from metaquorum.pipeline.ingest.plan import IngestReport
+
 
 FLEET_SCHEMA = (
     "cluster STRING COMMENT 'name of the cluster in the tables', "
@@ -46,13 +49,13 @@ def read_fleet(session: SparkSession, paths: str | Iterable[str], *, cluster: st
 
     from metaquorum.pipeline.ingest.job import survey_fleet
 
-    spines = survey_fleet(session, [paths] if isinstance(paths, str) else list(paths), cluster)
+    histories = survey_fleet(session, [paths] if isinstance(paths, str) else list(paths), cluster)
     rows = [
         (
-            *(spine.cluster, len(spine.logs), sum(run.end - run.start for run in spine.runs())),
-            *(spine.start_offset, spine.end_offset, spine.last_epoch, msgspec.msgpack.encode(spine)),
+            *(merged.cluster, len(merged.logs), sum(run.end - run.start for run in merged.runs())),
+            *(merged.start_offset, merged.end_offset, merged.last_epoch, msgspec.msgpack.encode(merged)),
         )
-        for spine in spines
+        for merged in histories
     ]
     return session.createDataFrame(rows, FLEET_SCHEMA)
 
@@ -123,8 +126,8 @@ def table_files(out: str, name: str) -> list[str]:
 def audit_tables(tables: Mapping[str, DataFrame], **limits: int) -> DataFrame:
     """The findings of `metaquorum pipeline audit` about tables, worst first. `limits`: fields of
     `pipeline.audit.findings.AuditLimits`."""
+    from metaquorum.pipeline.api import FINDING_SCHEMA, FrameSource, finding_row
     from metaquorum.pipeline.audit.findings import AuditLimits, findings
-    from metaquorum.pipeline.audit.frames import FINDING_SCHEMA, FrameSource, finding_row
     from metaquorum.pipeline.audit.gather import gather
 
     found = findings(gather(FrameSource(tables)), AuditLimits(**limits))
@@ -136,8 +139,8 @@ def render_report(
 ) -> str:
     """The page of `metaquorum pipeline report` about tables, as HTML. With the HTML of a `previous` page, it
     shows what changed since then."""
+    from metaquorum.pipeline.api import FrameSource
     from metaquorum.pipeline.audit.findings import AuditLimits, findings
-    from metaquorum.pipeline.audit.frames import FrameSource
     from metaquorum.pipeline.audit.gather import gather
     from metaquorum.pipeline.report.page import page
 
@@ -147,3 +150,65 @@ def render_report(
 
 def _session(tables: Mapping[str, DataFrame]) -> SparkSession:
     return next(iter(tables.values())).sparkSession
+
+
+FINDING_SCHEMA = (
+    "severity STRING, kind STRING, cluster STRING, subject STRING, from_time TIMESTAMP, to_time TIMESTAMP, "
+    "`offset` BIGINT, count BIGINT, seconds DOUBLE, text STRING"
+)
+
+
+class FrameSource(TableSource):
+    """The tables as DataFrames, by name."""
+
+    def __init__(self, frames: Mapping[str, DataFrame]) -> None:
+        """Raises TablesError for names that are not tables."""
+        unknown = sorted(set(frames) - set(TABLES))
+        if unknown or not frames:
+            wrong = unknown[0] if unknown else "nothing"
+            raise TablesError(f"{wrong} is not a table; use {', '.join(TABLES)}")
+        self._frames = frames
+        self.present = tuple(name for name in TABLES if name in frames)
+
+    def batches(
+        self, name: str, columns: Iterable[str], where: Any | None = None
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if name not in self._frames:
+            return
+        wanted = [*(column for column in columns if column != "cluster"), "cluster"]
+        frame = self._frames[name].orderBy("cluster", "date", *TABLES[name].key)
+        table = (frame.select(*wanted) if where is None else frame).toArrow()
+        if where is not None:
+            table = table.filter(where).select(wanted)
+        for batch in table.to_batches():
+            yield from pieces_by_cluster(batch)
+
+    def row_counts(self, name: str) -> dict[str, int]:
+        if name not in self._frames:
+            return {}
+        return {
+            row["cluster"]: row["count"] for row in self._frames[name].groupBy("cluster").count().collect()
+        }
+
+    def time_before(self, cluster: str, date: str, offset: int | None) -> int:
+        from pyspark.sql import functions as fn
+
+        frame = self._frames["records"].filter((fn.col("cluster") == cluster) & (fn.col("date") == date))
+        if offset is not None:
+            frame = frame.filter(fn.col("offset") < offset)
+        (row,) = frame.agg(fn.max(fn.unix_millis("timestamp")).alias("latest")).collect()
+        midnight = datetime.datetime.fromisoformat(str(date)).replace(tzinfo=datetime.UTC)
+        return int(midnight.timestamp() * 1000) if row["latest"] is None else int(row["latest"])
+
+
+def finding_row(one: AuditFinding) -> tuple[Any, ...]:
+    """A finding as a row of FINDING_SCHEMA."""
+    times = (_time(one.time_ms), _time(one.end_ms))
+    return (
+        *(one.severity, one.kind, one.cluster, one.subject, *times),
+        *(one.offset, one.count, one.seconds, one.text),
+    )
+
+
+def _time(unix_ms: int | None) -> datetime.datetime | None:
+    return None if unix_ms is None else datetime.datetime.fromtimestamp(unix_ms / 1000, tz=datetime.UTC)

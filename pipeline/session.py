@@ -1,8 +1,7 @@
 """The Spark session of the pipeline, with its settings for Java, Python, addresses and Arrow.
 
-Owns the settings, the check for Java, and progress of a session's jobs. Binds everything to 127.0.0.1 if the
-master is this machine. Knows no tables and runs no jobs. A session that was made elsewhere (a notebook's, a
-platform's) only needs `register`.
+Binds everything to 127.0.0.1 if the master is this machine. A session that was made elsewhere (a notebook's,
+a platform's) only needs `register`.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from metaquorum.metadata.extras import missing_module
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,8 +79,7 @@ def require_pyspark() -> None:
         import pyspark
     except ImportError as error:
         raise SessionError(
-            f"the pipeline's extra is not installed ({error.name} is missing); "
-            "install it: pip install 'metaquorum[pipeline]'"
+            missing_module(error) or f"the pipeline's extra cannot be imported: {error}"
         ) from error
     del pyarrow, pyspark
 

@@ -1,9 +1,8 @@
 """The ingest as an application of spark-submit: `spark-submit [--master ...]
 pipeline/submit.py --out DIR PATHS...`.
 
-Owns its arguments. Does not create a session: it uses the master that spark-submit was given. The run is that
-of `metaquorum pipeline ingest`. The package must be installed in the Python of the executors, or shipped to
-them with --py-files or --archives.
+The run is that of `metaquorum pipeline ingest`. The package must be installed in the Python of the executors,
+or shipped to them with --py-files or --archives.
 """
 
 from __future__ import annotations

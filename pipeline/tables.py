@@ -1,8 +1,5 @@
 """The tables that the pipeline writes: names, columns, types and the meaning of each column.
 
-Owns the schemas, and their form for pyarrow and for Spark. Knows neither files nor how rows are made; tables
-that combine others are in `derived_tables`.
-
 A table is a set of Parquet files by `cluster` and `date`, which `read_tables` opens. Times are UTC with
 microseconds (the logs have milliseconds). An interval holds from `from_offset` (the record that made the
 state; of a metadata transaction, its last one) until `to_offset` (the record that made the next state).
@@ -17,29 +14,157 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
-from metaquorum.pipeline.columns import (
-    BOOLEAN,
-    CAUSED,
-    DATE,
-    DOUBLE,
-    EVENT,
-    INT,
-    INTERVAL,
-    INTS,
-    LONG,
-    LONGS,
-    STRING,
-    STRINGS,
-    TIME,
-    Column,
-    Table,
-)
-from metaquorum.pipeline.columns import make_table as _table
-from metaquorum.pipeline.derived_tables import DERIVED
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+STRING, INT, LONG, DOUBLE, BOOLEAN = "STRING", "INT", "BIGINT", "DOUBLE", "BOOLEAN"
+TIME, DATE, INTS, STRINGS, LONGS = "TIMESTAMP", "DATE", "ARRAY<INT>", "ARRAY<STRING>", "ARRAY<BIGINT>"
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column: its name, its Spark type, its meaning."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+class Table(msgspec.Struct, frozen=True):
+    """One table. `key`: columns that order its rows within a cluster, unique there."""
+
+    name: str
+    meaning: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+CLUSTER = Column("cluster", STRING, "cluster id of meta.properties (partition column)")
+DATE_COLUMN = Column("date", DATE, "UTC day (partition column)")
+INTERVAL = (
+    Column("from_offset", LONG, "offset of the record that made this state"),
+    Column("from_time", TIME, "timestamp of its batch"),
+    Column("to_offset", LONG, "offset of the record that made the next state; null: ongoing"),
+    Column("to_time", TIME, "when the state ended; null: ongoing"),
+    Column("from_known", BOOLEAN, "false: the state is older than the log and comes from a snapshot"),
+    Column("to_known", BOOLEAN, "false: its end is unknown, the records from `to_offset` on are in no log"),
+)
+ACTOR = Column(
+    "actor",
+    STRING,
+    "principal whose request caused the row, or the rule by which the controller acted "
+    "(docs/log-tools.md); null: the log does not say",
+)
+CAUSED = (*INTERVAL, ACTOR)
+"""The interval of a state, with its cause: a request, or a rule of the controller."""
+EVENT = (
+    Column("offset", LONG, "offset of that record"),
+    Column("time", TIME, "timestamp of its batch"),
+    Column("epoch", INT, "the quorum's leader epoch"),
+)
+
+
+def make_table(name: str, meaning: str, key: tuple[str, ...], *columns: Column) -> Table:
+    """A table with the partition columns around its own."""
+    return Table(name, meaning, key, (CLUSTER, *columns, DATE_COLUMN))
+
+
+BROKER_OUT, DIRECTORY_LOST = "broker-out", "directory-lost"
+QUORUM_SILENT, LEADER_CHANGED = "quorum-silent", "leader-changed"
+RETURNED, UNREGISTERED = "returned", "unregistered"
+
+INCIDENTS = make_table(
+    "incidents",
+    "what went wrong: one row for each broker that could not serve, each lost log directory, each change of "
+    "the quorum's leader, each silence of the quorum",
+    ("from_offset", "what", "who"),
+    Column(
+        "what",
+        STRING,
+        f"{BROKER_OUT} (from the record that took an active broker out of service to the one that brought it "
+        f"back), {DIRECTORY_LOST} (to the next registration of the broker), {LEADER_CHANGED} (another "
+        f"controller leads the quorum: from the last record of the one before), {QUORUM_SILENT} (nothing was "
+        "written, although an idle quorum writes)",
+    ),
+    Column("who", STRING, "entity path: broker/3, controller/3000, quorum"),
+    Column(
+        "cause",
+        STRING,
+        "rule by which the cause is derived, as `metaquorum log why` names it (--rules lists them); null: it "
+        "began before the log, or no rule is about it",
+    ),
+    Column("ended_by", STRING, f"of a broker: {RETURNED}, {UNREGISTERED}; null: ongoing, or another kind"),
+    Column("partitions", INT, "partitions in which it lost the leadership or left the ISR because of it"),
+    Column("leaders", INT, "of them, those that it led"),
+    Column("leaderless", INT, "of those, the ones that then had no leader"),
+    Column(
+        "leaderless_ms",
+        LONG,
+        "longest time that one of them had no leader before the incident ended, without time in which the "
+        "cluster was off or its quorum silent; null: all had one",
+    ),
+    *CAUSED,
+)
+UPGRADES = make_table(
+    "upgrades",
+    "feature levels of the cluster, and software levels of its nodes, over time",
+    ("what", "name", "from_offset"),
+    Column("what", STRING, "feature (finalized), broker or controller (what the software supports)"),
+    Column("name", STRING, "name of the feature, or entity path: broker/3, controller/3000"),
+    Column("level", INT, "level; of a node the highest metadata.version that it supports"),
+    Column(
+        "level_name", STRING, "metadata.version by name, as in 3.7-IV4; null: unknown, or a feature without"
+    ),
+    Column("level_before", INT, "level of the row before; null: there is none"),
+    *CAUSED,
+)
+PLACEMENT = make_table(
+    "placement",
+    "where replicas and leaders were at the end of each UTC day (on the last day: of the log): one row for "
+    "each broker that is registered or holds a replica",
+    ("date", "broker_id"),
+    Column("offset", LONG, "offset of the last batch of that day"),
+    Column("time", TIME, "its time, by a clock that never runs backwards"),
+    Column("broker_id", INT, "broker"),
+    Column("rack", STRING, "its rack; null: none, or it is not registered"),
+    Column("state", STRING, "fenced, active or controlled_shutdown; null: it is not registered"),
+    Column("leaders", INT, "partitions that it leads"),
+    Column("preferred", INT, "partitions that it should lead: it is their first replica"),
+    Column("replicas", INT, "replicas assigned to it"),
+    Column("in_sync", INT, "of them, those in an ISR"),
+    Column("directories", STRINGS, "log directories that are registered or hold a replica, sorted"),
+    Column("directory_replicas", INTS, "replicas in each of `directories`, in their order"),
+    Column("leaders_to_mean", DOUBLE, "leaders divided by the mean over the rows of that day; null: mean 0"),
+    Column("replicas_to_mean", DOUBLE, "the same of replicas: 1.0 is even"),
+)
+IDS = make_table(
+    "ids",
+    "where each broker id ran: a row for each period in which it registered with the same hosts, rack and "
+    "log directories",
+    ("broker_id", "from_offset"),
+    Column("broker_id", INT, "broker"),
+    Column("hosts", STRINGS, "hosts of its listeners, sorted"),
+    Column("rack", STRING, "its rack; null: none"),
+    Column("directories", STRINGS, "log directories that it registered with, sorted"),
+    Column(
+        "moved",
+        STRING,
+        "what differs from the row before: of hosts rack directories, joined by commas; null: no row before",
+    ),
+    Column(
+        "processes", INT, "processes (incarnations) that registered with these values, one after the other"
+    ),
+    *CAUSED,
+)
+DERIVED = (INCIDENTS, UPGRADES, PLACEMENT, IDS)
 
 NODE = Column("node_id", INT, "node whose log it was read from; null where nothing names it")
 PARTITION = (
@@ -47,7 +172,7 @@ PARTITION = (
     Column("topic_id", STRING, "topic id"),
     Column("partition", INT, "partition index"),
 )
-RECORDS = _table(
+RECORDS = make_table(
     "records",
     "every record once, even if several nodes' logs have it",
     ("offset", "epoch"),
@@ -61,7 +186,7 @@ RECORDS = _table(
     Column("control", BOOLEAN, "true for records of the quorum itself"),
     Column("payload", STRING, "JSON, as `metaquorum log dump --json` prints it"),
 )
-DAMAGE = _table(
+DAMAGE = make_table(
     "damage",
     "what was unreadable or untrusted, and left out: nothing is skipped silently",
     ("file", "position", "offset", "kind", "reason"),
@@ -80,7 +205,7 @@ DAMAGE = _table(
     ),
     Column("reason", STRING, "what was expected and what was found"),
 )
-FILES = _table(
+FILES = make_table(
     "files",
     "the files that the tables were built from",
     ("file",),
@@ -94,8 +219,8 @@ FILES = _table(
 )
 KNOWN = "known"
 UNOBSERVED, OFF = "unobserved", "off"
-"""States of `coverage` that are stretches of time, beside those of offsets."""
-COVERAGE = _table(
+"""States of `coverage` that are sections of time, beside those of offsets."""
+COVERAGE = make_table(
     "coverage",
     "what is known about each part of the history: every offset from 0 to the end, once; and (unobserved, "
     "off) periods in which no broker had to serve, or in which it is unknown whether one did",
@@ -117,7 +242,7 @@ COVERAGE = _table(
     Column("left_out", LONG, "of them, those that change something unknown"),
     Column("reason", STRING, "why it is not known; null: it is"),
 )
-QUORUM_EPOCHS = _table(
+QUORUM_EPOCHS = make_table(
     "quorum_epochs",
     "leader epochs of the quorum",
     ("from_offset",),
@@ -135,7 +260,7 @@ QUORUM_EPOCHS = _table(
     ),
     *INTERVAL,
 )
-VOTER_SETS = _table(
+VOTER_SETS = make_table(
     "voter_sets",
     "voters of the quorum: one row for each period in which the set did not change",
     ("from_offset",),
@@ -151,7 +276,7 @@ VOTER_SETS = _table(
     Column("leader_id", INT, "that leader; null: unknown"),
     *INTERVAL,
 )
-BROKER_SESSIONS = _table(
+BROKER_SESSIONS = make_table(
     "broker_sessions",
     "broker states: one row for each period of one registration in one state",
     ("broker_id", "from_offset"),
@@ -165,7 +290,7 @@ BROKER_SESSIONS = _table(
     Column("ended_by", STRING, "type of the record that ended it; null: ongoing"),
     *CAUSED,
 )
-PARTITION_STATES = _table(
+PARTITION_STATES = make_table(
     "partition_states",
     "partition states: one row for each period without a change",
     ("topic_id", "partition", "from_offset"),
@@ -189,7 +314,7 @@ PARTITION_STATES = _table(
     Column("removed", BOOLEAN, "true: the state ended because the topic was deleted"),
     *CAUSED,
 )
-TOPICS = _table(
+TOPICS = make_table(
     "topics",
     "lifetimes of topics",
     ("topic_id",),
@@ -198,7 +323,7 @@ TOPICS = _table(
     Column("partitions", INT, "partitions at the end of its lifetime or of the log"),
     *CAUSED,
 )
-CONFIGS = _table(
+CONFIGS = make_table(
     "configs",
     "configuration values; a key without a row is at its default",
     ("resource_type", "resource", "name", "from_offset"),
@@ -208,7 +333,7 @@ CONFIGS = _table(
     Column("value", STRING, "the value"),
     *CAUSED,
 )
-LOG_DIR_EVENTS = _table(
+LOG_DIR_EVENTS = make_table(
     "log_dir_events",
     "log directories of brokers: found, lost, and replicas that moved between them",
     ("offset", "broker_id", "event", "directory_id", "from_directory_id"),
@@ -226,7 +351,7 @@ LOG_DIR_EVENTS = _table(
         "replicas", INT, "replicas assigned or moved by that batch; for online and offline: replicas in it"
     ),
 )
-VIOLATIONS = _table(
+VIOLATIONS = make_table(
     "violations",
     "broken invariants (docs/invariants.md) and records that the replay refused",
     ("rule", "where", "from_offset", "found"),
@@ -236,7 +361,7 @@ VIOLATIONS = _table(
     Column("found", STRING, "what was found"),
     *CAUSED,
 )
-FAILOVERS = _table(
+FAILOVERS = make_table(
     "failovers",
     "a partition's leader was replaced because it could no longer lead",
     ("topic_id", "partition", "from_offset"),
@@ -244,12 +369,16 @@ FAILOVERS = _table(
     Column("old_leader", INT, "broker that led"),
     Column("old_rack", STRING, "its rack; null: none or unknown"),
     Column("new_leader", INT, "next leader; null: none yet, or the topic was deleted"),
-    Column("cause", STRING, "fenced, controlled_shutdown, unregistered, directory_lost or unknown"),
+    Column(
+        "cause",
+        STRING,
+        "rule by which the cause is derived, as `metaquorum log why` names it for the loss of the leadership",
+    ),
     Column("unclean", BOOLEAN, "the new leader was not in sync"),
     Column("duration_ms", LONG, "time without a leader, 0 when one batch did both; null: no end seen"),
     *CAUSED,
 )
-AVAILABILITY = _table(
+AVAILABILITY = make_table(
     "availability",
     "availability per day: one row for the cluster, for each broker and for each rack",
     ("date", "scope", "id"),
@@ -301,7 +430,7 @@ FAILOVER_BOUNDS_MS = (0, 10, 100, 500, 1_000, 5_000, 10_000, 30_000, 60_000, 300
 FENCE_STORM_BROKERS = 3
 FENCE_STORM_WINDOW_MS = 60_000
 
-AUDIT_TRAIL = _table(
+AUDIT_TRAIL = make_table(
     "audit_trail",
     "who changed what, when and from where: one row for each batch that records its cause",
     ("offset",),

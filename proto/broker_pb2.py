@@ -6,17 +6,8 @@
 """Generated protocol buffer code."""
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
-from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-_runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC,
-    7,
-    35,
-    1,
-    '',
-    'metaquorum/proto/broker.proto'
-)
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
@@ -25,7 +16,7 @@ _sym_db = _symbol_database.Default()
 from metaquorum.proto import metadata_pb2 as metaquorum_dot_proto_dot_metadata__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmetaquorum/proto/broker.proto\x12\rmetaquorum.v1\x1a\x1fmetaquorum/proto/metadata.proto\">\n\x18MarkLogDirOfflineRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\"k\n\x19MarkLogDirOfflineResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\x12\x13\n\x0bwas_offline\x18\x03 \x01(\x08\"\x17\n\x15\x44\x65scribeBrokerRequest\"\xc3\x03\n\x16\x44\x65scribeBrokerResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12\r\n\x05state\x18\x04 \x01(\t\x12\x15\n\rprocess_state\x18\x05 \x01(\x05\x12\x0e\n\x06\x66\x65nced\x18\x06 \x01(\x08\x12\x19\n\x0c\x62roker_epoch\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rlease_left_ms\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\x0e\x61pplied_offset\x18\t \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\n \x01(\x12\x12\x16\n\x0elog_end_offset\x18\x0b \x01(\x03\x12\x1c\n\x0f\x63\x61tch_up_offset\x18\x0c \x01(\x03H\x02\x88\x01\x01\x12\x16\n\tleader_id\x18\r \x01(\x05H\x03\x88\x01\x01\x12\x14\n\x0cquorum_epoch\x18\x0e \x01(\x05\x12\x10\n\x08\x66\x61ilures\x18\x0f \x01(\x05\x12\x14\n\x0clast_problem\x18\x10 \x01(\tB\x0f\n\r_broker_epochB\x10\n\x0e_lease_left_msB\x12\n\x10_catch_up_offsetB\x0c\n\n_leader_id\"\xc5\x02\n\x15RegisterBrokerRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12*\n\tendpoints\x18\x04 \x03(\x0b\x32\x17.metaquorum.v1.Endpoint\x12(\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x16.metaquorum.v1.Feature\x12\x11\n\x04rack\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0b\x64irectories\x18\x07 \x03(\x0c\x12\"\n\x15previous_broker_epoch\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x18\n\x0b\x62inding_key\x18\t \x01(\tH\x02\x88\x01\x01\x42\x07\n\x05_rackB\x18\n\x16_previous_broker_epochB\x0e\n\x0c_binding_key\"o\n\x16RegisterBrokerResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x1a\n\x12session_timeout_ms\x18\x03 \x01(\x05\"\xa1\x01\n\x16\x42rokerHeartbeatRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x16\n\x0e\x61pplied_offset\x18\x03 \x01(\x03\x12\x12\n\nwant_fence\x18\x04 \x01(\x08\x12\x15\n\rwant_shutdown\x18\x05 \x01(\x08\x12\x1b\n\x13offline_directories\x18\x06 \x03(\x0c\"\xbd\x01\n\x17\x42rokerHeartbeatResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x14\n\x0cis_caught_up\x18\x02 \x01(\x08\x12\x11\n\tis_fenced\x18\x03 \x01(\x08\x12\x18\n\x10should_shut_down\x18\x04 \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\x05 \x01(\x08\x12\x1a\n\x12session_timeout_ms\x18\x06 \x01(\x05\"E\n\x1a\x41llocateProducerIdsRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\"c\n\x1b\x41llocateProducerIdsResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x10\n\x08\x66irst_id\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x32\x95\x03\n\x0f\x42rokerLifecycle\x12W\n\x08Register\x12$.metaquorum.v1.RegisterBrokerRequest\x1a%.metaquorum.v1.RegisterBrokerResponse\x12Z\n\tHeartbeat\x12%.metaquorum.v1.BrokerHeartbeatRequest\x1a&.metaquorum.v1.BrokerHeartbeatResponse\x12_\n\nHeartbeats\x12%.metaquorum.v1.BrokerHeartbeatRequest\x1a&.metaquorum.v1.BrokerHeartbeatResponse(\x01\x30\x01\x12l\n\x13\x41llocateProducerIds\x12).metaquorum.v1.AllocateProducerIdsRequest\x1a*.metaquorum.v1.AllocateProducerIdsResponse2\xd3\x01\n\nBrokerSelf\x12]\n\x0e\x44\x65scribeBroker\x12$.metaquorum.v1.DescribeBrokerRequest\x1a%.metaquorum.v1.DescribeBrokerResponse\x12\x66\n\x11MarkLogDirOffline\x12\'.metaquorum.v1.MarkLogDirOfflineRequest\x1a(.metaquorum.v1.MarkLogDirOfflineResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmetaquorum/proto/broker.proto\x12\rmetaquorum.v1\x1a\x1fmetaquorum/proto/metadata.proto\">\n\x18MarkLogDirOfflineRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\"k\n\x19MarkLogDirOfflineResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\x12\x13\n\x0bwas_offline\x18\x03 \x01(\x08\"\x17\n\x15\x44\x65scribeBrokerRequest\"\xc3\x03\n\x16\x44\x65scribeBrokerResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12\r\n\x05state\x18\x04 \x01(\t\x12\x15\n\rprocess_state\x18\x05 \x01(\x05\x12\x0e\n\x06\x66\x65nced\x18\x06 \x01(\x08\x12\x19\n\x0c\x62roker_epoch\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rlease_left_ms\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\x0e\x61pplied_offset\x18\t \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\n \x01(\x12\x12\x16\n\x0elog_end_offset\x18\x0b \x01(\x03\x12\x1c\n\x0f\x63\x61tch_up_offset\x18\x0c \x01(\x03H\x02\x88\x01\x01\x12\x16\n\tleader_id\x18\r \x01(\x05H\x03\x88\x01\x01\x12\x14\n\x0cquorum_epoch\x18\x0e \x01(\x05\x12\x10\n\x08\x66\x61ilures\x18\x0f \x01(\x05\x12\x14\n\x0clast_problem\x18\x10 \x01(\tB\x0f\n\r_broker_epochB\x10\n\x0e_lease_left_msB\x12\n\x10_catch_up_offsetB\x0c\n\n_leader_id\"\xc5\x02\n\x15RegisterBrokerRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12*\n\tendpoints\x18\x04 \x03(\x0b\x32\x17.metaquorum.v1.Endpoint\x12(\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x16.metaquorum.v1.Feature\x12\x11\n\x04rack\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0b\x64irectories\x18\x07 \x03(\x0c\x12\"\n\x15previous_broker_epoch\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x18\n\x0b\x62inding_key\x18\t \x01(\tH\x02\x88\x01\x01\x42\x07\n\x05_rackB\x18\n\x16_previous_broker_epochB\x0e\n\x0c_binding_key\"o\n\x16RegisterBrokerResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x1a\n\x12session_timeout_ms\x18\x03 \x01(\x05\"\xbe\x01\n\x16\x42rokerHeartbeatRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x16\n\x0e\x61pplied_offset\x18\x03 \x01(\x03\x12\x12\n\nwant_fence\x18\x04 \x01(\x08\x12\x15\n\rwant_shutdown\x18\x05 \x01(\x08\x12\x1b\n\x13offline_directories\x18\x06 \x03(\x0c\x12\x1b\n\x13min_insync_replicas\x18\x07 \x01(\x05\"\xbd\x01\n\x17\x42rokerHeartbeatResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x14\n\x0cis_caught_up\x18\x02 \x01(\x08\x12\x11\n\tis_fenced\x18\x03 \x01(\x08\x12\x18\n\x10should_shut_down\x18\x04 \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\x05 \x01(\x08\x12\x1a\n\x12session_timeout_ms\x18\x06 \x01(\x05\"E\n\x1a\x41llocateProducerIdsRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\"c\n\x1b\x41llocateProducerIdsResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x10\n\x08\x66irst_id\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x32\x95\x03\n\x0f\x42rokerLifecycle\x12W\n\x08Register\x12$.metaquorum.v1.RegisterBrokerRequest\x1a%.metaquorum.v1.RegisterBrokerResponse\x12Z\n\tHeartbeat\x12%.metaquorum.v1.BrokerHeartbeatRequest\x1a&.metaquorum.v1.BrokerHeartbeatResponse\x12_\n\nHeartbeats\x12%.metaquorum.v1.BrokerHeartbeatRequest\x1a&.metaquorum.v1.BrokerHeartbeatResponse(\x01\x30\x01\x12l\n\x13\x41llocateProducerIds\x12).metaquorum.v1.AllocateProducerIdsRequest\x1a*.metaquorum.v1.AllocateProducerIdsResponse2\xd3\x01\n\nBrokerSelf\x12]\n\x0e\x44\x65scribeBroker\x12$.metaquorum.v1.DescribeBrokerRequest\x1a%.metaquorum.v1.DescribeBrokerResponse\x12\x66\n\x11MarkLogDirOffline\x12\'.metaquorum.v1.MarkLogDirOfflineRequest\x1a(.metaquorum.v1.MarkLogDirOfflineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,15 +36,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERBROKERRESPONSE']._serialized_start=1061
   _globals['_REGISTERBROKERRESPONSE']._serialized_end=1172
   _globals['_BROKERHEARTBEATREQUEST']._serialized_start=1175
-  _globals['_BROKERHEARTBEATREQUEST']._serialized_end=1336
-  _globals['_BROKERHEARTBEATRESPONSE']._serialized_start=1339
-  _globals['_BROKERHEARTBEATRESPONSE']._serialized_end=1528
-  _globals['_ALLOCATEPRODUCERIDSREQUEST']._serialized_start=1530
-  _globals['_ALLOCATEPRODUCERIDSREQUEST']._serialized_end=1599
-  _globals['_ALLOCATEPRODUCERIDSRESPONSE']._serialized_start=1601
-  _globals['_ALLOCATEPRODUCERIDSRESPONSE']._serialized_end=1700
-  _globals['_BROKERLIFECYCLE']._serialized_start=1703
-  _globals['_BROKERLIFECYCLE']._serialized_end=2108
-  _globals['_BROKERSELF']._serialized_start=2111
-  _globals['_BROKERSELF']._serialized_end=2322
+  _globals['_BROKERHEARTBEATREQUEST']._serialized_end=1365
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_start=1368
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_end=1557
+  _globals['_ALLOCATEPRODUCERIDSREQUEST']._serialized_start=1559
+  _globals['_ALLOCATEPRODUCERIDSREQUEST']._serialized_end=1628
+  _globals['_ALLOCATEPRODUCERIDSRESPONSE']._serialized_start=1630
+  _globals['_ALLOCATEPRODUCERIDSRESPONSE']._serialized_end=1729
+  _globals['_BROKERLIFECYCLE']._serialized_start=1732
+  _globals['_BROKERLIFECYCLE']._serialized_end=2137
+  _globals['_BROKERSELF']._serialized_start=2140
+  _globals['_BROKERSELF']._serialized_end=2351
 # @@protoc_insertion_point(module_scope)

@@ -261,12 +261,15 @@ class BrokerHeartbeatRequest(_message.Message):
     WANT_FENCE_FIELD_NUMBER: _builtins.int
     WANT_SHUTDOWN_FIELD_NUMBER: _builtins.int
     OFFLINE_DIRECTORIES_FIELD_NUMBER: _builtins.int
+    MIN_INSYNC_REPLICAS_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     broker_epoch: _builtins.int
     applied_offset: _builtins.int
     """everything below it is in the broker's image"""
     want_fence: _builtins.bool
     want_shutdown: _builtins.bool
+    min_insync_replicas: _builtins.int
+    """of the broker's file; 0: unknown"""
     @_builtins.property
     def offline_directories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
@@ -278,10 +281,11 @@ class BrokerHeartbeatRequest(_message.Message):
         want_fence: _builtins.bool = ...,
         want_shutdown: _builtins.bool = ...,
         offline_directories: _abc.Iterable[_builtins.bytes] | None = ...,
+        min_insync_replicas: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_offset", b"applied_offset", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "offline_directories", b"offline_directories", "want_fence", b"want_fence", "want_shutdown", b"want_shutdown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_offset", b"applied_offset", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "min_insync_replicas", b"min_insync_replicas", "offline_directories", b"offline_directories", "want_fence", b"want_fence", "want_shutdown", b"want_shutdown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

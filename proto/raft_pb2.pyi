@@ -234,6 +234,7 @@ class VoteResponse(_message.Message):
     PRE_VOTE_FIELD_NUMBER: _builtins.int
     LEADER_ENDPOINTS_FIELD_NUMBER: _builtins.int
     LAST_POSITION_FIELD_NUMBER: _builtins.int
+    KNOWN_COMMITTED_FIELD_NUMBER: _builtins.int
     error: _builtins.int
     """Kafka's error code, 0: none"""
     epoch: _builtins.int
@@ -246,6 +247,10 @@ class VoteResponse(_message.Message):
     def last_position(self) -> Global___LogPosition:
         """where the voter's log ends"""
 
+    @_builtins.property
+    def known_committed(self) -> Global___LogPosition:
+        """of a refusal: how far the voter knows the log to be committed"""
+
     def __init__(
         self,
         *,
@@ -256,10 +261,11 @@ class VoteResponse(_message.Message):
         pre_vote: _builtins.bool = ...,
         leader_endpoints: _abc.Iterable[Global___VoterEndpoint] | None = ...,
         last_position: Global___LogPosition | None = ...,
+        known_committed: Global___LogPosition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "last_position", b"last_position", "leader_id", b"leader_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "known_committed", b"known_committed", "last_position", b"last_position", "leader_id", b"leader_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "epoch", b"epoch", "error", b"error", "last_position", b"last_position", "leader_endpoints", b"leader_endpoints", "leader_id", b"leader_id", "pre_vote", b"pre_vote", "vote_granted", b"vote_granted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "epoch", b"epoch", "error", b"error", "known_committed", b"known_committed", "last_position", b"last_position", "leader_endpoints", b"leader_endpoints", "leader_id", b"leader_id", "pre_vote", b"pre_vote", "vote_granted", b"vote_granted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leader_id: _TypeAlias = _typing.Literal["leader_id"]  # noqa: Y015
     _WhichOneofArgType__leader_id: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id"]  # noqa: Y015

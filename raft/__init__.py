@@ -66,27 +66,27 @@ What the driver tells the core:
 
 from __future__ import annotations
 
+if __name__ == "raft":
+    raise ImportError("import metaquorum.raft: this folder is a part of the package metaquorum")
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metaquorum.raft import effects, messages
     from metaquorum.raft.blocking import BlockingDriver
-    from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+    from metaquorum.raft.config import Identity, RaftConfig, RaftConfigError, RecoveredLog, Voter
     from metaquorum.raft.core import RaftCore
-    from metaquorum.raft.effects import RoleChanged
+    from metaquorum.raft.effects import EffectGate, RoleChanged
     from metaquorum.raft.errors import RaftInvariantError, RaftUsageError
-    from metaquorum.raft.gate import EffectGate
     from metaquorum.raft.messages import RaftRequest, RaftResponse
-    from metaquorum.raft.store.directory import create_directory, open_directory
-    from metaquorum.raft.store.store import ReplicaStore
-    from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet
-    from metaquorum.storage.batches.batch import iter_batches
+    from metaquorum.raft.store import ReplicaStore, create_directory, open_directory
+    from metaquorum.raft.voters import Endpoint, VersionRange, VoterNode, VoterSet
+    from metaquorum.storage.batches.batch import Batches, iter_batches
     from metaquorum.storage.batches.encode import encode_batch
-    from metaquorum.storage.batches.parsed import Batches
     from metaquorum.storage.disk.posix import PosixDisk
     from metaquorum.storage.errors import CommittedLostError, DiskError
-    from metaquorum.storage.log.log import LogConfig
+    from metaquorum.storage.log.config import LogConfig
     from metaquorum.storage.types import LogPosition
 
 __all__ = [
@@ -101,6 +101,7 @@ __all__ = [
     "LogPosition",
     "PosixDisk",
     "RaftConfig",
+    "RaftConfigError",
     "RaftCore",
     "RaftInvariantError",
     "RaftRequest",
@@ -123,18 +124,15 @@ __all__ = [
 
 _HOMES = {
     "metaquorum.raft.blocking": ("BlockingDriver",),
-    "metaquorum.raft.config": ("Identity", "RaftConfig", "RecoveredLog", "Voter"),
+    "metaquorum.raft.config": ("Identity", "RaftConfig", "RaftConfigError", "RecoveredLog", "Voter"),
     "metaquorum.raft.core": ("RaftCore",),
-    "metaquorum.raft.store.directory": ("create_directory", "open_directory"),
-    "metaquorum.raft.effects": ("RoleChanged",),
     "metaquorum.raft.errors": ("RaftInvariantError", "RaftUsageError"),
-    "metaquorum.raft.gate": ("EffectGate",),
+    "metaquorum.raft.effects": ("EffectGate", "RoleChanged"),
     "metaquorum.raft.messages": ("RaftRequest", "RaftResponse"),
-    "metaquorum.raft.store.store": ("ReplicaStore",),
-    "metaquorum.raft.voters.voter_set": ("Endpoint", "VersionRange", "VoterNode", "VoterSet"),
-    "metaquorum.storage.batches.batch": ("iter_batches",),
+    "metaquorum.raft.store": ("ReplicaStore", "create_directory", "open_directory"),
+    "metaquorum.raft.voters": ("Endpoint", "VersionRange", "VoterNode", "VoterSet"),
+    "metaquorum.storage.batches.batch": ("Batches", "iter_batches"),
     "metaquorum.storage.batches.encode": ("encode_batch",),
-    "metaquorum.storage.batches.parsed": ("Batches",),
     "metaquorum.storage.disk.posix": ("PosixDisk",),
     "metaquorum.storage.errors": ("CommittedLostError", "DiskError"),
     "metaquorum.storage.log.log": ("LogConfig",),

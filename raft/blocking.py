@@ -1,9 +1,8 @@
 """A driver that carries out a core's effects in the calling thread: writes, syncs and responses, in order.
 
-Owns the order that `metaquorum.raft` demands of every driver, in its simplest form: no event loop and no
+The order that `metaquorum.raft` demands of every driver, in its simplest form: no event loop and no
 thread, so an input returns when its effects are durable and sent. It suits small systems, tests and examples;
-a server with many clients overlaps syncs with other work (`runtime.driver`). Does not know the transport or
-the meaning of a record: a subclass supplies both.
+a server with many clients overlaps syncs with other work (`node`).
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import (
     AppendLog,
+    EffectGate,
     FinishSnapshot,
     HighWatermarkChanged,
     NoteCommitted,
@@ -40,13 +40,12 @@ from metaquorum.raft.effects import (
 )
 from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.events import TrimLog
-from metaquorum.raft.gate import EffectGate
 from metaquorum.raft.messages import RaftRequest, RaftResponse
-from metaquorum.raft.store.store import ReplicaStore
-from metaquorum.raft.store.stored_voters import with_voters
-from metaquorum.raft.voters.voter_set import Endpoint
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.stored_voters import with_voters
+from metaquorum.raft.voters import Endpoint
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.batches.encode import encode_batch
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import BatchError, CorruptLogError
 from metaquorum.storage.types import LogPosition
 

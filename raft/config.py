@@ -1,33 +1,53 @@
-"""Timeouts, voters and recovered state that a Raft core is built from.
-
-Owns the durations that derive from the configured ones. Does not read a file: `raft.store` recovers the
-state, and the runtime reads the keys.
-"""
+"""Timeouts, voters and recovered state that a Raft core is built from."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
-from metaquorum.raft.voters.records import VoterChange
-from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, VersionRange, VoterNode
+from metaquorum.raft.voters import OWN_VERSIONS, Endpoint, VersionRange, VoterChange, VoterNode
 from metaquorum.storage.files.known_committed import NOTHING, Acknowledged
 from metaquorum.storage.types import LogPosition
 
-# How durations follow from the fetch timeout and the retry backoff; the properties of RaftConfig say why.
+# How durations follow from the configured ones; the properties of RaftConfig say why.
 CHECK_QUORUM_PERCENT = 150
 BEGINS_PER_TIMEOUT = 4
 QUIET_TIMES_PER_TIMEOUT = 2
 KEEPALIVES_PER_TIMEOUT = 4
 FETCHES_PER_TIMEOUT = 3
 UPDATES_PER_TIMEOUT = 2
+HEARINGS_PER_TIMEOUT = 10
 EMPTY_FETCH_BACKOFFS = 5
+
+_MAY_BE_ZERO = frozenset(
+    {
+        *("election_backoff_max_ms", "fetch_max_wait_ms", "high_watermark_linger_ms", "note_committed_ms"),
+        *("observer_fetch_max_wait_ms", "retry_backoff_ms", "retry_backoff_max_ms", "sync_committed_ms"),
+        "new_voter_lag_max",
+    }
+)
+_LARGEST = 2**31 - 1
+"""Of any duration, size or number: Kafka's int."""
+
+
+class RaftConfigError(ValueError):
+    """A value, or two together, with which a core would not work. `fields` are those that the text names."""
+
+    def __init__(self, text: str, fields: dict[str, int]) -> None:
+        self._text, self.fields = text, fields
+        super().__init__(self.named(lambda field: field))
+
+    def named(self, name: Callable[[str], str]) -> str:
+        """The text with other names for the fields, such as the keys of a configuration file."""
+        return self._text.format(**{field: f"{name(field)} ({self.fields[field]})" for field in self.fields})
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in ms, sizes in bytes. Names follow `controller.quorum.*` (KIP-595).
 
     docs/raft.md explains the defaults. Every fetch and election timeout is drawn again from [timeout, 1.5 x
-    timeout], so that two followers do not time out together.
+    timeout], so that two followers do not time out together. Raises `RaftConfigError`.
     """
 
     election_timeout_ms: int = 300
@@ -60,11 +80,46 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Ids, all below 0, of servers whose addresses the driver knows and whose node ids are unknown
     (`controller.quorum.bootstrap.servers`). A node that finds no leader queries them too."""
 
+    def __post_init__(self) -> None:
+        numbers = {name: getattr(self, name) for name in self.__struct_fields__ if name != "bootstrap_ids"}
+        for name, value in numbers.items():
+            least = 0 if name in _MAY_BE_ZERO else 1
+            if not least <= value <= _LARGEST:
+                raise RaftConfigError(f"{{{name}}} must be from {least} to {_LARGEST}", {name: value})
+        if any(each >= 0 for each in self.bootstrap_ids):
+            raise RaftConfigError("bootstrap_ids must be below 0: node ids are not", {})
+        for text, names, fits in (
+            (
+                "{fetch_max_wait_ms} must be at most half of {fetch_timeout_ms}, or a waiting fetch looks "
+                "like a dead leader",
+                ("fetch_max_wait_ms", "fetch_timeout_ms"),
+                self.fetch_max_wait_ms * 2 <= self.fetch_timeout_ms,
+            ),
+            (
+                "{retry_backoff_ms} must be at most {retry_backoff_max_ms}",
+                ("retry_backoff_ms", "retry_backoff_max_ms"),
+                self.retry_backoff_ms <= self.retry_backoff_max_ms,
+            ),
+            (
+                "{note_committed_ms} must be at most {sync_committed_ms}: a durable note is a note",
+                ("note_committed_ms", "sync_committed_ms"),
+                self.note_committed_ms <= self.sync_committed_ms,
+            ),
+        ):
+            if not fits:
+                raise RaftConfigError(text, {name: numbers[name] for name in names})
+
     @property
     def check_quorum_ms(self) -> int:
         """A leader resigns if no majority has fetched from it for this long (KAFKA-15489): not before
         every follower that lost contact with it has given it up."""
         return self.fetch_timeout_ms * CHECK_QUORUM_PERCENT // 100
+
+    @property
+    def hear_voters_ms(self) -> int:
+        """How long a voter that has won a pre-vote waits for the other voters that were asked: one of them
+        may know of committed records that no voter of this majority has."""
+        return self.election_timeout_ms // HEARINGS_PER_TIMEOUT
 
     @property
     def observer_patience_ms(self) -> int:

@@ -1,56 +1,32 @@
 """One Raft replica, voter or observer, as a pure state machine (KIP-595, KIP-630, KIP-996).
 
-Owns the dispatch of inputs and no rule: `election`, `replication`, `fetching`, `snapshots` and `reads` hold
-the rules. Every input takes the time and returns the effects to carry out, in order; nothing else leaves the
-core. Does not know metadata: a record is bytes. The records that it writes and reads itself are in
-`voters.records`.
+Every input takes the time and returns the effects to carry out, in order; nothing else leaves the core. The
+records that it writes and reads itself are in `voters.records`.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import assert_never
 
-from metaquorum.raft import invariants
+from metaquorum.raft import invariants, messages
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.effects import RaftEffect
-from metaquorum.raft.messages import (
-    AddVoterRequest,
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    RaftError,
-    RaftRequest,
-    RaftResponse,
-    RemoveVoterRequest,
-    UpdateVoterRequest,
-    UpgradeRequest,
-    VoterChangeResponse,
-    VoteRequest,
-    VoteResponse,
-)
 from metaquorum.raft.protocol import (
-    announcements,
+    answers,
     election,
     fetching,
-    leaders,
-    reads,
     replication,
     snapshots,
     timers,
+    transitions,
     voter_changes,
 )
-from metaquorum.raft.state.progress import ReplicaState
-from metaquorum.raft.state.roles import Leader, Resigned
-from metaquorum.raft.state.state import RaftState
-from metaquorum.raft.voters.history import CONFIGURED_VOTERS, VotersAt
-from metaquorum.raft.voters.voter_set import Endpoint, VoterSet
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.roles import Leader, ReplicaState, Resigned
+from metaquorum.raft.state import RaftState
+from metaquorum.raft.voters import CONFIGURED_VOTERS, Endpoint, VotersAt, VoterSet
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.files.known_committed import CommittedLoss
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
@@ -96,20 +72,32 @@ class RaftCore:
         timers.fire_timeouts(self.state, now_ms=now_ms)
         return self._done(now_ms=now_ms)
 
-    def on_request(self, key: int, request: RaftRequest, *, now_ms: int) -> list[RaftEffect]:
+    def know_observers(self, is_registered: Callable[[int], bool]) -> None:
+        """Tells which ids the cluster has registered: what another observer says to be committed is not
+        believed. Without this, everyone is."""
+        self.state.knows_observer = is_registered
+
+    def on_request(self, key: int, request: messages.RaftRequest, *, now_ms: int) -> list[RaftEffect]:
         state = self.state
+        if election.refuse_request(state, key, request):
+            return self._done(now_ms=now_ms)
         match request:
-            case VoteRequest():
+            case messages.VoteRequest():
                 election.on_vote(state, key, request, now_ms=now_ms)
-            case BeginQuorumEpochRequest():
-                announcements.on_begin_quorum_epoch(state, key, request, now_ms=now_ms)
-            case EndQuorumEpochRequest():
-                announcements.on_end_quorum_epoch(state, key, request, now_ms=now_ms)
-            case FetchRequest():
+            case messages.BeginQuorumEpochRequest():
+                election.on_begin_quorum_epoch(state, key, request, now_ms=now_ms)
+            case messages.EndQuorumEpochRequest():
+                election.on_end_quorum_epoch(state, key, request, now_ms=now_ms)
+            case messages.FetchRequest():
                 replication.on_fetch(state, key, request, now_ms=now_ms)
-            case FetchSnapshotRequest():
+            case messages.FetchSnapshotRequest():
                 snapshots.on_fetch_snapshot(state, key, request, now_ms=now_ms)
-            case AddVoterRequest() | RemoveVoterRequest() | UpdateVoterRequest() | UpgradeRequest():
+            case (
+                messages.AddVoterRequest()
+                | messages.RemoveVoterRequest()
+                | messages.UpdateVoterRequest()
+                | messages.UpgradeRequest()
+            ):
                 voter_changes.on_request(state, key, request, now_ms=now_ms)
             case _:
                 assert_never(request)
@@ -122,7 +110,7 @@ class RaftCore:
         return self._done(now_ms=now_ms)
 
     def on_response(
-        self, source: int, correlation_id: int, response: RaftResponse, *, now_ms: int
+        self, source: int, correlation_id: int, response: messages.RaftResponse, *, now_ms: int
     ) -> list[RaftEffect]:
         """Ignores a response to a request that is no longer pending (it is late, or belongs to an earlier
         role)."""
@@ -131,7 +119,7 @@ class RaftCore:
         if flight is None or flight.to != source:
             return []
         del state.in_flight[correlation_id]
-        if response.error is RaftError.INCONSISTENT_CLUSTER_ID:
+        if response.error is messages.RaftError.INCONSISTENT_CLUSTER_ID:
             # Nothing from another cluster means anything here, least of all its epoch.
             who, key = f"node {source}", "controller.quorum.voters"
             if source in state.config.bootstrap_ids:
@@ -140,18 +128,21 @@ class RaftCore:
             state.warn_once(f"{who} belongs to another cluster than {own}: correct its address in {key}")
             fetching.on_request_failed(state, flight, now_ms=now_ms)
             return self._done(now_ms=now_ms)
+        if election.refuse_response(state, source, response):
+            fetching.on_request_failed(state, flight, now_ms=now_ms)
+            return self._done(now_ms=now_ms)
         match response, flight.request:
-            case VoteResponse(), VoteRequest():
+            case messages.VoteResponse(), messages.VoteRequest():
                 election.on_vote_response(state, flight, response, now_ms=now_ms)
-            case BeginQuorumEpochResponse(), BeginQuorumEpochRequest():
-                leaders.learn(state, response, now_ms=now_ms)
-            case EndQuorumEpochResponse(), EndQuorumEpochRequest():
-                announcements.on_end_response(state, flight, response, now_ms=now_ms)
-            case FetchResponse(), FetchRequest() as request:
+            case messages.BeginQuorumEpochResponse(), messages.BeginQuorumEpochRequest():
+                transitions.learn(state, response, now_ms=now_ms)
+            case messages.EndQuorumEpochResponse(), messages.EndQuorumEpochRequest():
+                election.on_end_response(state, flight, response, now_ms=now_ms)
+            case messages.FetchResponse(), messages.FetchRequest() as request:
                 fetching.on_fetch_response(state, flight, request, response, now_ms=now_ms)
-            case FetchSnapshotResponse(), FetchSnapshotRequest():
+            case messages.FetchSnapshotResponse(), messages.FetchSnapshotRequest():
                 snapshots.on_fetch_snapshot_response(state, flight, response, now_ms=now_ms)
-            case VoterChangeResponse(), UpdateVoterRequest():
+            case messages.VoterChangeResponse(), messages.UpdateVoterRequest():
                 voter_changes.on_update_response(state, response, now_ms=now_ms)
             case _:
                 fetching.on_request_failed(state, flight, now_ms=now_ms)
@@ -212,7 +203,7 @@ class RaftCore:
     def request_read(self, token: int, *, now_ms: int) -> list[RaftEffect]:
         """Request a linearizable read: ReadReady(token, offset) or ReadFailed(token) follows, now or
         later."""
-        reads.request_read(self.state, token)
+        answers.request_read(self.state, token)
         return self._done(now_ms=now_ms)
 
     def transfer_leadership(self, target: int, *, now_ms: int) -> list[RaftEffect]:

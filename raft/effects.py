@@ -1,18 +1,21 @@
 """What the Raft core wants done, as values: an ordered list that the driver carries out in order.
 
-Owns the effects, and does not carry one out: drivers and `raft.store` do. The core changes its own view of
-the log when it emits an effect on the log; if such an effect fails, the driver must stop the process. The
-only dependency is `after`: an effect that carries a token is released when the `PersistQuorumState` of that
-token is durable (see `gate.EffectGate`).
+The core changes its own view of the log when it emits an effect on the log; if such an effect fails, the
+driver must stop the process. The only dependency is `after`: an effect with a token is released when the
+`PersistQuorumState` of that token is durable.
 """
 
 from __future__ import annotations
 
-import msgspec
+from collections import deque
+from typing import TypeVar
 
-from metaquorum.raft.messages import RaftRequest, RaftResponse
-from metaquorum.raft.voters.voter_set import Endpoint
-from metaquorum.storage.batches.parsed import Batches
+import msgspec
+from msgspec.structs import replace
+
+from metaquorum.raft.messages import NOTHING_COMMITTED, FetchResponse, RaftError, RaftRequest, RaftResponse
+from metaquorum.raft.voters import Endpoint
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.files.known_committed import Acknowledged
 from metaquorum.storage.types import LogPosition
 
@@ -157,9 +160,10 @@ class ReadFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Warn(msgspec.Struct, frozen=True, kw_only=True):
-    """One line for the operator."""
+    """One line for the operator. `is_loss`: committed records are lost, or will be unless someone acts."""
 
     message: str
+    is_loss: bool = False
 
 
 RaftEffect = (
@@ -180,3 +184,90 @@ RaftEffect = (
     | ReadFailed
     | Warn
 )
+
+
+E = TypeVar("E")
+
+
+class Outbox(list[E]):
+    """A list that is emptied when an input ends."""
+
+    def offer(self, effect: E | None) -> None:
+        """Appends an effect if there is one."""
+        if effect is not None:
+            self.append(effect)
+
+    def take(self) -> list[E]:
+        """Returns all effects, in order, and empties the outbox."""
+        taken = self[:]
+        self.clear()
+        return taken
+
+
+Held = SendRequest | Respond | RespondWithRecords | RespondWithSnapshotChunk
+
+
+class EffectGate:
+    """`len()` is the number of waiting effects. It is bounded by what the core emits between two writes of
+    hard state: one request per voter and one response per caller."""
+
+    def __init__(self) -> None:
+        self._held: deque[Held] = deque()
+        self._durable = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def push(self, effects: list[RaftEffect]) -> list[RaftEffect]:
+        """Takes new effects; returns those that may be carried out now, in order."""
+        released: list[RaftEffect] = []
+        for effect in effects:
+            match effect:
+                case SendRequest() | Respond() | RespondWithRecords() | RespondWithSnapshotChunk():
+                    if effect.after is not None and effect.after > self._durable:
+                        self._held.append(effect)
+                        continue
+                case TruncateLog(end_offset=end_offset):
+                    self._void_records(end_offset)
+                case ResetLog():
+                    self._void_records(-1)
+                case _:
+                    pass
+            released.append(effect)
+        return released
+
+    def persisted(self, token: int) -> list[RaftEffect]:
+        """The write of `token` (and so every earlier one) is durable; returns the effects that waited for
+        it."""
+        self._durable = max(self._durable, token)
+        ready: list[RaftEffect] = []
+        waiting: deque[Held] = deque()
+        for effect in self._held:
+            if effect.after is None or effect.after <= self._durable:
+                ready.append(effect)
+            else:
+                waiting.append(effect)
+        self._held = waiting
+        return ready
+
+    def _void_records(self, end_offset: int) -> None:
+        """Discards records that were promised to a caller while this node led and that are now being
+        truncated."""
+        self._held = deque(
+            self._without_records(effect)
+            if isinstance(effect, RespondWithRecords) and effect.read_to > end_offset
+            else effect
+            for effect in self._held
+        )
+
+    @staticmethod
+    def _without_records(effect: RespondWithRecords) -> Respond:
+        response = effect.response
+        if isinstance(response, FetchResponse):
+            response = replace(
+                response,
+                error=RaftError.NOT_LEADER_OR_FOLLOWER,
+                leader_id=None,
+                high_watermark=NOTHING_COMMITTED,
+            )
+        return Respond(key=effect.key, response=response, after=effect.after)

@@ -1,8 +1,4 @@
-"""The errors that stop a node: a broken law of Raft, or a caller that broke the core's contract.
-
-Owns the two classes and not the checks: `invariants` has the laws. Does not have errors that a peer may
-receive (`messages`) or those of files (`storage`).
-"""
+"""The errors that stop a node: a broken law of Raft, or a caller that broke the core's contract."""
 
 from __future__ import annotations
 

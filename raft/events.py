@@ -1,7 +1,6 @@
 """What the driver reports to a node with a Raft core, and the effects that such a node adds.
 
-Owns those that the controller's node and the broker's share: both keep a replica of the metadata log.
-Does not know metadata, so an image is a type parameter here. The core's own effects are in `effects`.
+The core's own effects are in `effects`.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from metaquorum.raft.messages import RaftRequest, RaftResponse
-from metaquorum.raft.voters.history import CONFIGURED_VOTERS, VotersAt
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.voters import CONFIGURED_VOTERS, VotersAt
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.types import LogPosition
 
 ImageT_co = TypeVar("ImageT_co", covariant=True)
@@ -42,11 +41,13 @@ class RaftResponseArrived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RaftRequestFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """The request to `target` timed out or could not be sent."""
+    """The request to `target` timed out or could not be sent. `refusal`: what the target says if this node
+    lacks rights."""
 
     target: int
     correlation_id: int
     reason: str
+    refusal: str = ""
 
 
 class QuorumStatePersisted(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,9 +1,9 @@
 """Every law of Raft that this implementation relies on, in one place.
 
-Owns the laws; only reads states and must not repair one. `check_core` holds for one replica at any moment
-(the core calls it after every input), `check_step` between two moments of one replica, `check_cluster` across
-replicas (for tests and the simulator, which see all of them). All raise RaftInvariantError and also run under
-`python -O`. Sources: Raft paper figure 3; KIP-595; KIP-630; KIP-853.
+`check_core` holds for one replica at any moment (the core calls it after every input), `check_step` between
+two moments of one replica, `check_cluster` across replicas (for tests and the simulator, which see all of
+them). All raise RaftInvariantError and also run under `python -O`. Sources: Raft paper figure 3; KIP-595;
+KIP-630; KIP-853.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Protocol
 import msgspec
 
 from metaquorum.raft.errors import RaftInvariantError
-from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned
-from metaquorum.raft.state.state import RaftState
-from metaquorum.raft.voters.voter_set import VoterSet
+from metaquorum.raft.roles import Candidate, Follower, Leader, Prospective, Resigned
+from metaquorum.raft.state import RaftState
+from metaquorum.raft.voters import VoterSet
 from metaquorum.storage.types import LogPosition
 
 

@@ -1,9 +1,8 @@
 """The Raft requests and responses of KIP-595, KIP-630, KIP-853 and KIP-996, as values.
 
-Owns their shape only. Does not know the transport, and a record is bytes. Epochs and offsets are ints, `None`
-means absent; directory ids are 16 bytes. `leader_endpoints` are where the named leader listens, so that a
-node can follow a leader that it does not know; at kraft.version 0 only responses to fetches of nodes that are
-not voters carry them.
+Epochs and offsets are ints, `None` means absent; directory ids are 16 bytes. `leader_endpoints` are where the
+named leader listens, so that a node can follow a leader that it does not know; at kraft.version 0 only
+responses to fetches of nodes that are not voters carry them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from enum import IntEnum
 
 import msgspec
 
-from metaquorum.raft.voters.voter_set import Endpoint, PreferredCandidate, VoterNode, VoterSet
+from metaquorum.raft.voters import Endpoint, PreferredCandidate, VoterNode, VoterSet
 from metaquorum.storage.types import LogPosition
 
 NOTHING_COMMITTED = -1
@@ -58,8 +57,8 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VoteResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`last_position` is where the voter's own log ends (None if not stated; Kafka's responses never state
-    it)."""
+    """`last_position` is where the voter's own log ends. A refusal's `known_committed` is how far the voter
+    knows the log to be committed. Both are None if not stated; Kafka's responses never state them."""
 
     error: RaftError
     epoch: int
@@ -67,6 +66,7 @@ class VoteResponse(msgspec.Struct, frozen=True, kw_only=True):
     vote_granted: bool
     pre_vote: bool
     last_position: LogPosition | None = None
+    known_committed: LogPosition | None = None
     leader_endpoints: tuple[Endpoint, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Record batches, segmented log, leader-epoch table, snapshot files and the Disk interface.
+"""Record batches, segmented log, leader-epoch table, snapshot files and the Disk interface."""
 
-Owns bytes on disk. Knows no metadata record: a record value is bytes here.
-"""
+if __name__ == "storage":
+    raise ImportError("import metaquorum.storage: this folder is a part of the package metaquorum")

@@ -1,8 +1,4 @@
-"""Errors of the storage layer, each with a message of one line: what is wrong, and what to do next.
-
-Owns the classes and their texts. Knows paths, byte positions and offsets, but not what a record means:
-`metadata.errors` has the errors of records.
-"""
+"""Errors of the storage layer, each with a message of one line: what is wrong, and what to do next."""
 
 from __future__ import annotations
 
@@ -17,6 +13,12 @@ class StorageError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         fields = dict(self.__dict__)
         return partial(type(self), **fields), () if fields else self.args
+
+
+def stopped_text(error: BaseException) -> str:
+    """Why a process stops, and what to do, once."""
+    text = f"stopped: {error}"
+    return text if ";" in text else f"{text}; repair the disk, then start again"
 
 
 class CorruptLogError(StorageError):

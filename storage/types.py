@@ -1,7 +1,4 @@
-"""Value types that name positions in a log.
-
-Owns `LogPosition`, which logs, snapshots and Raft share. Knows no records and no files.
-"""
+"""Value types that name positions in a log."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Kafka's uuid text: 16 bytes as base64url without padding. A uuid is 16 `bytes` here.
 
-Owns the text form and the reserved ids. Draws no random numbers itself (the caller passes the generator) and
-knows no files: `files.directory_ids` gives an id to a directory without one. Source: Kafka's
-`org.apache.kafka.common.Uuid`, `DirectoryId` (KIP-858).
+Draws no random numbers itself (the caller passes the generator) and knows no files: `files.directory_ids`
+gives an id to a directory without one. Source: Kafka's `org.apache.kafka.common.Uuid`, `DirectoryId`
+(KIP-858).
 """
 
 from __future__ import annotations

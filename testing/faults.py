@@ -1,7 +1,4 @@
-"""What can go wrong on a faulty disk: chances, injected errors, and the power loss.
-
-Owns the values that describe a fault. Does not decide when one occurs: `faulty_disk` draws and counts.
-"""
+"""What can go wrong on a faulty disk: chances, injected errors, and the power loss."""
 
 from __future__ import annotations
 

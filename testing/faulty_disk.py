@@ -1,23 +1,23 @@
 """A disk in memory that loses what was not synced, fails on demand, and reports what an operation would cost.
 
-Owns the model of durability that the tests and the simulator rely on: contents survive a power loss after
-`sync` of the file, names after `sync_directory`. Every choice comes from the injected generator, so one seed
-produces one history. Knows no file format. One conformance suite runs on this and the real disk.
+The model of durability that the tests and the simulator rely on: contents survive a power loss after `sync`
+of the file, names after `sync_directory`. Every choice comes from the injected generator, so one seed
+produces one history. One conformance suite runs on this and the real disk.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from metaquorum.storage.disk.interface import join, name_of, parent_of
+from metaquorum.storage.disk.interface import Mutex, join, name_of, parent_of
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
 from metaquorum.testing.faults import FaultProfile, Injection, PowerLossError
 from metaquorum.testing.faulty_file import FaultyBackgroundSync, FaultyFile, FaultyFileSystem, FaultyLock
 from metaquorum.testing.inode import (
+    NO_CLOCK_MS,
     Inode,
     NameStep,
     _depth_first,
@@ -31,7 +31,8 @@ from metaquorum.testing.inode import (
 
 class FaultyDisk:
     """`Disk` in memory. `operations` counts those that change something, `last_cost_ms` is the cost of the
-    last one. If `crash_after` is set, the operation after that many raises PowerLossError."""
+    last one. If `crash_after` is set, the operation after that many raises PowerLossError. `wall_ms`: the
+    clock of the files; without one, none of them ever gets old."""
 
     def __init__(self, rng: random.Random, profile: FaultProfile | None = None) -> None:
         self.rng = rng
@@ -39,6 +40,7 @@ class FaultyDisk:
         self.operations = 0
         self.last_cost_ms = 0
         self.crash_after: int | None = None
+        self.wall_ms: Callable[[], int] = lambda: NO_CLOCK_MS
         self._dead = False
         self._files: dict[str, Inode] = {}
         self._directories: set[str] = {"/", "."}
@@ -65,7 +67,7 @@ class FaultyDisk:
         """Makes operations in and below `directory` raise DiskError: of the operations called `operation`
         (read, write, truncate, sync, open, rename, remove, list, mkdir, sync_directory, lock; None: all), the
         next `after` succeed and the `count` after them fail (None: all)."""
-        self._injections.append(Injection(normal_path(directory), operation, after, count, reason))
+        self._injections.append(Injection(self._normal(directory), operation, after, count, reason))
 
     def heal(self) -> None:
         """Removes every injection. Files whose sync failed stay unusable until `kill` or `crash`."""
@@ -87,7 +89,7 @@ class FaultyDisk:
         self._inject_error(operation, directory, path)
 
     def _inject_error(self, operation: str, directory: str, path: str) -> None:
-        normal = normal_path(directory)
+        normal = self._normal(directory)
         for injection in self._injections:
             if injection.operation not in (None, operation) or not is_below(normal, injection.directory):
                 continue
@@ -110,8 +112,15 @@ class FaultyDisk:
         """Free bytes; None if the disk has no capacity limit."""
         if self.profile.capacity_bytes is None:
             return None
-        used = sum(len(inode.data) for inode in self._files.values())
-        return max(0, self.profile.capacity_bytes - used)
+        return max(0, self.profile.capacity_bytes - self.used_bytes())
+
+    def used_bytes(self) -> int:
+        """Bytes in all files."""
+        return sum(len(inode.data) for inode in self._files.values())
+
+    def _normal(self, path: str) -> str:
+        """The key of a path in the tables. A disk of a test may take two names for one."""
+        return normal_path(path)
 
     # --- what survives
 
@@ -124,7 +133,9 @@ class FaultyDisk:
             for gone, came, inode in steps:
                 if self.rng.random() < self.profile.keep_name:
                     apply_step(names, self._durable_path(gone), self._durable_path(came), inode)
-        survivor = FaultyDisk(self.rng, replace(self.profile))
+        survivor = self.emptied()
+        survivor.profile = replace(self.profile)
+        survivor.wall_ms = self.wall_ms
         survivor._directories = self._surviving_directories(names)
         survivor._durable_directories = set(survivor._directories)
         contents: dict[int, bytes] = {}
@@ -133,25 +144,32 @@ class FaultyDisk:
             if id(inode) not in contents:
                 contents[id(inode)] = self._surviving_contents(inode)
             data = contents[id(inode)]
-            kept = Inode(bytearray(data), data, len(data))
+            kept = Inode.synced(data, inode.modified_ms)
             survivor._files[path] = survivor._durable_files[path] = kept
         return survivor
 
     def copy(self) -> FaultyDisk:
         """Another disk with everything that is on this one, all of it durable: a backup."""
-        other = FaultyDisk(self.rng, self.profile)
+        other = self.emptied()
+        other.wall_ms = self.wall_ms
         other._directories = set(self._directories)
         other._durable_directories = set(self._directories)
         for path, inode in self._files.items():
             data = bytes(inode.data)
-            other._files[path] = other._durable_files[path] = Inode(bytearray(data), data, len(data))
+            copied = Inode.synced(data, inode.modified_ms)
+            other._files[path] = other._durable_files[path] = copied
         return other
+
+    def emptied(self) -> FaultyDisk:
+        """An empty disk of the same kind."""
+        return type(self)(self.rng, self.profile)
 
     def kill(self) -> FaultyDisk:
         """The process ends but the machine does not: returns a disk with all that was written, synced or not,
         and without locks and injections. A file whose sync failed keeps its contents and can be synced
         again."""
-        survivor = FaultyDisk(self.rng, self.profile)
+        survivor = self.emptied()
+        survivor.wall_ms = self.wall_ms
         survivor._files, survivor._directories = self._files, self._directories
         survivor._durable_files, survivor._durable_directories = (
             self._durable_files,
@@ -179,7 +197,7 @@ class FaultyDisk:
     def _surviving_contents(self, inode: Inode) -> bytes:
         if not inode.dirty:
             return bytes(inode.data)
-        if inode.intact < len(inode.durable) and self.rng.random() < 0.5:
+        if inode.cut and self.rng.random() < 0.5:
             return inode.durable  # the truncation, and what was written after it, did not reach the disk
         if self.rng.random() < self.profile.keep_contents:
             return bytes(inode.data)
@@ -203,7 +221,7 @@ class FaultyDisk:
 
     def open_append(self, path: str) -> FaultyFile:
         """Opens a file for appending, or creates it; the name is durable after a sync of its directory."""
-        normal = normal_path(path)
+        normal = self._normal(path)
         directory = parent_of(normal)
         if normal in self._directories:
             raise DiskError(directory, f"open of {path}", "a directory is where a file must be; move it away")
@@ -211,27 +229,35 @@ class FaultyDisk:
             raise FileMissingError(path)
         self.begin("open", directory, path)
         if normal not in self._files:
-            inode = Inode()
+            inode = Inode(modified_ms=self.wall_ms())
             self._files[normal] = inode
             self._pending.setdefault(directory, []).append((None, normal, inode))
         return FaultyFile(self, path, self._files[normal], writable=True)
 
     def exists(self, path: str) -> bool:
         """True for a file or directory."""
-        return normal_path(path) in self._files or normal_path(path) in self._directories
+        return self._normal(path) in self._files or self._normal(path) in self._directories
 
     def is_directory(self, path: str) -> bool:
         """True for a directory."""
-        return normal_path(path) in self._directories
+        return self._normal(path) in self._directories
 
     def file_size(self, path: str) -> int:
         """Bytes in a file."""
         return len(self._inode(path).data)
 
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written."""
+        return self._inode(path).modified_ms
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Has the file count as last written then."""
+        self._inode(path).modified_ms = modified_ms
+
     def list_directory(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
         self.begin("list", path, path)
-        normal = normal_path(path)
+        normal = self._normal(path)
         if normal not in self._directories:
             raise FileMissingError(path)
         everything = set(self._files) | self._directories
@@ -241,7 +267,7 @@ class FaultyDisk:
 
     def make_directory(self, path: str) -> None:
         """Creates a directory and its missing parents; each name is durable after a sync of its parent."""
-        normal = normal_path(path)
+        normal = self._normal(path)
         self.begin("mkdir", parent_of(normal), path)
         missing = []
         while normal not in self._directories:
@@ -253,7 +279,7 @@ class FaultyDisk:
 
     def rename(self, source: str, target: str) -> None:
         """Moves a file or a directory in one step, within one directory."""
-        old, new = normal_path(source), normal_path(target)
+        old, new = self._normal(source), self._normal(target)
         if old in self._directories:
             self._rename_directory(old, new)
             return
@@ -265,7 +291,7 @@ class FaultyDisk:
 
     def remove(self, path: str) -> None:
         """Removes a file."""
-        normal = normal_path(path)
+        normal = self._normal(path)
         self._inode(path)
         self.begin("remove", parent_of(normal), path)
         del self._files[normal]
@@ -286,7 +312,7 @@ class FaultyDisk:
 
     def remove_directory(self, path: str) -> None:
         """Removes an empty directory."""
-        normal = normal_path(path)
+        normal = self._normal(path)
         if normal not in self._directories:
             raise FileMissingError(path)
         self.begin("remove", parent_of(normal), path)
@@ -300,7 +326,7 @@ class FaultyDisk:
 
     def sync_directory(self, path: str) -> None:
         """Makes the names in a directory durable."""
-        normal = normal_path(path)
+        normal = self._normal(path)
         if normal not in self._directories:
             raise FileMissingError(path)
         self.begin("sync_directory", path, path)
@@ -330,15 +356,15 @@ class FaultyDisk:
         """Syncs files and directories in one operation, for FaultyFileSystem. Skips files that were
         removed."""
         self.begin("sync", directory, directory)
-        inodes = [self._files[normal_path(path)] for path in files if normal_path(path) in self._files]
+        inodes = [self._files[self._normal(path)] for path in files if self._normal(path) in self._files]
         for inode in inodes:
             if inode.poisoned:
                 raise DiskError(directory, f"sync of {directory}", "an earlier sync failed; check the disk")
         for inode in inodes:
             inode.settle()
         for path in directories:
-            if normal_path(path) in self._directories:
-                self._sync_names(normal_path(path))
+            if self._normal(path) in self._directories:
+                self._sync_names(self._normal(path))
 
     def file_system(self, directory: str) -> FaultyFileSystem:
         """The part of this disk below a directory."""
@@ -352,7 +378,7 @@ class FaultyDisk:
 
     def lock(self, directory: str) -> FaultyLock:
         """Takes the writer's lock of a directory. Raises LogDirectoryLockedError if it is held."""
-        normal = normal_path(directory)
+        normal = self._normal(directory)
         if normal not in self._directories:
             raise FileMissingError(join(directory, ".lock"))
         self.begin("lock", directory, directory)
@@ -364,6 +390,12 @@ class FaultyDisk:
     def unlock(self, directory: str) -> None:
         """Releases a directory's lock, for FaultyLock."""
         self._locked.discard(directory)
+
+    def directory_key(self, path: str) -> str:
+        """The path: there are no links."""
+        if not self.is_directory(path):
+            raise FileMissingError(path)
+        return self._normal(path)
 
     def free_bytes(self, path: str) -> int:
         """Free bytes; 1 TiB if the disk has no capacity limit."""
@@ -378,23 +410,34 @@ class FaultyDisk:
             raise FileMissingError(path)
         return self.profile.capacity_bytes or 1 << 41
 
-    def mutex(self) -> AbstractContextManager[object]:
-        """A context manager that does nothing: one thread uses this disk."""
-        return nullcontext()
+    def mutex(self) -> Mutex:
+        """A mutex that does nothing: one thread uses this disk."""
+        return _Alone()
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Flips a bit of the current and the durable contents, as a failing medium does."""
-        inode = self._inode(path)
-        inode.data[position] ^= 1 << bit
-        if position < len(inode.durable):
-            damaged = bytearray(inode.durable)
-            damaged[position] ^= 1 << bit
-            inode.durable = bytes(damaged)
+        self._inode(path).flip(position, bit)
 
     def _inode(self, path: str) -> Inode:
-        inode = self._files.get(normal_path(path))
-        if inode is None and parent_of(normal_path(path)) in self._files:
+        inode = self._files.get(self._normal(path))
+        if inode is None and parent_of(self._normal(path)) in self._files:
             raise DiskError(parent_of(path), f"use of {path}", "a part of the path is a file")
         if inode is None:
             raise FileMissingError(path)
         return inode
+
+
+class _Alone:
+    """The mutex of the only thread."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        return True
+
+    def release(self) -> None:
+        return
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, *exception: object) -> None:
+        return

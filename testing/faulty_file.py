@@ -1,14 +1,10 @@
-"""What a faulty disk returns: an open file, a file system to sync, a background sync, and a lock.
-
-Owns how an open file behaves after an error or a power loss. Does not decide what fails or what survives:
-`faulty_disk` does.
-"""
+"""What a faulty disk returns: an open file, a file system to sync, a background sync, and a lock."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from metaquorum.storage.disk.interface import DiskFile, parent_of
@@ -21,6 +17,7 @@ class DiskOfFiles(Protocol):
     """What they ask of the disk that returned them: chance, faults, room, and what one file cannot do."""
 
     rng: random.Random
+    wall_ms: Callable[[], int]
 
     def begin(self, operation: str, directory: str, path: str) -> None: ...
     def room_bytes(self) -> int | None: ...
@@ -72,16 +69,14 @@ class FaultyFile:
     def _write(self, content: bytes) -> None:
         self._inode.data += content
         self._inode.dirty = True
+        self._inode.modified_ms = self._disk.wall_ms()
 
     def truncate(self, size: int) -> None:
         """Cuts the file to `size` bytes, or extends it with zeros."""
         self._writes("truncate")
         self._begin("truncate")
-        inode = self._inode
-        del inode.data[size:]
-        inode.data.extend(bytes(size - len(inode.data)))
-        inode.intact = min(inode.intact, size)
-        inode.dirty = True
+        self._inode.truncate(size)
+        self._inode.modified_ms = self._disk.wall_ms()
 
     def sync(self) -> None:
         """Makes the contents durable. If it fails, this and every later sync of the file raises DiskError."""
@@ -129,13 +124,14 @@ class FaultyBackgroundSync:
     def __init__(self) -> None:
         self._file: FaultyFile | None = None
         self._failure: DiskError | None = None
-        self._eventfd = -1
+        self._pipe = -1
 
     def fileno(self) -> int:
         """A descriptor that is always readable, since a wait never blocks."""
-        if self._eventfd < 0:
-            self._eventfd = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        return self._eventfd
+        if self._pipe < 0:
+            self._pipe, writing = os.pipe()
+            os.close(writing)  # a pipe at its end
+        return self._pipe
 
     def begin(self, file: DiskFile) -> bool:
         """Remembers the file for `wait`. Raises DiskError if an earlier sync of it failed."""
@@ -162,9 +158,9 @@ class FaultyBackgroundSync:
 
     def close(self) -> None:
         """Closes the descriptor."""
-        if self._eventfd >= 0:
-            os.close(self._eventfd)
-            self._eventfd = -1
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
 
 
 class FaultyFileSystem:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
+from metaquorum.clients.kafka.connection import NodeConnection, connect
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.wire.messages import (
     FetchRequest,

@@ -4,10 +4,11 @@ output went away (`make walk | head`)."""
 from __future__ import annotations
 
 import os
-import select
 import sys
 from collections.abc import Callable
 from typing import NoReturn
+
+from metaquorum.platforms import reader_is_gone
 
 EXIT_PIPE = 141
 """As a shell says it of a program that SIGPIPE ended."""
@@ -27,6 +28,4 @@ def end(main: Callable[[], int]) -> NoReturn:
 
 
 def _is_read() -> bool:
-    watch = select.poll()
-    watch.register(sys.stdout.fileno(), 0)
-    return not any(events & select.POLLERR for _, events in watch.poll(0))
+    return not reader_is_gone(sys.stdout.fileno())

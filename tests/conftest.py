@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from metaquorum.cli import layout
+from metaquorum.node import local_nodes
+
+collect_ignore = ["sample_project"]
+"""Its tests run where only the wheel is installed (e2e/test_installed.py)."""
 
 # A busy machine takes its time for an example, or to draw one: neither is a failure. Time is for tests/bench.
 _PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -25,7 +28,7 @@ settings.register_profile("ci", derandomize=True, **_PATIENT)
 settings.load_profile("ci" if os.environ.get("CI") else "patient")
 
 # Images and records are many small objects that live: looking through them for circles at every 700 costs
-# a seventh of the processor time. Processes set their own (runtime/process.py).
+# a seventh of the processor time. Processes set their own (node/process.py).
 gc.set_threshold(50_000, 20, 100)
 
 
@@ -53,7 +56,7 @@ sys.dont_write_bytecode = False
 # Each worker draws its ports from a part of its own: nodes that are killed leave theirs free for a while.
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-layout.PORTS = layout.PORTS[_worker::_workers]
+local_nodes.PORTS = local_nodes.PORTS[_worker::_workers]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -11,7 +11,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-PROCESSES = "tests/e2e/"
+PROCESSES = ("tests/e2e/", "tests/attacks/")
 ONE_BY_ONE = "tests/sim/"
 """Here one test may take a minute, so those of a file are shared. Were every test handed out by itself, the
 process that does so would take half a minute more."""

@@ -1,30 +1,28 @@
 """Frames to requests and responses, and back: headers and bodies, without the length prefix.
 
-Owns the headers and the errors about frames. Does not know the fields of a body: code from `wire.generator`,
-compiled at a version's first use, reads and writes them. Records are memoryviews of the frame: keeping them
-keeps the whole frame in memory.
+Records are memoryviews of the frame: keeping them keeps the whole frame in memory.
 """
 
 from __future__ import annotations
 
 import struct
+import threading
 from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
-from metaquorum.wire.apis import API_VERSIONS, APIS, MessageType, request_type, response_type
 from metaquorum.wire.errors import (
     ENCODE_ERRORS,
     DecodeError,
     EncodeError,
     Malformed,
+    TooManyValues,
     UnknownApiError,
     UnsupportedFieldError,
 )
-from metaquorum.wire.explain import where_decoding_fails
-from metaquorum.wire.generator import Decoder, Writer
-from metaquorum.wire.misfits import misfit
+from metaquorum.wire.explain import misfit, where_decoding_fails
+from metaquorum.wire.generator import Decoder, ValuesLeft, Writer
 from metaquorum.wire.primitives import (
     Buffer,
     Chunks,
@@ -34,12 +32,25 @@ from metaquorum.wire.primitives import (
     write_string_classic,
     write_tags,
 )
+from metaquorum.wire.table import API_VERSIONS, APIS, MessageType, request_type, response_type
 
 _HEADER = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
 _NO_TAGS: frozenset[int] = frozenset()
 _UNSUPPORTED_VERSION = b"\0\x23"
 """Kafka's error code 35, as the first field of an ApiVersions response."""
+
+VALUES_MAX = 1 << 18
+"""The most values that the arrays of one request have together: of a few bytes each, they take a hundred
+times their size in memory. The largest clients send some ten thousand."""
+HEADER_TAGS_MAX = 64
+"""The most tagged fields of a header that this release does not know."""
+FEW_VALUES = 4_096
+"""A request with up to this many values is decoded in some milliseconds."""
+
+_LEFT, _LEFT_APART = ValuesLeft(), ValuesLeft()
+"""Of the event loop's thread, and of those that decode long requests, one at a time."""
+_APART = threading.Lock()
 
 DECODE_ERRORS = (IndexError, struct.error, Malformed, UnicodeDecodeError)
 """What generated code may raise if the bytes are not the message."""
@@ -56,11 +67,17 @@ class RequestHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A decoded request. Bytes from `end` on belong to no field; some clients send such bytes."""
+    """A decoded request. Bytes from `end` on belong to no field; some clients send such bytes. `frame`: the
+    bytes that were decoded; None if the body is another one."""
 
     header: RequestHeader
     body: Any
     end: int
+    frame: Buffer | None = None
+
+    def changed(self, body: Any) -> Request:
+        """The same request with another body."""
+        return Request(self.header, body, self.end)
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
@@ -92,11 +109,11 @@ class _Writer(NamedTuple):
 
 # Kept for each message and version from its first use on, because every frame needs it.
 @cache
-def _request_reader(api_key: int, version: int) -> _Reader:
+def _request_reader(api_key: int, version: int, left: ValuesLeft) -> _Reader:
     kind = request_type(api_key)
     if version not in kind.api.versions:
         raise KeyError(version)
-    return _Reader(kind, kind.api.is_flexible(version), kind.decoder(version))
+    return _Reader(kind, kind.api.is_flexible(version), kind.decoder(version, left))
 
 
 @cache
@@ -128,17 +145,29 @@ def _writer(kind: MessageType, version: int) -> _Writer:
     return _Writer(kind, is_flexible, kind.cls, kind.writer(version))
 
 
-def decode_request(frame: Buffer) -> Request:
-    """The request in a frame.
+def decode_request(frame: Buffer, values_max: int = VALUES_MAX) -> Request:
+    """The request in a frame, on the event loop's thread.
 
-    Raises UnknownApiError if the table does not have the API or the version, DecodeError for malformed bytes.
+    Raises UnknownApiError if the table does not have the API or the version, DecodeError for malformed bytes
+    or over VALUES_MAX values in its arrays; TooManyValues if a smaller `values_max` is the reason.
     """
+    return _decoded(frame, _LEFT, values_max)
+
+
+def decode_request_apart(frame: Buffer) -> Request:
+    """The same on another thread than the event loop's."""
+    with _APART:
+        return _decoded(frame, _LEFT_APART, VALUES_MAX)
+
+
+def _decoded(frame: Buffer, left: ValuesLeft, values_max: int) -> Request:
+    left.count = values_max
     size = len(frame)
     if size < _HEADER.size:
         raise DecodeError(f"a frame of {size} bytes ends inside the header of its request")
     api_key, version, correlation_id = _HEADER.unpack_from(frame, 0)
     try:
-        reader = _request_reader(api_key, version)
+        reader = _request_reader(api_key, version, left)
     except KeyError:
         raise _unknown(api_key, version, correlation_id) from None
     try:
@@ -153,12 +182,20 @@ def decode_request(frame: Buffer) -> Request:
         if reader.is_flexible:
             count, stop = frame[stop], stop + 1
             if count:
-                tags, stop = read_unknown_tags(frame, stop, count, size)
+                tags, stop = read_unknown_tags(frame, stop, count, size, HEADER_TAGS_MAX)
     except DECODE_ERRORS as error:
         name = reader.kind.name
         raise DecodeError(f"{name} version {version}: header: {reason(error)}") from None
-    body, end = _decode_body(reader, version, frame, stop)
-    return Request(RequestHeader(api_key, version, correlation_id, client_id, tags), body, end)
+    try:
+        body, end = _decode_body(reader, version, frame, stop)
+    except TooManyValues:
+        if values_max < VALUES_MAX:
+            raise
+        raise DecodeError(
+            f"{reader.kind.name} version {version}: its arrays have over {VALUES_MAX} values: send several "
+            "requests"
+        ) from None
+    return Request(RequestHeader(api_key, version, correlation_id, client_id, tags), body, end, frame)
 
 
 def _unknown(api_key: int, version: int, correlation_id: int) -> UnknownApiError:

@@ -1,8 +1,7 @@
 """The messages that consumers put into the bytes of the group protocol: subscriptions and assignments.
 
-Owns their versions. A message begins with an int16 version. Newer versions only add fields at the end, so a
-version above the highest known one is read as the highest known. Does not know groups: it assigns no
-partition.
+A message begins with an int16 version. Newer versions only add fields at the end, so a version above the
+highest known one is read as the highest known.
 """
 
 from __future__ import annotations
@@ -88,8 +87,9 @@ def encode_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> 
 
 
 def subscribed_topics(data: bytes) -> tuple[str, ...] | None:
-    """The topics of a consumer's subscription; None if the bytes are not one."""
-    found = consumer_subscription(data)
+    """The topics of a consumer's subscription; None if the bytes are not one. Reads no more than version 0,
+    with which every version begins: as in Kafka, what a client makes of the rest does not matter here."""
+    found = _decode("ConsumerProtocolSubscription", _SUBSCRIPTION, data, highest=0)
     return None if found is None else found.value.topics
 
 
@@ -108,12 +108,12 @@ def _writer(name: str, text: str, version: int) -> Any:
     return compile_writer(_schema(name, text), version, flexible=False)
 
 
-def _decode(name: str, text: str, data: bytes) -> Embedded | None:
+def _decode(name: str, text: str, data: bytes, *, highest: int = _HIGHEST) -> Embedded | None:
     try:
         (version,) = _VERSION.unpack_from(data)
         if version < 0:
             return None
-        version = min(version, _HIGHEST)
+        version = min(version, highest)
         value, end = _decoder(name, text, version)(data, _VERSION.size, len(data))
     except (struct.error, IndexError, ValueError):
         return None

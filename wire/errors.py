@@ -1,8 +1,4 @@
-"""The errors of converting values to bytes and back.
-
-Owns the classes. Does not know messages: primitives and generated code raise `Malformed`, and callers turn it
-into an error that names the field (`explain`, `misfits`).
-"""
+"""The errors of converting values to bytes and back."""
 
 from __future__ import annotations
 
@@ -15,6 +11,10 @@ class Malformed(ValueError):
 
 ENCODE_ERRORS = (struct.error, Malformed, UnicodeEncodeError, TypeError, AttributeError, OverflowError)
 """What generated code may raise for a value that does not fit."""
+
+
+class TooManyValues(ValueError):
+    """The arrays of a message have more values than its reader allows; nothing more was read of it."""
 
 
 class DecodeError(ValueError):

@@ -1,10 +1,11 @@
-"""Where and why bytes stop being a message: the slow path of decoding, which finds field and position.
-
-Owns the text that names them. Reads by interpreting the schema, one field at a time, and creates no values.
-Does not know headers: `codec` reads them.
+"""Why bytes stop being a message, and why a value does not fit its field: the slow paths, which compose the
+texts of errors.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 from metaquorum.wire.errors import Malformed
 from metaquorum.wire.primitives import (
@@ -14,7 +15,14 @@ from metaquorum.wire.primitives import (
     read_tag_head,
     read_uvarint,
 )
-from metaquorum.wire.schema import WIDTHS, Field, StructSchema
+from metaquorum.wire.schema import INT_RANGES, WIDTHS, Field, StructSchema
+
+VALUES_MAX = 2_000
+"""Values of arrays that are looked at: the bytes are a stranger's, and a walk takes long for each."""
+
+
+class _Enough(Exception):
+    """VALUES_MAX values are in order."""
 
 
 def where_decoding_fails(
@@ -24,6 +32,8 @@ def where_decoding_fails(
     walk = _Walk(version, flexible, buf, position)
     try:
         walk.structure(schema)
+    except _Enough:
+        return f"a field after the first {VALUES_MAX} values does not decode"
     except Malformed as error:
         why = str(error)
     except IndexError:
@@ -43,6 +53,7 @@ class _Walk:
         self._flexible = flexible
         self._buf = buf
         self._position = position
+        self._values = 0
 
     def structure(self, schema: StructSchema) -> None:
         """Reads one structure from the current position."""
@@ -99,6 +110,7 @@ class _Walk:
             raise Malformed(f"{count} elements do not fit into the {left} bytes left")
         name = self.path[-1]
         for place in range(count):
+            self._count()
             self.path[-1] = f"{name}[{place}]"
             self.field_start = self._position
             if field.struct is not None:
@@ -131,6 +143,7 @@ class _Walk:
         known = {field.tag: field for field in schema.tagged_at(self._version)}
         last = -1
         for _ in range(self._uvarint()):
+            self._count()
             self.field_start = self._position
             tag, stop, self._position = read_tag_head(self._buf, self._position, last, len(self._buf))
             field = known.get(tag)
@@ -142,6 +155,11 @@ class _Walk:
                 self.path.pop()
             self._position = stop
             last = tag
+
+    def _count(self) -> None:
+        self._values += 1
+        if self._values > VALUES_MAX:
+            raise _Enough
 
     def _need(self, size: int) -> None:
         left = len(self._buf) - self._position
@@ -159,3 +177,44 @@ def _check_text(data: Buffer) -> None:
         str(data, "utf-8")
     except UnicodeDecodeError:
         raise Malformed("it is not UTF-8") from None
+
+
+# Why a value does not fit its field: the slow path of encoding, which composes the error text.
+
+
+def misfit(field: Field, value: Any, version: int | None = None) -> str | None:
+    """Why a field cannot hold `value`, in `version` or in any; None if it can."""
+    if value is None:
+        nullable = field.nullable if version is None else field.nullable_at(version)
+        return None if nullable or field.none_on_wire is not None else "may not be None"
+    if field.is_array and not isinstance(value, tuple | list):
+        return f"is {value!r}, not a tuple"
+    values: Sequence[Any] = value if field.is_array else (value,)
+    for item in values:
+        reason = _misfit_of_one(field, item, version)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _misfit_of_one(field: Field, item: Any, version: int | None) -> str | None:
+    if field.struct is not None:
+        if not isinstance(item, field.struct.cls):
+            return f"is {item!r}, not a {field.struct.name}"
+        for inner in field.struct.fields:
+            reason = misfit(inner, getattr(item, inner.name), version)
+            if reason is not None:
+                return f"{inner.name} {reason}"
+    elif field.element_type in INT_RANGES:
+        low, high = INT_RANGES[field.element_type]
+        if not isinstance(item, int) or not low <= item <= high:
+            return f"is {item!r}, not a number from {low} to {high}"
+    elif field.element_type == "string" and not isinstance(item, str):
+        return f"is {item!r}, not text"
+    elif field.element_type in ("bytes", "uuid") and not isinstance(item, bytes):
+        return f"is {item!r}, not bytes"
+    elif field.element_type == "records" and not isinstance(item, bytes | bytearray | memoryview):
+        return f"is {item!r}, not bytes or a memoryview"
+    elif field.element_type == "uuid" and len(item) != 16:
+        return f"has {len(item)} bytes: a uuid has 16 bytes"
+    return None

@@ -1,8 +1,8 @@
 """The small functions that generated code calls: varints, lengths, tagged fields, arrays of numbers.
 
-Owns Kafka's primitive encodings (KIP-482: unsigned varints, compact lengths, tagged fields; before that,
-lengths of two and four bytes). Does not know messages. Readers take any buffer and may raise IndexError,
-struct.error or Malformed; the callers of generated code turn all of them into one error.
+Kafka's primitive encodings (KIP-482: unsigned varints, compact lengths, tagged fields; before that, lengths
+of two and four bytes). Readers take any buffer and may raise IndexError, struct.error or Malformed; the
+callers of generated code turn all of them into one error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COPY_BELOW = 1024
 
 GENERATED_CODE_CALLS = (
     *("uvarint", "read_uvarint", "read_short_length", "read_long_length", "long_length"),
-    *("read_unknown_tags", "read_tag_head", "write_tags"),
+    *("read_unknown_tags", "read_counted_tags", "read_tag_head", "write_tags"),
     *("read_ints", "read_uuids", "read_fixed", "SMALL_INTS", "SMALL_UUIDS"),
     *("write_ints", "write_uuids", "write_strings", "write_string", "write_bytes", "write_fixed"),
     *("write_ints_classic", "write_uuids_classic", "write_strings_classic"),
@@ -115,10 +115,19 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-def read_unknown_tags(buf: Buffer, position: int, count: int, end: int) -> tuple[Tags, int]:
+def read_unknown_tags(
+    buf: Buffer, position: int, count: int, end: int, most: int = MAX_VARINT
+) -> tuple[Tags, int]:
     """`count` (its first byte) tagged fields of a structure that has none of its own."""
     if count > 127:
         count, position = read_uvarint(buf, position, count)
+    if count > most:
+        raise Malformed(f"it has {count} tagged fields, and at most {most} are read")
+    return read_counted_tags(buf, position, count, end)
+
+
+def read_counted_tags(buf: Buffer, position: int, count: int, end: int) -> tuple[Tags, int]:
+    """`count` tagged fields of a structure that has none of its own."""
     tags: list[tuple[int, bytes]] = []
     last = -1
     for _ in range(count):

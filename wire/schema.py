@@ -1,8 +1,4 @@
-"""The schema of a message: the fields of a structure, the versions that have them, and how they are written.
-
-Owns the classes that hold the tables, for requests and responses and for metadata records. Does not know
-bytes or messages.
-"""
+"""The schema of a message: fields, the versions that have them, and how they are encoded."""
 
 from __future__ import annotations
 

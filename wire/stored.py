@@ -1,7 +1,5 @@
 """Records of the internal topics: a key that identifies its type, and a value, or none to delete it.
 
-Owns how a key identifies its type. Does not know what a record means to a group or a transaction, or batches.
-
 Reads the table of `wire.tables.stored`. A block begins with `NAME in TOPIC key A-B value C-D flexible E+`;
 the fields of the key and of the value follow in the form of `wire.table`. A record's key and its value each
 begin with an int16 version. The versions of keys are disjoint within a topic, so that the version of a key
@@ -18,11 +16,14 @@ from typing import Any
 import msgspec
 
 from metaquorum.wire.errors import ENCODE_ERRORS, DecodeError, EncodeError
+from metaquorum.wire.explain import misfit
 from metaquorum.wire.generator import compile_decoder, compile_writer
-from metaquorum.wire.misfits import misfit
 from metaquorum.wire.schema import StructSchema
 from metaquorum.wire.table import read_structure
 from metaquorum.wire.tables.stored import TABLE
+
+DECODED_TOPICS = ("__consumer_offsets", "__transaction_state")
+"""The internal topics whose records the table describes."""
 
 _HEAD = re.compile(r"^(\w+) in (\w+) key (\d+)-(\d+) value (\d+)-(\d+) flexible (\d+)\+$", re.MULTILINE)
 _VERSION = struct.Struct(">h")

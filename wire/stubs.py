@@ -1,17 +1,16 @@
 """Writes `messages.pyi`, the types of all requests, responses and stored records, from the table.
 
-Owns the form of that file. Does not parse the table: it prints the schemas that `apis` and `stored` return.
 Run `python -m metaquorum.wire.stubs > wire/messages.pyi` after a change of the table; a test compares them.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 
-from metaquorum.wire.apis import APIS, request_type, response_type
+from metaquorum.platforms import end_without_reader
 from metaquorum.wire.schema import Field, StructSchema
 from metaquorum.wire.stored import stored_structures
+from metaquorum.wire.table import APIS, request_type, response_type
 
 _HEAD = '''"""The classes of the messages and stored records, made by `python -m metaquorum.wire.stubs`."""
 
@@ -68,5 +67,5 @@ def stub_text() -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program
+    end_without_reader()
     print(stub_text(), end="")

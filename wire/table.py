@@ -1,8 +1,7 @@
 """Reads the table of requests and responses, one API at a time, at its first use.
 
-Owns the form of the text in `wire.tables` and the classes made from it. An API is a block that begins with
-`NAME KEY versions A-B flexible C+` (or `flexible never`); its request and its response follow, one line per
-field in wire order, the fields of a structure indented below it:
+An API is a block that begins with `NAME KEY versions A-B flexible C+` (or `flexible never`); its request and
+its response follow, one line per field in wire order, the fields of a structure indented below it:
 
     NAME TYPE[?[SINCE+]] [VERSIONS] [tag N] [ignorable] [= DEFAULT]
 
@@ -17,10 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
 
+from metaquorum.wire.generator import Decoder, ValuesLeft, Writer, compile_decoder, compile_writer
 from metaquorum.wire.schema import ZERO, Field, StructSchema
 from metaquorum.wire.tables import access, brokers, cluster, data, groups, raft, topics, transactions
 
@@ -157,3 +158,68 @@ def make_class(name: str, fields: tuple[Field, ...], inner: dict[str, type[Any]]
         module="metaquorum.wire.messages",
         namespace=inner,
     )
+
+
+# Every API of the table, with its request and response as classes, decoders and writers.
+# When these are created: schemas and classes at an API's first use, code at a version's.
+
+APIS: dict[int, Api] = read_apis()
+"""Every API by its key."""
+
+API_BY_NAME: dict[str, Api] = {api.name: api for api in APIS.values()}
+
+API_VERSIONS = API_BY_NAME["ApiVersions"].key
+"""The key of the only API whose response has the oldest header in every version."""
+
+
+class MessageType:
+    """One request or response: its schema, and its code for every version."""
+
+    def __init__(self, api: Api, schema: StructSchema) -> None:
+        self.api = api
+        self.schema = schema
+        self._decoders: dict[tuple[int, ValuesLeft | None], Decoder] = {}
+        self._writers: dict[int, Writer] = {}
+
+    @property
+    def name(self) -> str:
+        return self.schema.name
+
+    @property
+    def cls(self) -> type[Any]:
+        return self.schema.cls
+
+    def decoder(self, version: int, left: ValuesLeft | None = None) -> Decoder:
+        """The decoder for a version that the API has; `left` counts what it reads (`compile_decoder`)."""
+        found = self._decoders.get((version, left))
+        if found is None:
+            found = compile_decoder(self.schema, version, self.api.is_flexible(version), left)
+            self._decoders[version, left] = found
+        return found
+
+    def writer(self, version: int) -> Writer:
+        """The writer for a version that the API has."""
+        found = self._writers.get(version)
+        if found is None:
+            found = compile_writer(self.schema, version, self.api.is_flexible(version))
+            self._writers[version] = found
+        return found
+
+
+@cache
+def request_type(api_key: int) -> MessageType:
+    """The request of an API. Raises KeyError if the table does not have it."""
+    return _types(api_key)[0]
+
+
+@cache
+def response_type(api_key: int) -> MessageType:
+    """The response of an API. Raises KeyError if the table does not have it."""
+    return _types(api_key)[1]
+
+
+@cache
+def _types(api_key: int) -> tuple[MessageType, MessageType]:
+    api = APIS[api_key]
+    request, response = read_messages(api)
+    return MessageType(api, request), MessageType(api, response)

@@ -1,26 +1,30 @@
 """All coordinators of a broker: one shard per partition of an internal topic that it leads.
 
-Owns the set of shards, and their timers. Pure, and part of the replica manager's inputs (`LogUser`). Knows no
-kind of coordinator, which `kinds` lists, and does not replay records: `shard` does.
+Pure, and part of the replica manager's inputs (`LogUser`).
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 
+from metaquorum.broker.coordinator.groups.state import GroupState
 from metaquorum.broker.coordinator.shard import Shard
 from metaquorum.broker.coordinator.state import BatchOrigin, CoordinatorState, Now
+from metaquorum.broker.coordinator.transaction_state import TransactionState
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import Changes
 from metaquorum.broker.replica.requests.own_logs import OwnLogs
+from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest, PartitionKey
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import Outbox
+from metaquorum.storage.batches.batch import EndMarker
 from metaquorum.storage.batches.format import BatchHeader
-from metaquorum.storage.batches.markers import EndMarker
 
 NewState = Callable[[int], CoordinatorState]
 """The empty state of a partition, by its index."""
@@ -58,7 +62,7 @@ class Coordinators:
             if changes & Changes.ROLE or shard is None or not shard.is_active:
                 self._moved[partition.key] = partition.topic
 
-    def stirred(self, key: PartitionKey) -> None:
+    def partition_changed(self, key: PartitionKey) -> None:
         """The replica began or ceased to lead or follow, or was replaced."""
         shard = self._shards.get(key)
         if shard is not None:
@@ -156,3 +160,23 @@ class Coordinators:
 
     def take_waiting(self) -> list[object]:
         return [key for shard in self._shards.values() for key in shard.take_waiting()]
+
+
+# The internal topics that have coordinators, and of what kind.
+# List: the only place where groups and transactions meet.
+
+
+def coordinator_kinds(
+    config: CoordinatorConfig, rng: random.Random, authorizer: Authorizer | None = None
+) -> dict[str, CoordinatorKind]:
+    """The kinds of coordinators, by the name of their topic."""
+    return {
+        config.offsets_topic.name: CoordinatorKind(
+            lambda _: GroupState(config.groups, rng, authorizer),
+            commit_timeout_ms=config.offsets_commit_timeout_ms,
+        ),
+        config.transactions_topic.name: CoordinatorKind(
+            lambda partition: TransactionState(partition, config.transactions),
+            commit_timeout_ms=config.offsets_commit_timeout_ms,
+        ),
+    }

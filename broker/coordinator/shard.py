@@ -1,15 +1,24 @@
 """One partition of an internal topic whose coordinator this broker is: loading, then active.
 
-Owns the steps of a decision: its records are appended as one batch, replayed, and answered when the high
-watermark has passed them. Knows no group and no transaction (`state` does) and no disk (`OwnLogs` does).
+The steps of a decision: its records are appended as one batch, replayed, and answered when the high watermark
+has passed them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from metaquorum.broker.coordinator.state import Ask, BatchOrigin, CoordinatorState, Decision, Now, Reply
+from metaquorum.broker.coordinator.state import (
+    Ask,
+    BatchOrigin,
+    CoordinatorState,
+    Decision,
+    Now,
+    Reply,
+    coordinator_error,
+)
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.requests.own_logs import OwnLogs
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -20,11 +29,17 @@ from metaquorum.metadata.requests.data import (
     PartitionKey,
     ProduceResult,
 )
-from metaquorum.raft.effects import Warn
-from metaquorum.raft.outbox import Outbox
-from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_control_key
+from metaquorum.metadata.text.cause_text import printable
+from metaquorum.raft.effects import Outbox, Warn
+from metaquorum.storage.batches.batch import (
+    Batches,
+    BatchHeader,
+    RawRecord,
+    RecordBatch,
+    encode_batch,
+    parse_control_key,
+)
 from metaquorum.storage.batches.format import TRANSACTIONAL
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import BatchError
 from metaquorum.wire.errors import DecodeError, EncodeError
 from metaquorum.wire.stored import decode_stored, encode_stored
@@ -35,18 +50,6 @@ RETRY_MS = 500
 """How long due work waits while the log refuses appends."""
 
 _COMMIT_MARKER, _ABORT_MARKER = 1, 0
-_NOT_COORDINATOR = frozenset(
-    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.BROKER_NOT_AVAILABLE}
-)
-
-
-def coordinator_error(error: ErrorCode) -> ErrorCode:
-    """The error for a client if the coordinator's own append failed (Kafka's translation)."""
-    if error in _NOT_COORDINATOR:
-        return ErrorCode.NOT_COORDINATOR
-    if error is ErrorCode.MESSAGE_TOO_LARGE:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 @dataclass(slots=True)
@@ -73,7 +76,7 @@ class _Batch:
 
 
 class Shard:
-    """See the module. `epoch`: the leader epoch in which this broker leads. `stir` is called when `load` has
+    """See the module. `epoch`: the leader epoch in which this broker leads. `wake` is called when `load` has
     more to do."""
 
     def __init__(
@@ -84,7 +87,7 @@ class Shard:
         state: CoordinatorState,
         logs: OwnLogs,
         commit_timeout_ms: int,
-        stir: Callable[[], None],
+        wake: Callable[[], None],
         out: Outbox[DataEffect],
     ) -> None:
         self.key = key
@@ -95,13 +98,14 @@ class Shard:
         self.problem: str | None = None
         self._logs = logs
         self._commit_timeout_ms = commit_timeout_ms
-        self._stir = stir
+        self._wake = wake
         self._out = out
         self._open: dict[object, None] = {}
         self._newest: _Batch | None = None
         self._is_reading = False
         self._load_from = -1
         self._load_to = -1
+        self._skipped = SkippedRecords(topic, key[1])
         self._retry_ms: int | None = None
 
     def __str__(self) -> str:
@@ -121,6 +125,7 @@ class Shard:
         self._load_from = max(self._load_from, bounds.start)
         if self._load_from >= self._load_to:
             self.is_active = True
+            self._out += [Warn(message=text, is_loss=True) for text in self._skipped.take_texts()]
             self._carry_out(self.state.loaded(image, now), now)
             return
         until = min(bounds.written, self._load_to)
@@ -130,19 +135,20 @@ class Shard:
 
     def _read(self, data: bytes | None, problem: str | None) -> None:
         self._is_reading = False
-        self._stir()
+        self._wake()
         if data is None and problem is None:
             return  # the log starts later now
         try:
             if data is None:
                 raise BatchError(problem or "the log cannot be read")
             self._replay(data)
-        except (BatchError, DecodeError) as error:
+        except BatchError as error:
             self.problem = str(error)
             text = (
-                f"{self}: its coordinator cannot load it: {error}; elect another leader, then repair the log"
+                f"{self}: its coordinator cannot load it: {error}; elect another leader, then let this "
+                "broker copy the replica again: see 'Damaged or lost' in docs/operations.md"
             )
-            self._out.append(Warn(message=text))
+            self._out.append(Warn(message=text, is_loss=True))
 
     def _replay(self, data: bytes) -> None:
         for batch in Batches.sealed(data).split():
@@ -153,18 +159,32 @@ class Shard:
             self._load_from = self._load_to
 
     def _replay_batch(self, batch: RecordBatch) -> None:
+        """What cannot be read is left out, as in Kafka: one record must not disable the partition."""
         header = batch.header
+        try:
+            records = batch.records()
+        except BatchError as error:
+            self._skipped.add_batch(header, error)
+            return
         producer_id = header.producer_id if header.is_transactional else -1
-        for record in batch.records():
+        for record in records:
             origin = BatchOrigin(record.offset, producer_id, header.producer_epoch)
-            if header.is_control:
-                kind = parse_control_key(record.key)[1]
-                if kind in (_COMMIT_MARKER, _ABORT_MARKER):
-                    self.state.replay_marker(origin, committed=kind == _COMMIT_MARKER)
-            elif record.key is not None:
-                stored = decode_stored(self.topic, record.key, record.value)
-                if stored is not None:
-                    self.state.replay(stored, origin)
+            try:
+                self._replay_record(record, origin, is_control=header.is_control)
+            except (BatchError, DecodeError) as error:
+                self._skipped.add(record, error)
+
+    def _replay_record(self, record: RawRecord, origin: BatchOrigin, *, is_control: bool) -> None:
+        if is_control:
+            kind = parse_control_key(record.key)[1]
+            if kind in (_COMMIT_MARKER, _ABORT_MARKER):
+                self.state.replay_marker(origin, committed=kind == _COMMIT_MARKER)
+        elif record.key is not None:
+            if record.value is None:
+                self._skipped.deleted(record.key)
+            stored = decode_stored(self.topic, record.key, record.value)
+            if stored is not None:
+                self.state.replay(stored, origin)
 
     def marked(self, origin: BatchOrigin, *, committed: bool) -> None:
         """A marker was appended to this partition."""
@@ -185,7 +205,7 @@ class Shard:
             text = f"{self} accepts no records now (too few replicas are in sync): try again later"
             self._answer(Reply(key, ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)))
         else:
-            self._carry_out(self.state.decide(Ask(key, request), now), now)
+            self._carry_out(self.state.decide(Ask(key, request), now), now, request.body)
 
     def image_moved(self, image: MetadataImage, previous: MetadataImage, now: Now) -> None:
         """Metadata changed. What the log refuses now is decided again at the next change."""
@@ -239,13 +259,14 @@ class Shard:
         for answer in batch.answers:
             self._answer(Reply(answer.key, error))
         # The batch may be committed later, or never.
-        for tell in batch.if_unsettled:
-            tell()
-        self._stir()
+        for notify in batch.if_unsettled:
+            notify()
+        self._wake()
 
-    def _carry_out(self, decision: Decision, now: Now) -> None:
+    def _carry_out(self, decision: Decision, now: Now, asked: Any = None) -> None:
+        """`asked`: the request that is decided, if it is one."""
         if decision.records:
-            self._append(decision, now)
+            self._append(decision, now, asked)
         elif decision.at_once or self._newest is None or self._newest.is_done:
             self._out += decision.effects
             for answer in decision.replies:
@@ -253,7 +274,7 @@ class Shard:
         else:
             self._newest.add(decision)
 
-    def _append(self, decision: Decision, now: Now) -> None:
+    def _append(self, decision: Decision, now: Now, asked: Any) -> None:
         batch = _Batch(self, now.ms + self._commit_timeout_ms)
         batch.add(decision)
         try:
@@ -261,12 +282,12 @@ class Shard:
         except (BatchError, EncodeError) as error:
             # A name or an assignment that no record can hold; clients choose them.
             code = ErrorCode.MESSAGE_TOO_LARGE
-            self._refused(decision, ProduceResult(key=self.key, error=code, message=str(error)), now)
+            self._refused(decision, ProduceResult(key=self.key, error=code, message=str(error)), now, asked)
             return
         bounds = self._logs.bounds(self.key)
         result = self._logs.append(self.key, self.epoch, data, batch, wall_ms=now.wall_ms)
         if result is not None and result.error is not ErrorCode.NONE:
-            self._refused(decision, result, now)
+            self._refused(decision, result, now, asked)
             return
         origin, base = decision.origin, -1 if bounds is None else bounds.end
         for offset, record in enumerate(decision.records, base):
@@ -276,11 +297,12 @@ class Shard:
         else:
             batch.complete(result)
 
-    def _refused(self, decision: Decision, result: ProduceResult, now: Now) -> None:
+    def _refused(self, decision: Decision, result: ProduceResult, now: Now, asked: Any) -> None:
         if decision.if_refused is not None:
-            self._carry_out(decision.if_refused(result.error), now)
+            self._carry_out(decision.if_refused(result.error), now, asked)
             return
-        error = ApiError(coordinator_error(result.error), result.message or "the append was refused")
+        code = coordinator_error(result.error, asked)
+        error = ApiError(code, result.message or "the append was refused")
         for answer in decision.replies:
             self._answer(Reply(answer.key, error))
 
@@ -312,3 +334,80 @@ def _encoded(decision: Decision, now: Now) -> bytes:
         producer_epoch=origin.producer_epoch,
         attributes=TRANSACTIONAL if origin.producer_id >= 0 else 0,
     )
+
+
+REPORTED_MAX = 5
+"""Records of one partition that have a line of their own; one more line counts the others."""
+_SHOWN_KEY_BYTES = 256
+
+
+class SkippedRecords:
+    """Records of an internal topic that its coordinator cannot read: malformed, or of a newer release. They
+    are left out and the rest is served, as in Kafka. A deletion of the same key is the repair: a record
+    that is deleted later is not reported. Here: those of one partition, while it is loaded.
+    """
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic, self._partition = topic, partition
+        self._by_key: dict[bytes, tuple[int, str]] = {}
+        self._others: list[str] = []
+        self._unlisted = 0
+
+    def add(self, record: RawRecord, error: Exception) -> None:
+        """The newest record of a key is reported. The deletion of a key that cannot be read deletes
+        nothing."""
+        if record.key is None:
+            self._add_other(f"the control record at offset {record.offset} cannot be read ({error})")
+        elif record.value is None:
+            self.deleted(record.key)
+        elif len(self._by_key) >= REPORTED_MAX and record.key not in self._by_key:
+            self._unlisted += 1
+        else:
+            self._by_key[record.key] = record.offset, str(error)
+
+    def add_batch(self, header: BatchHeader, error: Exception) -> None:
+        """All records of a batch."""
+        self._add_other(
+            f"the records at offsets {header.base_offset} to {header.last_offset} cannot be read ({error})"
+        )
+
+    def deleted(self, key: bytes) -> None:
+        """A later record deletes this key."""
+        self._by_key.pop(key, None)
+
+    def take_texts(self) -> list[str]:
+        """One line per record, or batch, that was left out."""
+        where = f"{self._topic}-{self._partition}"
+        lines = [
+            f"{where}: the record at offset {offset} with key {key_text(self._topic, key)} cannot be read "
+            f"({error}): it is left out and all others are served; start a release that knows it, or delete "
+            f"it: metaquorum groups discard --topic {self._topic} --partition {self._partition} "
+            f"--offset {offset}"
+            for key, (offset, error) in self._by_key.items()
+        ]
+        lines += [f"{where}: {text}: left out, and all others are served" for text in self._others]
+        if self._unlisted:
+            lines.append(f"{where}: {self._unlisted} more records cannot be read and are left out")
+        self._by_key, self._others, self._unlisted = {}, [], 0
+        return lines
+
+    def _add_other(self, text: str) -> None:
+        if len(self._others) >= REPORTED_MAX:
+            self._unlisted += 1
+        else:
+            self._others.append(text)
+
+
+def key_text(topic: str, key: bytes) -> str:
+    """A key for people: its fields, or its first bytes in hexadecimal."""
+    try:
+        known = decode_stored(topic, key, None)
+    except DecodeError:
+        known = None
+    if known is None:
+        more = "..." if len(key) > _SHOWN_KEY_BYTES // 2 else ""
+        return f"0x{key[: _SHOWN_KEY_BYTES // 2].hex()}{more}"
+    fields = [getattr(known.key, name) for name in known.key.__struct_fields__ if name != "unknown_tags"]
+    text = ", ".join(str(each) for each in fields)
+    kind = type(known.key).__name__.removesuffix("Key")
+    return f"{kind}({printable(text[:_SHOWN_KEY_BYTES])})"

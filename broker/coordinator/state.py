@@ -1,8 +1,8 @@
 """The interface of a coordinator's state machine, and the values that it exchanges with its shard.
 
-Groups and transactions each are one such state machine per partition of their internal topic. Owns the
-interface, and no implementation. A state machine knows no log: it decides on its newest state and returns
-what to store; the shard stores it, replays it, and answers when it is committed.
+Groups and transactions each are one such state machine per partition of their internal topic. A state machine
+knows no log: it decides on its newest state and returns what to store; the shard stores it, replays it, and
+answers when it is committed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from metaquorum.broker.replica.events import DataEffect
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import CoordinatorRequest
+from metaquorum.wire.messages import OffsetCommitRequest, TxnOffsetCommitRequest
 from metaquorum.wire.stored import StoredRecord
 
 
@@ -111,3 +112,25 @@ class CoordinatorState(Protocol):
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due, on the clock of `Now.ms`."""
         ...
+
+
+# What a client is told if its coordinator's own append failed: Kafka's translation, for each request.
+
+_MOVED = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.BROKER_NOT_AVAILABLE: ErrorCode.NOT_COORDINATOR,
+}
+_TOO_LARGE = ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE
+_ANY_REQUEST = _MOVED | dict.fromkeys(_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR)
+_COMMIT = _MOVED | dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+_BY_REQUEST: dict[type, dict[ErrorCode, ErrorCode]] = {
+    OffsetCommitRequest: _COMMIT,
+    TxnOffsetCommitRequest: _COMMIT,
+}
+
+
+def coordinator_error(error: ErrorCode, request: Any = None) -> ErrorCode:
+    """The error for the client that sent `request`; None: for any other."""
+    table = _BY_REQUEST.get(type(request), _ANY_REQUEST)
+    return table.get(error, ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -1,6 +1,6 @@
 """Deadlines: one heap for many items, each with one time.
 
-Owns the order of deadlines. Nothing here is linear in the number of items. Knows no clock.
+Nothing here is linear in the number of items.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The work that a broker's replicas give to their log directories, and the directories' reports, as values.
 
-Owns the two lists and their contract. Knows no files: `store` carries the work out. Work is named by
-(directory id, partition, `incarnation`). The manager gives a replica a new incarnation whenever earlier work
-must no longer count (recreated, truncated, moved), and drops reports on older ones. A directory carries out
-its work in the order given; its reports come in that order too. Reads may overtake. A disk error is never a
-report on one work item: it is one `DirectoryFailed`, after which the directory reports nothing more.
+Work is named by (directory id, partition, `incarnation`). The manager gives a replica a new incarnation
+whenever earlier work must no longer count (recreated, truncated, moved), and drops reports on older ones. A
+directory carries out its work in the order given; its reports come in that order too. Reads may overtake. A
+disk error is never a report on one work item: it is one `DirectoryFailed`, after which the directory reports
+nothing more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.cleaner.plan import CleanerSettings
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable
@@ -319,3 +319,32 @@ DiskWork = (
     | CheckpointHighWatermarks
     | AbandonDirectory
 )
+
+
+# What a start finds in a log directory.
+# What becomes of a replica is decided in `placement`.
+
+
+class DamagedReplica(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica in a good directory whose log is damaged: it is not open, and nothing in it was changed.
+    `problem` names file and place."""
+
+    key: PartitionKey
+    topic: str
+    problem: str
+    size_bytes: int
+
+
+class FoundDirectory(msgspec.Struct, frozen=True, kw_only=True):
+    """A configured directory. `problem` None: good. `directory_id` None: it could not be read. A directory
+    that fails while it is opened has its problem here and no replicas."""
+
+    path: str
+    directory_id: bytes | None
+    replicas: tuple[FoundReplica, ...] = ()
+    damaged: tuple[DamagedReplica, ...] = ()
+    problem: str | None = None
+    total_bytes: int = -1
+    usable_bytes: int = -1
+    ignores_case: bool = False
+    """Two names that differ only in case are one file there, as on macOS and Windows."""

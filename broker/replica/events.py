@@ -1,22 +1,13 @@
-"""The inputs and outputs of a broker's replica manager, as values.
-
-Owns those to and from clients, peers and the controllers. Knows nothing of the disks: `disk_work` has theirs.
-"""
+"""The inputs and outputs of a broker's replica manager, as values."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
+from metaquorum.broker.channel import ControllerReported, SendToController
 from metaquorum.broker.replica.disk_work import DiskReport, DiskWork
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.data import DataRequest, DataResponse, FetchRequest, FetchResponse
-from metaquorum.metadata.requests.partitions import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsResponse,
-)
-from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
 
@@ -52,12 +43,8 @@ class PeerFetchFailed(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class ControllerAnswered(Struct, frozen=True, kw_only=True):
-    """The answer to an `AskController`; also an ApiError if it was not reached (with the `reason` in its
-    text)."""
-
-    correlation_id: int
-    response: AlterPartitionResponse | AssignReplicasToDirsResponse | AllocateProducerIdsResponse | ApiError
+class UpkeepRequested(Struct, frozen=True):
+    """Retention, compaction and the check of ISRs are due now."""
 
 
 DataEvent = (
@@ -65,8 +52,9 @@ DataEvent = (
     | DataRequestCancelled
     | PeerFetched
     | PeerFetchFailed
-    | ControllerAnswered
+    | ControllerReported
     | DiskReport
+    | UpkeepRequested
 )
 
 # ---- out -----------------------------------------------------------------------------------------
@@ -77,6 +65,10 @@ class DataRespond(Struct, frozen=True, kw_only=True):
     response: DataResponse | ApiError
 
 
+class UpkeepDone(Struct, frozen=True):
+    """The work of `UpkeepRequested` was given to the directories."""
+
+
 class SendFetch(Struct, frozen=True, kw_only=True):
     """Send to broker `target`, at the endpoint that the newest image names, and report once."""
 
@@ -85,15 +77,6 @@ class SendFetch(Struct, frozen=True, kw_only=True):
     port: int
     correlation_id: int
     request: FetchRequest
-    timeout_ms: int
-
-
-class AskController(Struct, frozen=True, kw_only=True):
-    """Send to the active controller (`target`: the best guess; None: any) and report once."""
-
-    target: int | None
-    correlation_id: int
-    request: AlterPartitionRequest | AssignReplicasToDirsRequest | AllocateProducerIdsRequest
     timeout_ms: int
 
 
@@ -119,9 +102,10 @@ class OfflineDirectoriesChanged(Struct, frozen=True, kw_only=True):
 DataEffect = (
     DataRespond
     | SendFetch
-    | AskController
+    | SendToController
     | SendTxnMarkers
     | OfflineDirectoriesChanged
+    | UpkeepDone
     | DiskWork
     | Warn
     | Stop

@@ -1,8 +1,5 @@
 """Fetch sessions as the leader keeps them (KIP-227): what a fetcher requests, and what it last got.
 
-Owns the cache with its bound and its eviction rules, the epochs, and which partitions of a session have to be
-looked at for the next answer. Knows no log and no partition's state.
-
 If an answer gave a partition something that needs a reaction (records, an error, where logs diverge), the
 partition is not looked at again before the fetcher has that answer, that is before its next request. If that
 request does not name it, it is answered from the same position again, as in Kafka.
@@ -32,20 +29,20 @@ LAST_EPOCH = 2**31 - 1
 class FetchSession:
     """`partitions`: those it requests now. `fresh`: those that have to be looked at, in the order in which
     they are served. `late`: looked at, with only another high watermark or log start to report, which can
-    wait for the next answer. `told`: the head of a partition (`ReadPlan.head`) as last answered. A fetch
-    without a session has one of its own, with id 0, for as long as it lasts."""
+    wait for the next answer. `last_answered`: the head of a partition (`ReadPlan.head`) as last answered. A
+    fetch without a session has one of its own, with id 0, for as long as it lasts."""
 
     __slots__ = (
         "created_ms",
         "fresh",
         "is_follower",
+        "last_answered",
         "late",
         "next_epoch",
         "partitions",
         "paused",
         "replica_id",
         "session_id",
-        "told",
         "used_ms",
     )
 
@@ -58,7 +55,7 @@ class FetchSession:
         self.fresh: dict[PartitionKey, None] = {}
         self.late: dict[PartitionKey, None] = {}
         self.paused: dict[PartitionKey, None] = {}
-        self.told: dict[PartitionKey, Head] = {}
+        self.last_answered: dict[PartitionKey, Head] = {}
         self.created_ms = now_ms
         self.used_ms = now_ms
 
@@ -78,14 +75,14 @@ class FetchSession:
         self.partitions.pop(key, None)
         self.fresh.pop(key, None)
         self.late.pop(key, None)
-        self.told.pop(key, None)
+        self.last_answered.pop(key, None)
         self.paused.pop(key, None)
 
     def is_content(self, key: PartitionKey) -> bool:
         """Whether it holds everything a partition had when it last fetched."""
         return key in self.partitions and key not in self.fresh and key not in self.paused
 
-    def stir(self, key: PartitionKey) -> bool:
+    def mark_changed(self, key: PartitionKey) -> bool:
         """Something moved in a partition. Returns whether the session has to look at it."""
         if key in self.paused or key not in self.partitions:
             return False
@@ -94,14 +91,14 @@ class FetchSession:
 
     def looked(self, key: PartitionKey, head: Head) -> None:
         """There was nothing to read; `head`: the current one."""
-        if self.told.get(key) == head:
+        if self.last_answered.get(key) == head:
             self.late.pop(key, None)
         else:
             self.late[key] = None
 
-    def answered(self, key: PartitionKey, told: Head, *, pause: bool) -> None:
+    def answered(self, key: PartitionKey, last_answered: Head, *, pause: bool) -> None:
         self.late.pop(key, None)
-        self.told[key] = told
+        self.last_answered[key] = last_answered
         if pause:
             self.paused[key] = None
 

@@ -1,7 +1,6 @@
 """Following: one fetch loop per (leader, own directory), with a fetch session and one request at a time.
 
-Owns what each loop follows, what the leader's session knows of it, and when to try again. A slow directory
-holds up only its own loops. Does not decide what to do with an answer: the partition does.
+A slow directory holds up only its own loops.
 
 A loop sends its next fetch when everything from the last answer is stored (S2.20, KIP-227): the next
 positions are the acknowledgement, and no later fetch may be parked at the leader in front of it.
@@ -9,6 +8,7 @@ positions are the acknowledgement, and no later fetch may be parked at the leade
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from metaquorum.broker.replica.deadlines import Deadlines
@@ -16,11 +16,14 @@ from metaquorum.broker.replica.events import DataEffect, SendFetch
 from metaquorum.broker.replica.fetch_sessions import FIRST_EPOCH, LAST_EPOCH, NO_SESSION
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FollowerStep
-from metaquorum.broker.replica.throttles import Throttle
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import FetchPartition, FetchRequest, FetchResponse, PartitionKey
-from metaquorum.raft.outbox import Outbox
+from metaquorum.metadata.requests.rates import QuotaWindows, Rate
+from metaquorum.metadata.settings.configs import CLUSTER_DEFAULT, NOTHING
+from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG, whole_number
+from metaquorum.raft.effects import Outbox
 
 FIRST_BACKOFF_MS = 50
 
@@ -32,9 +35,9 @@ _NEW_SESSION = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALI
 
 
 class FetchLoop:
-    """What one directory follows of one leader. `told`: positions that the leader's session knows. `changed`:
-    to be looked at before the next request. `busy`: data of the last answer that is not stored yet.
-    `trouble`: consecutive failures, by partition."""
+    """What one directory follows of one leader. `in_session`: positions that the leader's session
+    knows. `changed`: to be looked at before the next request. `busy`: data of the last answer that is not
+    stored yet. `trouble`: consecutive failures, by partition."""
 
     __slots__ = (
         "busy",
@@ -44,11 +47,11 @@ class FetchLoop:
         "epoch",
         "failures",
         "forgotten",
+        "in_session",
         "leader",
         "members",
         "retry_ms",
         "session_id",
-        "told",
         "trouble",
     )
 
@@ -56,7 +59,7 @@ class FetchLoop:
         self.leader = leader
         self.directory_id = directory_id
         self.members: dict[PartitionKey, Partition] = {}
-        self.told: dict[PartitionKey, FetchPartition] = {}
+        self.in_session: dict[PartitionKey, FetchPartition] = {}
         self.changed: dict[PartitionKey, None] = {}
         self.forgotten: dict[PartitionKey, None] = {}
         self.busy: set[PartitionKey] = set()
@@ -74,7 +77,7 @@ class FetchLoop:
     def restart_session(self) -> None:
         """The leader's session is gone, or its state is unknown: every position is sent again."""
         self.epoch = FIRST_EPOCH
-        self.told.clear()
+        self.in_session.clear()
         self.forgotten.clear()
         self.changed = dict.fromkeys(self.members)
 
@@ -83,7 +86,7 @@ class FetchLoop:
         self.changed.pop(key, None)
         self.busy.discard(key)
         # The session also has it while its next position has not been sent yet.
-        if self.told.pop(key, None) is not None or self.epoch != FIRST_EPOCH:
+        if self.in_session.pop(key, None) is not None or self.epoch != FIRST_EPOCH:
             self.forgotten[key] = None
 
     def named(self) -> list[FetchPartition]:
@@ -92,9 +95,9 @@ class FetchLoop:
         for key in self.changed:
             partition = self.members.get(key)
             position = None if partition is None else partition.fetch_position()
-            if position is not None and self.told.get(key) != position:
+            if position is not None and self.in_session.get(key) != position:
                 parts.append(position)
-                self.told[key] = position
+                self.in_session[key] = position
                 self.forgotten.pop(key, None)
         self.changed.clear()
         return parts
@@ -217,10 +220,10 @@ class Fetchers:
         if self.throttle.topics:
             self._hold_back(loop, now_ms)
         if loop.epoch == FIRST_EPOCH:
-            loop.told.clear()
+            loop.in_session.clear()
             loop.changed = {key: None for key in loop.members if key not in self._paused}
         parts = loop.named()
-        if not loop.told and not loop.forgotten:
+        if not loop.in_session and not loop.forgotten:
             return
         correlation_id = loop.correlation_id = self._next_correlation_id()
         self._in_flight[correlation_id] = loop
@@ -288,7 +291,7 @@ class Fetchers:
         else:
             loop.epoch = 1 if first or loop.epoch == LAST_EPOCH else loop.epoch + 1
         for part in response.partitions:
-            asked = loop.told.get(part.key)
+            asked = loop.in_session.get(part.key)
             partition = loop.members.get(part.key)
             if asked is None or partition is None:
                 continue
@@ -332,7 +335,7 @@ class Fetchers:
 
     def _name_again(self, loop: FetchLoop, key: PartitionKey) -> None:
         """With its next position, or with the same one."""
-        loop.told.pop(key, None)
+        loop.in_session.pop(key, None)
         loop.changed[key] = None
 
     def _back_off(self, loop: FetchLoop, now_ms: int) -> None:
@@ -345,3 +348,81 @@ class Fetchers:
     def _wait_ms(self, failures: int) -> int:
         """The first waits are short: a leader learns of its leadership a moment after its followers."""
         return min(self._config.replica_fetch_backoff_ms, FIRST_BACKOFF_MS << min(failures - 1, 10))
+
+
+# How fast replicas catch up (KIP-73): the quotas of replication, by direction.
+# Replicas in sync are counted and never held; the callers know which are in sync.
+
+_UNLIMITED = 2**63 - 1
+
+
+class Throttle:
+    """One direction, `leader` or `follower`: the quota that this broker's
+    `DIRECTION.replication.throttled.rate` allows the partitions in `DIRECTION.replication.throttled.replicas`
+    of their topics."""
+
+    def __init__(self, direction: str, config: ReplicaConfig) -> None:
+        self._rate_key = f"{direction}.replication.throttled.rate"
+        self._replicas_key = f"{direction}.replication.throttled.replicas"
+        self._me = str(config.broker_id)
+        windows = QuotaWindows(
+            count=config.replication_quota_window_num, window_ms=config.replication_quota_window_ms
+        )
+        self._used = Rate(windows)
+        self._bound = _UNLIMITED
+        self.topics: dict[str, frozenset[int] | None] = {}
+        """Partitions by topic; None: all."""
+
+    def publish(self, image: MetadataImage, previous: MetadataImage) -> None:
+        """The image moved on from `previous`, at first the empty one."""
+        if image.configs is previous.configs:
+            return
+        for resource in previous.configs.changed_keys(image.configs):
+            if resource.resource_type == TOPIC_RESOURCE:
+                self._set_topic(
+                    resource.name, (image.configs.get(resource) or NOTHING).get(self._replicas_key)
+                )
+        own = ConfigResource(BROKER_RESOURCE, self._me)
+        for resource in (own, CLUSTER_DEFAULT):
+            text = (image.configs.get(resource) or NOTHING).get(self._rate_key)
+            bound = None if text is None else whole_number(text, MAX_LONG)
+            if bound is not None:
+                self._bound = bound
+                return
+        self._bound = _UNLIMITED
+
+    def _set_topic(self, name: str, text: str | None) -> None:
+        """A value that does not parse counts as not set: the controller refuses it, but an old log may hold
+        it."""
+        pairs = [each.strip().split(":") for each in (text or "").split(",")]
+        if pairs == [["*"]]:
+            self.topics[name] = None
+            return
+        numbers = (whole_number(pair[0], MAX_INT) for pair in pairs if pair[1:] == [self._me])
+        mine = frozenset(number for number in numbers if number is not None)
+        self.topics.pop(name, None)
+        if mine:
+            self.topics[name] = mine
+
+    def covers(self, partition: Partition) -> bool:
+        """Whether the quota covers this partition."""
+        topic = partition.topic
+        if topic not in self.topics:
+            return False
+        partitions = self.topics[topic]
+        return partitions is None or partition.key[1] in partitions
+
+    def count(self, partition: Partition, size: int, now_ms: int) -> None:
+        """Counts these bytes in this direction."""
+        if size and self.covers(partition):
+            self._used.add(size, now_ms)
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long replicas that catch up wait; 0 if they continue."""
+        if not self.topics:
+            return 0
+        return math.ceil(self._used.wait_ms(self._bound, now_ms))
+
+    def holds(self, partition: Partition, replica_id: int, now_ms: int) -> bool:
+        """Whether a follower gets nothing now from the partition, which leads."""
+        return self.wait_ms(now_ms) > 0 and replica_id not in partition.isr and self.covers(partition)

@@ -1,8 +1,4 @@
-"""All replicas of one broker: the inbox of partition data, and the one place that has every part of it.
-
-Pure. Owns the order in which its parts learn of events. Does not know what a partition does (`partition`) or
-where a replica is (`placement`); `fetchers` fetch from other brokers, `requests` answer requests.
-"""
+"""All replicas of one broker: the inbox of partition data, and the one place that has every part of it."""
 
 from __future__ import annotations
 
@@ -11,27 +7,14 @@ from collections.abc import Sequence
 from itertools import count
 from typing import assert_never
 
+from metaquorum.broker.channel import ControllerChannel, ControllerReported
+from metaquorum.broker.replica import disk_work
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
-from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
 from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIdBlocks
-from metaquorum.broker.replica.controller_requests.requests import ControllerTalk
+from metaquorum.broker.replica.controller_requests.requests import ControllerTalk, Learned
 from metaquorum.broker.replica.deadlines import Deadlines, earliest
-from metaquorum.broker.replica.disk_work import (
-    DirectoryFailed,
-    DirectoryMeasured,
-    LogAppended,
-    LogCut,
-    LogsSynced,
-    OffsetFound,
-    PartitionRead,
-    ReplicaCreated,
-    ReplicaLogTrimmed,
-    ReplicaPromoted,
-    ReplicaRemoved,
-)
 from metaquorum.broker.replica.events import (
-    ControllerAnswered,
     DataEffect,
     DataEvent,
     DataRequestArrived,
@@ -39,24 +22,22 @@ from metaquorum.broker.replica.events import (
     OfflineDirectoriesChanged,
     PeerFetched,
     PeerFetchFailed,
+    UpkeepDone,
+    UpkeepRequested,
 )
 from metaquorum.broker.replica.fetchers import Fetchers
-from metaquorum.broker.replica.found import FoundDirectory
-from metaquorum.broker.replica.known_brokers import KnownBrokers
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import Changes
 from metaquorum.broker.replica.placement.placement import Placement
-from metaquorum.broker.replica.requests.describe import replica_status
-from metaquorum.broker.replica.requests.handler import RequestHandler
+from metaquorum.broker.replica.requests.describe import LocalReplicaStatus, replica_status
+from metaquorum.broker.replica.requests.handler import KnownBrokers, RequestHandler
 from metaquorum.broker.replica.requests.own_logs import NewLogUser
-from metaquorum.broker.replica.status import LocalReplicaStatus
 from metaquorum.broker.replica.upkeep import Checkpoints, compact, retain, rounds
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.raft.effects import Warn
+from metaquorum.raft.effects import Outbox, Warn
 from metaquorum.raft.events import Stop
-from metaquorum.raft.outbox import Outbox
 
 _WAKES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE | Changes.STORED
 
@@ -73,8 +54,9 @@ class ReplicaManager:
     def __init__(
         self,
         config: ReplicaConfig,
-        directories: Sequence[FoundDirectory],
+        directories: Sequence[disk_work.FoundDirectory],
         *,
+        channel: ControllerChannel,
         rng: random.Random,
         now_ms: int,
         metadata_directory: bytes | None = None,
@@ -89,9 +71,11 @@ class ReplicaManager:
         next_correlation_id = count(1).__next__
         timeout_ms = config.controller_request_timeout_ms
         self._brokers = KnownBrokers(config.inter_broker_listener)
-        assignments = Assignments(ControllerCall(rng, timeout_ms), config.log_dir_assignment_timeout_ms)
-        self._assignments, call = assignments, ControllerCall(rng, timeout_ms)
-        self._producer_ids = ProducerIdBlocks(call, config.replica_request_timeout_ms, out)
+        assignments = Assignments(channel.kind(timeout_ms), config.log_dir_assignment_timeout_ms)
+        self._assignments = assignments
+        self._producer_ids = ProducerIdBlocks(
+            channel.kind(timeout_ms), config.replica_request_timeout_ms, out
+        )
         self._fetchers = Fetchers(config, self._brokers.endpoint, next_correlation_id, self._touched, out)
         self._placement = Placement(
             config,
@@ -100,7 +84,7 @@ class ReplicaManager:
             fetchers=self._fetchers,
             brokers=self._brokers,
             touched=self._touched,
-            stirred=self._stirred,
+            partition_changed=self._partition_changed,
             out=out,
         )
         self._requests = RequestHandler(
@@ -116,14 +100,12 @@ class ReplicaManager:
         )
         self._user, self._fetches = self._requests.user, self._requests.fetches
         self.room = self._fetches.room
-        find, told = self._placement.running.get, self._fetches.tell_caught_up
-        isr_call = ControllerCall(rng, timeout_ms)
-        self._isr = IsrChanges(isr_call, find, told, config.replica_fetch_backoff_ms)
-        self._controller = ControllerTalk(
-            config.broker_id, assignments, self._isr, self._producer_ids, next_correlation_id, out
-        )
+        find, report = self._placement.running.get, self._fetches.report_caught_up
+        self._isr = IsrChanges(channel.kind(timeout_ms), find, report, config.replica_fetch_backoff_ms)
+        self._controller = ControllerTalk(config.broker_id, assignments, self._isr, self._producer_ids, out)
         self._checkpoints = Checkpoints(config, now_ms, out)
         self._rounds = rounds(config, now_ms, self._look_at_isr, self._clean, self._compact)
+        self._upkeep_is_asked = False
         self._rounds_due_ms = min(each.due_ms for each in self._rounds)
         self._timers = (self._partition_deadlines, self._fetches.timer, *self._fetchers.timers)
 
@@ -161,18 +143,20 @@ class ReplicaManager:
         """The image moved on from `previous` (at first the empty one). It is never older than the broker's
         own registration under `broker_epoch` (S1.12, S1.13)."""
         self._now_ms, self._wall_ms = now_ms, wall_ms
-        anew = broker_epoch != self._controller.broker_epoch
+        new_epoch = broker_epoch != self._controller.broker_epoch
         self._controller.broker_epoch = self._fetchers.broker_epoch = broker_epoch
-        if anew:
-            self._assignments.forget_told()
-        if image.brokers is not previous.brokers or anew:
+        if new_epoch:
+            self._assignments.clear_reported()
+        if image.brokers is not previous.brokers or new_epoch:
             self._brokers_changed(image)
         for throttle in (self._fetches.throttle, self._fetchers.throttle):
             throttle.publish(image, previous)
         first = self._placement.image is None
-        self._placement.publish(image, previous, anew=anew, now_ms=now_ms)
+        self._placement.publish(image, previous, new_epoch=new_epoch, now_ms=now_ms)
         if not first:
             self._placement.change_settings(image, previous, now_ms=now_ms)
+        if first or image.features is not previous.features:
+            self._stop_if_unusable()
         if self._user is not None:
             self._user.published(image, previous)
         return self._finish()
@@ -215,16 +199,19 @@ class ReplicaManager:
         for periodic in self._rounds:
             periodic.tick(self._placement, now_ms)
         self._rounds_due_ms = min(each.due_ms for each in self._rounds)
+        if self._upkeep_is_asked and not any(each.is_under_way for each in self._rounds):
+            self._upkeep_is_asked = False
+            self._out.append(UpkeepDone())
         self._checkpoints.tick(self._placement, now_ms)
         self._fetchers.tick(now_ms)
         self._fetches.tick(now_ms)
         self._isr.tick(now_ms)
         self._producer_ids.tick(now_ms)
-        for unreported in self._controller.unreported(now_ms):
-            self._learn(unreported)
-        untold = self._assignments.cannot_go_on(now_ms)
-        if untold is not None:
-            self._out.append(Stop(reason=untold, failed=True))
+        for learned in self._controller.late(now_ms):
+            self._learn(learned)
+        unreported = self._assignments.reason_to_stop(now_ms)
+        if unreported is not None:
+            self._out.append(Stop(reason=unreported, failed=True))
         return self._finish()
 
     def stop(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
@@ -264,46 +251,56 @@ class ReplicaManager:
         match event:
             case DataRequestArrived(key=key, request=request):
                 self._requests.handle(key, request, serving=serving, now_ms=now_ms, wall_ms=wall_ms)
-            case LogAppended() | LogCut() | ReplicaLogTrimmed():
+            case disk_work.LogAppended() | disk_work.LogCut() | disk_work.ReplicaLogTrimmed():
                 self._log_moved(event)
-            case LogsSynced():
+            case disk_work.LogsSynced():
                 self._synced(event)
-            case PartitionRead():
+            case disk_work.PartitionRead():
                 self._requests.read(event, now_ms=now_ms, wall_ms=wall_ms)
             case PeerFetched(correlation_id=at, response=response):
                 self._fetchers.answered(at, response, now_ms=now_ms, wall_ms=wall_ms)
             case PeerFetchFailed(correlation_id=at):
                 self._fetchers.failed(at, now_ms=now_ms)
-            case ControllerAnswered():
-                self._learn(event)
-            case OffsetFound():
+            case ControllerReported():
+                self._learn(self._controller.reported(event, now_ms=now_ms))
+            case disk_work.OffsetFound():
                 self._requests.found(event)
             case DataRequestCancelled(key=key):
                 self._requests.cancel(key)
-            case ReplicaCreated() | ReplicaPromoted() | ReplicaRemoved():
-                self._placement.came_or_went(event, now_ms=now_ms)
-            case DirectoryFailed(directory_id=directory_id, reason=reason):
-                self._directory_failed(directory_id, reason)
-            case DirectoryMeasured():
-                self._placement.measured(event.directory_id, event.total_bytes, event.usable_bytes)
+            case disk_work.ReplicaCreated() | disk_work.ReplicaPromoted() | disk_work.ReplicaRemoved():
+                self._placement.replica_changed(event, now_ms=now_ms)
+            case disk_work.DirectoryFailed() | disk_work.DirectoryMeasured():
+                self._directory_reported(event)
+            case UpkeepRequested():
+                for periodic in self._rounds:
+                    periodic.start_now(now_ms)
+                self._rounds_due_ms, self._upkeep_is_asked = now_ms, True
             case _:
                 assert_never(event)
 
     # ---- disks -----------------------------------------------------------------------------------
 
-    def _log_moved(self, event: LogAppended | LogCut | ReplicaLogTrimmed) -> None:
+    def _log_moved(
+        self, event: disk_work.LogAppended | disk_work.LogCut | disk_work.ReplicaLogTrimmed
+    ) -> None:
         partition = self._placement.partition_at(event.directory_id, event.key)
         if partition is None:
             return self._placement.moves.log_moved(event)
-        if isinstance(event, LogAppended):
+        if isinstance(event, disk_work.LogAppended):
             partition.appended(event, now_ms=self._now_ms)
-        elif isinstance(event, LogCut):
+        elif isinstance(event, disk_work.LogCut):
             partition.cut(event, now_ms=self._now_ms)
         else:
             partition.trimmed(event, now_ms=self._now_ms)
         self._touched(partition)
 
-    def _synced(self, event: LogsSynced) -> None:
+    def _directory_reported(self, event: disk_work.DirectoryFailed | disk_work.DirectoryMeasured) -> None:
+        if isinstance(event, disk_work.DirectoryFailed):
+            self._directory_failed(event.directory_id, event.reason)
+        else:
+            self._placement.measured(event.directory_id, event.total_bytes, event.usable_bytes)
+
+    def _synced(self, event: disk_work.LogsSynced) -> None:
         for key, incarnation, end_offset, size_bytes in event.ends:
             partition = self._placement.partition_at(event.directory_id, key)
             if partition is not None:
@@ -322,12 +319,12 @@ class ReplicaManager:
         self._stop_if_unusable()
 
     def _stop_if_unusable(self) -> None:
-        reason = self._placement.directories.cannot_go_on(self._metadata_directory)
+        placement = self._placement
+        reason = placement.directories.reason_to_stop(self._metadata_directory) or placement.unreported()
         if reason is not None:
             self._out.append(Stop(reason=reason, failed=True))
 
-    def _learn(self, event: ControllerAnswered) -> None:
-        learned = self._controller.answered(event, now_ms=self._now_ms)
+    def _learn(self, learned: Learned) -> None:
         for partition in learned.partitions:
             self._touched(partition)
         for key in learned.lost:
@@ -339,7 +336,7 @@ class ReplicaManager:
         """Notifies every part that a change of the partition concerns, now or when the event is finished."""
         changes, key = partition.take_changes(), partition.key
         if changes:
-            self._placement.moves.stir(key)
+            self._placement.moves.look_again(key)
             if changes & _WAKES:
                 self._fetches.changed(key, changes)
                 if self._user is not None:
@@ -377,10 +374,10 @@ class ReplicaManager:
         if partition.key not in self._placement.moves:
             compact(partition, self._wall_ms, self._out)
 
-    def _stirred(self, key: PartitionKey) -> None:
-        self._fetches.stir(key)
+    def _partition_changed(self, key: PartitionKey) -> None:
+        self._fetches.partition_changed(key)
         if self._user is not None:
-            self._user.stirred(key)
+            self._user.partition_changed(key)
 
     # ---- the end of every input ------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """A topic's configuration for its replicas on a broker, read from an image and the broker's file.
 
-Owns the parsing: a value that does not parse counts as not set (the controller refuses such values; an old
-log may hold them). Knows no partition.
+The parsing: a value that does not parse counts as not set (the controller refuses such values; an old log may
+hold them).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from metaquorum.metadata.features import ELR_VERSION
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT, NOTHING, topic_setting
+from metaquorum.metadata.settings.configs import CLUSTER_DEFAULT, NOTHING, topic_setting
 from metaquorum.metadata.settings.keys import ConfigValueError
-from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
+from metaquorum.metadata.settings.resource_keys import TOPIC_KEYS
 from metaquorum.storage.batches.format import Compression
 from metaquorum.storage.cleaner.plan import CleanerSettings
 
@@ -56,7 +56,7 @@ def topic_settings(
                 return known.parse(text)
             except ConfigValueError:
                 pass
-        return known.parse(known.default or "")
+        return known.default
 
     def number(key: str) -> int:
         return _int(read(key))
@@ -101,13 +101,13 @@ class SettingsOfTopics:
         self._me = config.broker_id
         self._static = config.topic_defaults
         self._defaults = (CLUSTER_DEFAULT, ConfigResource(BROKER_RESOURCE, str(config.broker_id)))
-        self._known: dict[str, TopicSettings] = {}
+        self._parsed: dict[str, TopicSettings] = {}
 
     def of(self, topic: str, image: MetadataImage) -> TopicSettings:
-        known = self._known.get(topic)
+        known = self._parsed.get(topic)
         if known is None:
             known = topic_settings(image, topic, broker_id=self._me, static=self._static)
-            self._known[topic] = known
+            self._parsed[topic] = known
         return known
 
     def changed(self, image: MetadataImage, previous: MetadataImage) -> list[PartitionKey] | None:
@@ -117,7 +117,7 @@ class SettingsOfTopics:
             return []
         # In an order that no hash of a name decides: the same log gives the same effects everywhere.
         changed = sorted(previous.configs.changed_keys(image.configs))
-        self._known.clear()
+        self._parsed.clear()
         if any(resource in changed for resource in self._defaults) or not same_features:
             return None
         topics = [

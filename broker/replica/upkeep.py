@@ -1,8 +1,7 @@
 """Periodic work on every replica: high watermarks written, old segments removed, ISRs checked, producers
 forgotten.
 
-Owns the schedule, and that the work is done in slices: a round over all replicas is never one step. Knows no
-image.
+The schedule, and that the work is done in slices: a round over all replicas is never one step.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from collections.abc import Callable
 from metaquorum.broker.replica.disk_work import CheckpointHighWatermarks, CompactPartition, EnforceRetention
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.placement.copies import Copy
+from metaquorum.broker.replica.placement.directories import Copy
 from metaquorum.broker.replica.placement.placement import Placement
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import Outbox
 
 SLICE_MAX = 200
 SLICE_PAUSE_MS = 20
@@ -32,6 +31,16 @@ class Round:
         self._work = work
         self._left: deque[PartitionKey] = deque()
         self.due_ms = now_ms + interval_ms
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a slice of it is left."""
+        return bool(self._left)
+
+    def start_now(self, now_ms: int) -> None:
+        """Starts over, and is due."""
+        self._left.clear()
+        self.due_ms = now_ms
 
     def tick(self, placement: Placement, now_ms: int) -> None:
         if now_ms < self.due_ms:

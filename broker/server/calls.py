@@ -1,7 +1,4 @@
-"""Calls in progress: each is a task, and none outlives its owner.
-
-Owns the tasks. Knows no call: what it sends and how it fails is for the owner, such as `controllers`.
-"""
+"""Calls in progress: each is a task, and none outlives its owner."""
 
 from __future__ import annotations
 

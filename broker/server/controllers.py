@@ -1,35 +1,39 @@
-"""Sends registrations and heartbeats to a controller: one at a time, each with one outcome.
+"""Sends a broker's requests to controllers: each once, to the controller that it names, with one report.
 
-Owns the channels to the controllers, and the streams that carry heartbeats. Does not decide where a request
-goes, or what an answer means: the broker node does.
+Where a request goes, and whether it is sent again, is decided by `broker.channel`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
-from msgspec.structs import replace
 
-from metaquorum.broker.events import (
-    ControllerRequestFailed,
-    ControllerResponseArrived,
-    LifecycleResponse,
+from metaquorum.broker.channel import (
+    ChannelResponse,
+    ControllerReported,
+    Farewell,
+    NoAnswer,
     SendToController,
 )
 from metaquorum.broker.server.calls import Calls
-from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
+from metaquorum.metadata.requests.partitions import AlterPartitionRequest, AssignReplicasToDirsRequest
+from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest
+from metaquorum.metadata.text.addresses import address_text
+from metaquorum.network.tls import TlsMaterial
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
-from metaquorum.runtime.api import brokers as codec
-from metaquorum.runtime.rpc.channels import END_OF_STREAM, open_channel
-from metaquorum.runtime.rpc.raft_client import Addresses, PeerAddress
-from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.proto.partitions_pb2_grpc import PartitionsStub
+from metaquorum.rpc.authorizers import Authorizers
+from metaquorum.rpc.channels import END_OF_STREAM, Route, direct, open_channel
+from metaquorum.rpc.messages import brokers, partitions
+from metaquorum.rpc.messages.codec import MessageCodec
+from metaquorum.rpc.raft_client import Addresses, PeerAddress
+from metaquorum.rpc.reach import UNREADABLE, Reasons, failure_text
 
 FAILURES = (
     grpc.aio.AioRpcError,
@@ -40,142 +44,161 @@ FAILURES = (
 )
 """Errors that end a call or a stream when the controller, or the connection to it, is gone."""
 
-FAREWELL_RETRY_S = 0.05
-FAREWELL_TRIES_MIN = 4
-"""A farewell that is not accepted goes to another controller: at once after an answer, or after a part of the
-remaining time."""
+_UNARY: dict[type, tuple[Callable[[Any], Any], MessageCodec[Any, Any], MessageCodec[Any, Any]]] = {
+    RegisterBrokerRequest: (
+        lambda channel: BrokerLifecycleStub(channel).Register,
+        brokers.REGISTER,
+        brokers.REGISTERED,
+    ),
+    AlterPartitionRequest: (
+        lambda channel: PartitionsStub(channel).AlterPartition,
+        partitions.ALTER,
+        partitions.ALTERED,
+    ),
+    AssignReplicasToDirsRequest: (
+        lambda channel: PartitionsStub(channel).AssignReplicasToDirs,
+        partitions.ASSIGN,
+        partitions.ASSIGNED,
+    ),
+    AllocateProducerIdsRequest: (
+        lambda channel: BrokerLifecycleStub(channel).AllocateProducerIds,
+        brokers.ALLOCATE_PRODUCER_IDS,
+        brokers.ALLOCATED_PRODUCER_IDS,
+    ),
+}
+"""The method of each request, and how it and its answer are encoded. Heartbeats have a stream."""
 
 _log = logging.getLogger(__name__)
 
-Report = Callable[[ControllerResponseArrived | ControllerRequestFailed], None]
+Report = Callable[[ControllerReported], None]
+
+
+class _Connection:
+    """A connection to one controller, and the stream of heartbeats on it, unless one is in progress. `calls`:
+    those in progress; a connection that failed closes when the last of them has ended."""
+
+    def __init__(self, address: PeerAddress, tls: TlsMaterial | None, route: Route) -> None:
+        self.address = address
+        self.channel = open_channel(*route(address.host, address.port), tls)
+        self.heartbeats: Any = None
+        self.calls = 0
 
 
 class ControllerCalls:
-    """`send` ends in exactly one report, and never calls back before it returned."""
+    """`send` ends in exactly one report, and never calls back before it returned. `authorizers`: compared
+    with each controller's at a registration."""
 
-    def __init__(self, controllers: Addresses, report: Report, tls: TlsMaterial | None) -> None:
+    def __init__(
+        self,
+        controllers: Addresses,
+        report: Report,
+        tls: TlsMaterial | None,
+        authorizers: Authorizers,
+        route: Route = direct,
+    ) -> None:
+        self._route = route
+        self._authorizers = authorizers
         self._controllers = controllers
         self._report = report
         self._tls = tls
         self._reasons = Reasons(tls)
-        self._channels: dict[int, tuple[PeerAddress, grpc.aio.Channel]] = {}
-        self._heartbeats: dict[int, Any] = {}
+        self._connections: dict[int, _Connection] = {}
         self._calls = Calls()
 
     def send(self, effect: SendToController) -> None:
         self._calls.spawn(self._call(effect))
 
-    async def farewell(self, first: int, request: BrokerHeartbeatRequest, timeout_s: float) -> bool:
-        """Sends this broker's last heartbeat to the active controller, trying `first` first. Returns True if
-        it was accepted. Requests in progress are dropped first: none of them may arrive later."""
+    async def farewell(self, farewell: Farewell, clock_ms: Callable[[], int]) -> bool:
+        """Sends what the farewell says until it is over. Returns True if a controller accepted it. Requests
+        in progress are dropped first: none of them may arrive later."""
         await self._calls.end()
-        target = first
-        once = SendToController(
-            target=first,
-            correlation_id=0,
-            request=request,
-            timeout_ms=int(timeout_s * 1000 / FAREWELL_TRIES_MIN),
-            attempt=1,
-        )
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    hint = None
-                    try:
-                        answer = await self._ask(replace(once, target=target))
-                    except FAILURES:
-                        await self._drop(target)
-                    else:
-                        if not isinstance(answer, ApiError):
-                            return True
-                        if answer.code is not ErrorCode.NOT_CONTROLLER:
-                            _log.warning("controller %d refused the shutdown notice: %s", target, answer)
-                            return False
-                        hint = answer.leader_hint
-                    target = self._next(target, hint)
-                    await asyncio.sleep(FAREWELL_RETRY_S)
-        return False
+        while (step := farewell.step(clock_ms())) is not None:
+            if isinstance(step, int):
+                await asyncio.sleep(step / 1000)
+            else:
+                farewell.reported(clock_ms(), await self._reported(step))
+        if farewell.refusal is not None:
+            _log.warning("the shutdown notice was refused: %s", farewell.refusal)
+        return farewell.accepted
 
     async def close(self) -> None:
         await self._calls.end()
-        await asyncio.gather(*(channel.close(None) for _, channel in self._channels.values()))
-
-    def _next(self, asked: int, hint: int | None) -> int:
-        """The controller to try after `asked`, which is not the active one: the one it named, or the next."""
-        if hint is not None and hint != asked and self._controllers.get(hint) is not None:
-            return hint
-        known = list(self._controllers)
-        return known[(known.index(asked) + 1) % len(known)] if asked in known else known[0]
+        await asyncio.gather(*(each.channel.close(None) for each in self._connections.values()))
 
     async def _call(self, effect: SendToController) -> None:
-        try:
-            response = await self._ask(effect)
-        except FAILURES as error:
-            # The connection may be stuck in the backoff of a dead peer: the next attempt gets a new one.
-            await self._drop(effect.target)
-            reason = str(error)
-            if isinstance(error, grpc.aio.AioRpcError):
-                reason = f"{error.code().name}: {error.details()}"
-                address = self._controllers.get(effect.target)
-                if address is not None:
-                    self._reasons.tell(f"controller {effect.target}", error, (address.host, address.port))
-            elif isinstance(error, TimeoutError):
-                reason = f"no answer within {effect.timeout_ms} ms"
-            self._report(
-                ControllerRequestFailed(
-                    target=effect.target, correlation_id=effect.correlation_id, reason=reason
-                )
-            )
-        else:
-            self._report(
-                ControllerResponseArrived(
-                    source=effect.target, correlation_id=effect.correlation_id, response=response
-                )
-            )
+        self._report(await self._reported(effect))
 
-    async def _ask(self, effect: SendToController) -> LifecycleResponse | ApiError:
-        stub: Any = BrokerLifecycleStub(await self._channel(effect.target))
+    async def _reported(self, effect: SendToController) -> ControllerReported:
+        try:
+            outcome: ChannelResponse | ApiError | NoAnswer = await self._asked(effect)
+        except FAILURES as error:
+            outcome = NoAnswer(self._reason(effect, error))
+        return ControllerReported(target=effect.target, correlation_id=effect.correlation_id, outcome=outcome)
+
+    def _reason(self, effect: SendToController, error: BaseException) -> str:
+        if isinstance(error, TimeoutError):
+            return f"no answer within {effect.timeout_ms} ms"
+        address = self._controllers.get(effect.target)
+        if isinstance(error, grpc.aio.AioRpcError) and address is not None:
+            self._reasons.tell(f"controller {effect.target}", error, (address.host, address.port))
+        return failure_text(error)
+
+    async def _asked(self, effect: SendToController) -> ChannelResponse | ApiError:
+        connection = await self._connection(effect.target)
+        connection.calls += 1
+        try:
+            return await self._ask(connection, effect)
+        except FAILURES:
+            # It may be stuck in the backoff of a dead peer: the next request gets a new one. No late answer
+            # on its stream is taken for that of another heartbeat.
+            if self._connections.get(effect.target) is connection:
+                del self._connections[effect.target]
+            raise
+        finally:
+            connection.calls -= 1
+            if not connection.calls and self._connections.get(effect.target) is not connection:
+                await connection.channel.close(None)
+
+    async def _ask(self, connection: _Connection, effect: SendToController) -> ChannelResponse | ApiError:
         timeout_s = effect.timeout_ms / 1000
         if isinstance(effect.request, BrokerHeartbeatRequest):
-            request = codec.HEARTBEAT.to_pb(effect.request)
+            request = brokers.HEARTBEAT.to_pb(effect.request)
             async with asyncio.timeout(timeout_s):
-                answer = await self._beat(stub, effect.target, request)
-            return codec.HEARTBEAT_ANSWER.answer_from_pb(answer)
-        answer = await stub.Register(codec.REGISTER.to_pb(effect.request), timeout=timeout_s)
+                answer = await self._beat(connection, effect.target, request)
+            return brokers.HEARTBEAT_ANSWER.answer_from_pb(answer)
+        method, codec, answer_codec = _UNARY[type(effect.request)]
+        registers = isinstance(effect.request, RegisterBrokerRequest)
+        metadata = self._authorizers.metadata if registers else None
+        call = method(connection.channel)(codec.to_pb(effect.request), timeout=timeout_s, metadata=metadata)
+        answer = await call
         if answer is None:
             raise ConnectionError(f"controller {effect.target}: {UNREADABLE}")
-        return codec.REGISTERED.answer_from_pb(answer)
+        if registers:
+            where = address_text(connection.address.host, connection.address.port)
+            self._authorizers.compare(await call.initial_metadata(), f"controller {effect.target}", where)
+        return answer_codec.answer_from_pb(answer)
 
-    async def _beat(self, stub: Any, target: int, request: Any) -> Any:
-        """One heartbeat on the stream to a controller. After a failure the stream is dropped with its channel
-        and never used again, so that no late answer is taken for that of another heartbeat."""
-        call = self._heartbeats.pop(target, None)
-        if call is None:
-            call = stub.Heartbeats()
+    async def _beat(self, connection: _Connection, target: int, request: Any) -> Any:
+        """One heartbeat on the connection's stream."""
+        stub: Any = BrokerLifecycleStub(connection.channel)
+        call, connection.heartbeats = connection.heartbeats or stub.Heartbeats(), None
         await call.write(request)
         answer = await call.read()
         if answer is END_OF_STREAM:
             raise ConnectionError(f"controller {target} ended the stream of heartbeats")
         if answer is None:
             raise ConnectionError(f"controller {target}: {UNREADABLE}")
-        self._heartbeats[target] = call
+        connection.heartbeats = call
         return answer
 
-    async def _channel(self, target: int) -> grpc.aio.Channel:
+    async def _connection(self, target: int) -> _Connection:
         address = self._controllers.get(target)
         if address is None:
             raise ConnectionError(f"controller {target} has no known address")
-        known = self._channels.get(target)
-        if known is not None and known[0] != address:
-            await self._drop(target)  # it moved
-            known = None
-        if known is None:
-            known = address, open_channel(address.host, address.port, self._tls)
-            self._channels[target] = known
-        return known[1]
-
-    async def _drop(self, target: int) -> None:
-        self._heartbeats.pop(target, None)
-        known = self._channels.pop(target, None)
-        if known is not None:
-            await known[1].close(None)
+        connection = self._connections.get(target)
+        if connection is None or connection.address != address:
+            moved, connection = connection, _Connection(address, self._tls, self._route)
+            self._connections[target] = connection
+            if moved is not None and not moved.calls:
+                await moved.channel.close(None)
+        return connection

@@ -1,8 +1,6 @@
 """Settles a broker's id before it opens its directories, and writes it into them (S0.1, S0.26).
 
-Owns the requests and the writing. Does not decide which id it is: `broker.identity` and the active controller
-do. Has no effect unless `broker.id.generation.enable` is set: otherwise directories are formatted by hand. A
-broker may format its own: it has no vote, so an emptied disk can lose nothing that was committed.
+A broker may format its own: it has no vote, so an emptied disk can lose nothing that was committed.
 """
 
 from __future__ import annotations
@@ -11,19 +9,21 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
-from metaquorum.broker.identity import IdentityConflict, IdentityFile, KnownIdentity, known_identity
+import msgspec
+
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.quorum.ids import allocate_broker_id
+from metaquorum.clients.search import ClientError
+from metaquorum.config.node import UNKNOWN_NODE_ID, NodeConfig, process_rng
+from metaquorum.errors import StartError
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
-from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.client.ids import allocate_broker_id
-from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig, process_rng
-from metaquorum.runtime.errors import StartError
-from metaquorum.runtime.tls.material import TlsMaterial
-from metaquorum.storage.disk.interface import join, make_durable_directory
-from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.metadata.requests.common import AllocateBrokerIdRequest, AllocateBrokerIdResponse
+from metaquorum.network.tls import TlsMaterial
+from metaquorum.node.machine import OWN_PROCESS, Machine
+from metaquorum.storage.disk.interface import Disk, join, make_durable_directory
 from metaquorum.storage.errors import DiskError
 from metaquorum.storage.files.meta_properties import (
     FILE_NAME,
@@ -42,7 +42,9 @@ _log = logging.getLogger(__name__)
 Ask = Callable[[AllocateBrokerIdRequest], Awaitable[AllocateBrokerIdResponse]]
 
 
-async def settle_identity(config: NodeConfig, tls: TlsMaterial | None) -> NodeConfig:
+async def settle_identity(
+    config: NodeConfig, tls: TlsMaterial | None, machine: Machine = OWN_PROCESS
+) -> NodeConfig:
     """The configuration with the broker's id, which is in every directory when this returns.
 
     Raises StartError and StorageError. No identity is written before the id is settled.
@@ -50,7 +52,7 @@ async def settle_identity(config: NodeConfig, tls: TlsMaterial | None) -> NodeCo
     if not config.generates_broker_id:
         return config
     directory = config.metadata_log_dir
-    disk = PosixDisk()
+    disk = machine.disk
     _make_directories(disk, config)
     lock = disk.lock(str(directory))  # two processes of one configuration must not become two brokers
     try:
@@ -59,7 +61,7 @@ async def settle_identity(config: NodeConfig, tls: TlsMaterial | None) -> NodeCo
         lock.release()
 
 
-async def _settle(config: NodeConfig, disk: PosixDisk, tls: TlsMaterial | None) -> NodeConfig:
+async def _settle(config: NodeConfig, disk: Disk, tls: TlsMaterial | None) -> NodeConfig:
     explicit = None if config.node_id == UNKNOWN_NODE_ID else config.node_id
     try:
         known = known_identity(explicit, _found(disk, config))
@@ -88,13 +90,13 @@ async def _from_controllers(
 ) -> tuple[int, str]:
     """(id, cluster id), one of which only the cluster knows."""
     if known.node_id is not None:
-        return known.node_id, (await client.describe_cluster()).cluster_id
+        return known.node_id, (await client.describe_quorum()).cluster_id
     request = AllocateBrokerIdRequest(
         request_id=random_uuid(process_rng()),
         cluster_id=known.cluster_id,
         binding_key=config.binding_key,
         # An id is taken over only by a broker without any trace of its own id (S0.22).
-        reuse_missing=known.is_blank and config.values["broker.id.reuse.missing"] == "true",
+        reuse_missing=known.is_blank and config.flag("broker.id.reuse.missing"),
     )
     answer = await ask_until_settled(
         lambda asked: allocate_broker_id(client, asked), request, timeout_ms, asyncio.get_running_loop().time
@@ -114,14 +116,14 @@ async def ask_until_settled(
 ) -> AllocateBrokerIdResponse:
     """Repeats the request as the answers require. Returns the last answer when the time is up."""
     deadline_s = time_s() + timeout_ms / 1000
-    told = ""
+    waiting_for = ""
     while True:
         answer = await ask(request)
         if answer.broker_id is not None or time_s() >= deadline_s:
             return answer
-        if not told:
-            told = answer.waiting_for
-            _log.info("waiting for an id: %s", told)
+        if not waiting_for:
+            waiting_for = answer.waiting_for
+            _log.info("waiting for an id: %s", waiting_for)
         await asyncio.sleep(max(1, answer.retry_after_ms) / 1000)
 
 
@@ -132,7 +134,7 @@ def _paths(config: NodeConfig) -> list[str]:
     return [str(path) for path in dict.fromkeys((config.metadata_log_dir, *config.log_dirs))]
 
 
-def _make_directories(disk: PosixDisk, config: NodeConfig) -> None:
+def _make_directories(disk: Disk, config: NodeConfig) -> None:
     """A directory whose disk fails is left for the opening step, unless it is the metadata log's."""
     for path in _paths(config):
         if disk.exists(path) and not disk.is_directory(path):
@@ -152,7 +154,7 @@ def _tolerated(config: NodeConfig, path: str) -> Iterator[None]:
         _log.warning("%s does not say which broker this is: %s", path, error)
 
 
-def _found(disk: PosixDisk, config: NodeConfig) -> list[IdentityFile]:
+def _found(disk: Disk, config: NodeConfig) -> list[IdentityFile]:
     found = []
     for path in _paths(config):
         file = join(path, FILE_NAME)
@@ -164,7 +166,7 @@ def _found(disk: PosixDisk, config: NodeConfig) -> list[IdentityFile]:
     return found
 
 
-def _write(disk: PosixDisk, directories: tuple[str, ...], node_id: int, cluster_id: str | None) -> None:
+def _write(disk: Disk, directories: tuple[str, ...], node_id: int, cluster_id: str | None) -> None:
     """Each file appears whole or not at all; a start that was interrupted finds its id in the first."""
     rng = random.SystemRandom()
     for directory in directories:
@@ -174,7 +176,7 @@ def _write(disk: PosixDisk, directories: tuple[str, ...], node_id: int, cluster_
         _log.info("formatted %s for broker %d of cluster %s", directory, node_id, cluster_id)
 
 
-def _set_aside(disk: PosixDisk, directory: str) -> None:
+def _set_aside(disk: Disk, directory: str) -> None:
     """A metadata log of unknown owner may be another cluster's: the log is fetched again."""
     log = Path(directory) / METADATA_DIRECTORY
     if not log.exists():
@@ -187,4 +189,71 @@ def _set_aside(disk: PosixDisk, directory: str) -> None:
     disk.sync_directory(directory)
     _log.warning(
         "%s did not belong to a broker (it has no %s): it is set aside as %s", log, FILE_NAME, aside.name
+    )
+
+
+# Which broker this is, according to its configuration and its own directories (S0.1 to S0.4, S0.27).
+
+
+class IdentityConflict(Exception):
+    """The configuration and the directories disagree on which broker this is; one line for humans."""
+
+
+class IdentityFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One directory of the broker. `file` is the path of its meta.properties, which may not exist;
+    `properties` is None if it does not."""
+
+    path: str
+    file: str
+    properties: MetaProperties | None
+
+
+class KnownIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known without a request. `node_id` None: the controllers assign it; `cluster_id` None: they
+    report it. `unwritten`: directories without a meta.properties, in the order given. `is_blank`: no
+    directory has one."""
+
+    node_id: int | None
+    cluster_id: str | None
+    unwritten: tuple[str, ...]
+    is_blank: bool
+
+
+def known_identity(explicit_id: int | None, found: Sequence[IdentityFile]) -> KnownIdentity:
+    """The explicit id and that of the files, which must agree; raises IdentityConflict if they do not.
+
+    Any directory that survived identifies the broker, whatever happened to the others (S0.27).
+    """
+    node_id, cluster_id = explicit_id, None
+    id_from: IdentityFile | None = None
+    cluster_from: IdentityFile | None = None
+    for directory in found:
+        properties = directory.properties
+        if properties is None:
+            continue
+        if properties.node_id is not None:
+            if id_from is not None and properties.node_id != node_id:
+                raise IdentityConflict(
+                    f"{id_from.file} says that this broker is {node_id}, but {directory.file} says "
+                    f"{properties.node_id}: one of them belongs to another broker; correct log.dirs"
+                )
+            if id_from is None and explicit_id is not None and properties.node_id != explicit_id:
+                raise IdentityConflict(
+                    f"node.id is {explicit_id}, but {directory.file} says {properties.node_id}: correct or "
+                    "remove node.id, or set log.dirs to this broker's own directories"
+                )
+            node_id, id_from = properties.node_id, directory
+        if properties.cluster_id is not None:
+            if cluster_from is not None and properties.cluster_id != cluster_id:
+                raise IdentityConflict(
+                    f"{cluster_from.file} belongs to cluster {cluster_id}, but {directory.file} to "
+                    f"{properties.cluster_id}: use directories of one cluster"
+                )
+            cluster_id, cluster_from = properties.cluster_id, directory
+    unwritten = tuple(directory.path for directory in found if directory.properties is None)
+    return KnownIdentity(
+        node_id=node_id,
+        cluster_id=cluster_id,
+        unwritten=unwritten,
+        is_blank=len(unwritten) == len(found),
     )

@@ -1,8 +1,4 @@
-"""A broker as a process: follows the metadata log, keeps its lease, serves its image while it is unfenced.
-
-Owns the order in which a broker starts and stops. Must not decide when the broker serves, or what its
-replicas do: the modules outside `server` do.
-"""
+"""A broker as a process: follows the metadata log, keeps its lease, serves its image while it is unfenced."""
 
 from __future__ import annotations
 
@@ -12,61 +8,62 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from metaquorum.broker.coordinator.coordinators import Coordinators
-from metaquorum.broker.coordinator.kinds import coordinator_kinds
+from metaquorum.broker.channel import ControllerChannel
+from metaquorum.broker.coordinator.coordinators import Coordinators, coordinator_kinds
 from metaquorum.broker.events import PublishImage, SendToController, StateChanged
 from metaquorum.broker.node import BrokerNode
-from metaquorum.broker.replica.events import SendTxnMarkers
+from metaquorum.broker.replica.events import SendTxnMarkers, UpkeepDone, UpkeepRequested
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.server.controllers import ControllerCalls
 from metaquorum.broker.server.data.disk_faults import configured_faults
 from metaquorum.broker.server.data.open import OpenData, look_at_directories, open_directories
 from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.identity import settle_identity
-from metaquorum.broker.server.images import BrokerImages
-from metaquorum.broker.server.kafka.forwarding import Forwarder
-from metaquorum.broker.server.kafka.services import broker_services
-from metaquorum.broker.server.kafka.transactions.offered import TransactionServices
+from metaquorum.broker.server.kafka.forwarding import Forwarder, Published
+from metaquorum.broker.server.kafka.services import TransactionServices, broker_services
 from metaquorum.broker.server.metrics import BrokerFigures
-from metaquorum.broker.server.published import Published
-from metaquorum.broker.server.status_service import BrokerSelfService
+from metaquorum.broker.server.services import BrokerImages, BrokerSelfService
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.config.node import NodeConfig
+from metaquorum.config.security import new_authorizer
+from metaquorum.listeners.listener import KafkaListeners
+from metaquorum.listeners.services import Services
+from metaquorum.metadata.extras import install_command, is_installed
 from metaquorum.metadata.features import FOREIGN_FEATURES, KNOWN_FEATURES
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.parts import BrokerFeature
+from metaquorum.metadata.records.types import BrokerFeature
 from metaquorum.metadata.replica import MetadataReplica
+from metaquorum.network.files_plan import port_limits
+from metaquorum.network.tls import NodeTls
+from metaquorum.node.driver import Ending
+from metaquorum.node.machine import OWN_PROCESS, Machine
+from metaquorum.node.node_process import NodeProcess
+from metaquorum.node.process import keep_freed_buffers, run_process
+from metaquorum.node.replica import OpenReplica, add_directory_ids, check_metadata_directory, open_replica
+from metaquorum.observability.logging import set_up_logging
+from metaquorum.observability.metadata_log import MetadataLines
+from metaquorum.observability.metrics.service import BoundMetrics, bind_metrics
+from metaquorum.observability.metrics.statistics import NodeStatistics
 from metaquorum.proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
 from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
-from metaquorum.runtime.allocator import keep_freed_buffers
-from metaquorum.runtime.api.errors import Hints
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.clock import SystemClock
-from metaquorum.runtime.config.access.listeners import new_authorizer
-from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.driver.driver import Ending
-from metaquorum.runtime.health import Health
-from metaquorum.runtime.kafka.listener import KafkaListeners
-from metaquorum.runtime.kafka.services import Services
-from metaquorum.runtime.logging import set_up_logging
-from metaquorum.runtime.metadata_log import MetadataLines
-from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics
-from metaquorum.runtime.node_process import NodeProcess
-from metaquorum.runtime.process import leave_at_once, run_process
-from metaquorum.runtime.replica import OpenReplica, add_directory_ids, check_metadata_directory, open_replica
-from metaquorum.runtime.rpc.channels import bind, new_server
-from metaquorum.runtime.rpc.decoding import GuardedServer
-from metaquorum.runtime.rpc.image_service import MetadataService
-from metaquorum.runtime.rpc.rights import grpc_rights
-from metaquorum.runtime.tls.material import TlsMaterial
-from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.rpc.authorizers import Authorizers
+from metaquorum.rpc.channels import bind, new_server
+from metaquorum.rpc.decoding import GuardedServer
+from metaquorum.rpc.health import Health
+from metaquorum.rpc.image_service import MetadataService
+from metaquorum.rpc.messages.errors import Hints
+from metaquorum.rpc.rights import grpc_rights
+from metaquorum.storage.disk.file_pool import OpenFiles
 from metaquorum.storage.errors import DiskError
-from metaquorum.storage.files.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
 from metaquorum.storage.files.meta_properties import MetaProperties
+from metaquorum.storage.partition.replica_directory import leave_clean_shutdown, take_clean_shutdown
 from metaquorum.storage.uuids import random_uuid
 
 STOP_GRACE_S = 0.1
-FAREWELL_TIMEOUT_S = 2.0
+FAREWELL_TIMEOUT_MS = 2_000
 """How long a process that cannot continue tries to notify the controller, which may also be gone."""
+
+_ALLOW_PATTERNS = f"to allow them: {install_command('re2')}"
 
 _log = logging.getLogger(__name__)
 
@@ -77,22 +74,28 @@ def run(config_path: str, node_id: int | None = None) -> int:
     return run_process(config_path, "broker", serve, node_id=node_id)
 
 
-async def serve(config: NodeConfig) -> Ending:
+async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
     """Runs from start to end. Raises ConfigError, StartError or StorageError if it cannot."""
-    needs_tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
-    tls = TlsMaterial.load(config.tls) if needs_tls else None
-    config = await settle_identity(config, tls if config.controllers_use_tls else None)
-    set_up_logging(config.text("log.format"), config.text("log.level"), role="broker", node_id=config.node_id)
-    add_directory_ids(config)
-    own = check_metadata_directory(config)
-    kafka = KafkaListeners(config, tls)
-    server = new_server(message_max_bytes=config.number("socket.request.max.bytes"))
+    tls = NodeTls(config)
+    config = await settle_identity(config, tls.controllers, machine)
+    if machine.owns_process:
+        set_up_logging(
+            config.text("log.format"), config.text("log.level"), role="broker", node_id=config.node_id
+        )
+    add_directory_ids(config, machine)
+    own = check_metadata_directory(config, machine.disk)
+    machine = machine.planned(config)
+    kafka = KafkaListeners(config, tls, machine)
+    server = new_server(
+        message_max_bytes=config.number("socket.request.max.bytes"),
+        limits=port_limits(config, machine.shares.grpc),
+    )
     try:
         for listener in config.grpc_listeners:
-            bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+            bind(server, listener.host, listener.port, tls.of(listener.name))
         kafka.bind()
         metrics = bind_metrics(config.metrics_listener, config.tls)
-        process = await open_process(config, own, server, kafka, tls, metrics)
+        process = await open_process(config, own, server, kafka, tls, metrics, machine)
         return await process.run()
     finally:
         await kafka.close()
@@ -104,31 +107,37 @@ async def open_process(
     own: MetaProperties,
     server: GuardedServer,
     kafka: KafkaListeners,
-    tls: TlsMaterial | None,
+    tls: NodeTls,
     metrics: BoundMetrics | None = None,
+    machine: Machine = OWN_PROCESS,
 ) -> BrokerProcess:
     """Opens everything that the broker has on its disks; nothing runs yet. Raises StartError or StorageError.
     `own`: the identity of the metadata directory."""
-    stats = None if metrics is None else NodeStatistics(SystemClock().monotonic_ms())
-    replica, data = await open_disks(config, config, own, stats)
-    return BrokerProcess(config, replica, data, server, kafka, tls, metrics, stats)
+    stats = None if metrics is None else NodeStatistics(machine.clock.monotonic_ms())
+    replica, data = await open_disks(config, config, own, stats, machine)
+    return BrokerProcess(config, replica, data, server, kafka, tls, metrics, stats, machine)
 
 
 async def open_disks(
-    config: NodeConfig, broker: NodeConfig, own: MetaProperties, stats: NodeStatistics | None
+    config: NodeConfig,
+    broker: NodeConfig,
+    own: MetaProperties,
+    stats: NodeStatistics | None,
+    machine: Machine = OWN_PROCESS,
 ) -> tuple[OpenReplica, OpenData]:
     """The metadata log of the node and the partitions of its broker. Raises StartError or StorageError."""
-    faults = configured_faults(os.environ)
+    faults = configured_faults(os.environ) if machine.owns_process else None
     observe = None if stats is None else stats.flushes.disk_call
     # Everything that only reads comes first: a refusal here leaves the directories unchanged.
-    places = await look_at_directories(broker, own, faults=faults, observe=observe)
-    replica = open_replica(config, own, ())
+    places = await look_at_directories(broker, own, faults=faults, observe=observe, disk=machine.disk)
+    replica = open_replica(config, own, (), machine.disk)
+    open_files = OpenFiles(machine.shares.segments)
     try:
-        data = OpenData(directories=await open_directories(broker, own, places), faults=faults)
+        directories = await open_directories(broker, own, places, open_files, machine.new_rng)
     except BaseException:
         replica.store.close(clean=False)
         raise
-    return replica, data
+    return replica, OpenData(directories=directories, faults=faults)
 
 
 class BrokerProcess(NodeProcess):
@@ -142,13 +151,14 @@ class BrokerProcess(NodeProcess):
         data: OpenData,
         server: GuardedServer,
         kafka: KafkaListeners,
-        tls: TlsMaterial | None,
+        tls: NodeTls,
         metrics: BoundMetrics | None = None,
         stats: NodeStatistics | None = None,
+        machine: Machine = OWN_PROCESS,
     ) -> None:
-        super().__init__(config, replica, metrics, stats)
+        super().__init__(config, replica, metrics, stats, machine)
         self.node = broker_node(self, config, data, replica.image)
-        controllers_tls = tls if config.controllers_use_tls else None
+        controllers_tls = tls.controllers
         self._turns = -1
         self.drive(self.node, controllers_tls)
         lines = MetadataLines(replica.image)
@@ -173,7 +183,7 @@ class BrokerRole:
         data: OpenData,
         server: GuardedServer,
         kafka: KafkaListeners,
-        tls: TlsMaterial | None,
+        tls: NodeTls,
         *,
         lines: MetadataLines | None,
     ) -> None:
@@ -182,7 +192,7 @@ class BrokerRole:
         self._config = config
         self._directories = [str(path) for path in config.log_dirs]
         self._server = server
-        self._kafka = kafka
+        self.kafka = kafka
         if node.replicas is not None:
             node.replicas.room.left = kafka.unsent.left
         self._clock = process.clock
@@ -191,24 +201,29 @@ class BrokerRole:
         self._controllers = process.controllers
         self._node = node
         self._turns = -1
-        controllers_tls = tls if config.controllers_use_tls else None
-        self._calls = ControllerCalls(self._controllers, driver.post, controllers_tls)
-        addresses = self._controllers.addresses
-        self._data = DataPlane(config, data, driver, image, tls, process.stats, controllers=addresses)
+        controllers_tls = tls.controllers
+        self._calls = ControllerCalls(
+            self._controllers, driver.post, controllers_tls, Authorizers(config.values), process.machine.route
+        )
+        self._data = DataPlane(config, data, driver, image, tls, process.stats, machine=process.machine)
         self._published = Published(image)
-        asks = AdminClient(addresses, tls=controllers_tls, rng=process.rng)
+        asks = AdminClient(
+            self._controllers.addresses, tls=controllers_tls, rng=process.rng, route=process.machine.route
+        )
         self._forwarder = Forwarder(asks, node_id=config.node_id, published=self._published)
         self._transactions = TransactionServices(config, self._data, clock=self._clock)
         self._health = Health(server)
         self._lines = lines
         self._opening: asyncio.Future[None] | None = None
         self._closed: Sequence[str] = ()
+        self._upkeep: asyncio.Future[None] | None = None
         driver.hand_over(
             {
                 SendTxnMarkers: self._transactions.markers.send,
                 SendToController: self._calls.send,
                 PublishImage: self._publish,
                 StateChanged: self._log_state,
+                UpkeepDone: self._upkeep_done,
             }
         )
         self._add_services()
@@ -241,6 +256,8 @@ class BrokerRole:
             self._transactions,
             forwarder=self._forwarder,
             kraft_version=lambda: self._raft.committed_kraft_version,
+            serves=lambda: self._node.serves(self._clock.monotonic_ms()),
+            wall_ms=self._clock.wall_ms,
         )
 
     # --- in the order of the process
@@ -260,15 +277,17 @@ class BrokerRole:
 
     async def close(self, ending: Ending) -> None:
         """Closes clients, servers, and the partitions' directories."""
-        if ending.failed:
+        killed = self._process.is_killed
+        if ending.failed and not killed:
             await self._say_farewell()
-        await asyncio.gather(self._kafka.close(), self._server.stop(STOP_GRACE_S))
+        grace_s = None if killed else STOP_GRACE_S
+        await asyncio.gather(self.kafka.close(at_once=killed), self._server.stop(grace_s))
         await self._transactions.close()
         await self._calls.close()
         await self._forwarder.close()
-        self._closed = await self._data.close()
-        if self._data.metadata_hangs:
-            leave_at_once(f"broker {self._config.node_id}: {ending.reason}")
+        self._closed = await self._data.close(clean=not killed)
+        if await self._data.metadata_hangs():
+            self._process.machine.leave(f"broker {self._config.node_id}: {ending.reason}")
 
     def left(self, ending: Ending) -> None:
         """Everything in the closed directories is on disk: leaves the proof of it for the next process."""
@@ -276,7 +295,7 @@ class BrokerRole:
         if epoch is None or ending.failed:
             return
         try:
-            leave_clean_shutdown(PosixDisk(), self._closed, epoch)
+            leave_clean_shutdown(self._process.machine.disk, self._closed, epoch)
         except DiskError as error:
             _log.warning("the next start cannot prove a clean shutdown: %s", error)
 
@@ -284,21 +303,35 @@ class BrokerRole:
         """Kafka clients may connect once there is an image: from an empty one they would learn that the
         cluster has no brokers and no topics, and some never ask again."""
         await self._published.first()
-        await self._kafka.start(self._kafka_services(), self.image, self._process.driver.step_end)
+        services = self._process.machine.offer(self._kafka_services())
+        await self.kafka.start(services, self.image, self._process.driver.step_end)
 
     async def _say_farewell(self) -> None:
         """This process cannot continue (its last directory is bad, say): its leaders move now, and not when
         its session ends. It no longer serves."""
-        last = self._node.farewell()
+        now_ms = self._clock.monotonic_ms()
+        last = self._node.farewell(now_ms=now_ms, timeout_ms=FAREWELL_TIMEOUT_MS)
         if last is None:
             return
-        target, request = last
-        if await self._calls.farewell(target, request, FAREWELL_TIMEOUT_S):
+        if await self._calls.farewell(last, self._clock.monotonic_ms):
             _log.info("the controller was notified that this broker is stopping, and moves its leaderships")
         else:
             _log.warning(
                 "no controller could be notified that this broker is stopping: its session must expire first"
             )
+
+    async def do_upkeep(self) -> None:
+        """Does now what is done periodically, above all retention and compaction. Returns when the good
+        directories have done it."""
+        self._upkeep = self._upkeep or asyncio.get_running_loop().create_future()
+        self._process.driver.post(UpkeepRequested())
+        await self._upkeep
+        good = (threads for threads in self._data.threads.values() if not threads.is_bad)
+        await asyncio.gather(*(threads.settle() for threads in good))
+
+    def is_serving(self) -> bool:
+        """Whether the broker is unfenced and accepts clients."""
+        return self._health.is_serving and self._opening is not None and self._opening.done()
 
     def image(self) -> MetadataImage:
         """The image for authorization."""
@@ -327,6 +360,11 @@ class BrokerRole:
         if self._lines is not None:
             loaded = self._process.driver.snapshots_loaded
             self._lines.moved(image, self._raft.high_watermark, snapshots_loaded=loaded)
+
+    def _upkeep_done(self, effect: UpkeepDone) -> None:
+        upkeep, self._upkeep = self._upkeep, None
+        if upkeep is not None and not upkeep.done():
+            upkeep.set_result(None)
 
     def _log_state(self, effect: StateChanged) -> None:
         extra = {**self.log_context(), "source": "live"}
@@ -358,20 +396,31 @@ def broker_node(
     """The pure node for the contents of the directories. Removes the proof of a clean shutdown. `metadata`:
     see `BrokerNode`."""
     own, rng = process.replica.identity, process.rng
+    if not is_installed("re2"):
+        _log.info(
+            "google-re2 is not installed: groups that subscribe by pattern are refused; %s", _ALLOW_PATTERNS
+        )
     kinds = coordinator_kinds(config.coordinators(), rng, new_authorizer(config.values))
     now_ms = process.clock.monotonic_ms()
+    broker = config.broker(own.cluster_id, data.good_ids, _features())
+    channel = ControllerChannel(
+        tuple(process.controllers),
+        rng,
+        backoff_ms=broker.retry_backoff_ms,
+        backoff_max_ms=broker.retry_backoff_max_ms,
+    )
     return BrokerNode(
-        config.broker(own.cluster_id, data.good_ids, _features()),
+        broker,
         process.raft,
         metadata,
-        voters=tuple(process.controllers),
+        channel=channel,
         incarnation_id=random_uuid(rng),
-        rng=rng,
         now_ms=now_ms,
-        previous_broker_epoch=take_clean_shutdown(PosixDisk(), data.good_paths),
+        previous_broker_epoch=take_clean_shutdown(process.machine.disk, data.good_paths),
         replicas=ReplicaManager(
             config.replicas(),
             data.found,
+            channel=channel,
             rng=rng,
             now_ms=now_ms,
             metadata_directory=own.directory_id if config.metadata_log_dir in config.log_dirs else None,

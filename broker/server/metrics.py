@@ -1,21 +1,15 @@
-"""A broker's metrics, read from its node between two of its inputs.
-
-Owns which value is which metric. Must not change the node, and does not count requests: `data.request_times`
-does.
-"""
+"""A broker's metrics, read from its node between two of its inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
 from metaquorum.broker.node import BrokerNode
-from metaquorum.broker.replica.status import LocalReplicaStatus
-from metaquorum.metadata.requests.broker_status import BrokerStatus
-from metaquorum.raft.core import RaftCore
-from metaquorum.runtime.driver.driver import Driver
-from metaquorum.runtime.metrics import broker_catalogue as of_brokers
-from metaquorum.runtime.metrics import catalogue as names
-from metaquorum.runtime.metrics.families import (
+from metaquorum.broker.replica.requests.describe import LocalReplicaStatus
+from metaquorum.metadata.requests.status import BrokerStatus
+from metaquorum.node.driver import Driver
+from metaquorum.observability.metrics import catalogue as names
+from metaquorum.observability.metrics.families import (
     Family,
     applied_age_ms,
     image_families,
@@ -24,9 +18,9 @@ from metaquorum.runtime.metrics.families import (
     quorum_families,
     work_families,
 )
-from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.service import node_info
-from metaquorum.runtime.metrics.statistics import TrafficStatistics
+from metaquorum.observability.metrics.service import node_info
+from metaquorum.observability.metrics.statistics import NodeStatistics, TrafficStatistics
+from metaquorum.raft.core import RaftCore
 
 
 class BrokerFigures:
@@ -82,48 +76,48 @@ class BrokerFigures:
 
     def _metadata(self, wall_ms: int) -> Iterable[Family]:
         provenance = self._node.provenance
-        yield one(of_brokers.BROKER_APPLIED_OFFSET, provenance.offset - 1)
-        yield one(of_brokers.BROKER_APPLIED_TIMESTAMP, provenance.timestamp_ms)
-        yield one(of_brokers.BROKER_APPLIED_LAG, applied_age_ms(provenance.timestamp_ms, wall_ms))
-        yield one(of_brokers.BROKER_LOAD_ERRORS, self._stats.load_errors)
-        yield one(of_brokers.BROKER_APPLY_ERRORS, self._stats.apply_errors)
+        yield one(names.BROKER_APPLIED_OFFSET, provenance.offset - 1)
+        yield one(names.BROKER_APPLIED_TIMESTAMP, provenance.timestamp_ms)
+        yield one(names.BROKER_APPLIED_LAG, applied_age_ms(provenance.timestamp_ms, wall_ms))
+        yield one(names.BROKER_LOAD_ERRORS, self._stats.load_errors)
+        yield one(names.BROKER_APPLY_ERRORS, self._stats.apply_errors)
 
     def _directory_families(self, replicas: LocalReplicaStatus) -> Iterable[Family]:
         bad = frozenset(replicas.offline_directories)
-        yield one(of_brokers.OFFLINE_DIRECTORIES, len(bad))
-        yield one(of_brokers.OFFLINE_DIRECTORIES_KIP, len(bad))
-        yield one(of_brokers.OFFLINE_DIRECTORIES_ALIAS, len(bad))
+        yield one(names.OFFLINE_DIRECTORIES, len(bad))
+        yield one(names.OFFLINE_DIRECTORIES_KIP, len(bad))
+        yield one(names.OFFLINE_DIRECTORIES_ALIAS, len(bad))
         states = {path: float(path in bad) for path in dict.fromkeys((*self._directories, *bad))}
-        yield labelled(of_brokers.DIRECTORY_OFFLINE, states)
+        yield labelled(names.DIRECTORY_OFFLINE, states)
 
 
 def _standing(status: BrokerStatus) -> Iterable[Family]:
-    yield one(of_brokers.BROKER_STATE, int(status.process_state))
-    yield one(of_brokers.BROKER_FENCED, float(status.fenced))
-    yield one(of_brokers.BROKER_EPOCH, status.broker_epoch)
-    yield one(of_brokers.BROKER_LEASE, status.lease_left_ms)
+    yield one(names.BROKER_STATE, int(status.process_state))
+    yield one(names.BROKER_FENCED, float(status.fenced))
+    yield one(names.BROKER_EPOCH, status.broker_epoch)
+    yield one(names.BROKER_LEASE, status.lease_left_ms)
 
 
 def _replica_families(replicas: LocalReplicaStatus) -> Iterable[Family]:
-    yield one(of_brokers.LEADER_COUNT, replicas.leaders)
-    yield one(of_brokers.PARTITION_COUNT, replicas.replicas)
-    yield one(of_brokers.OFFLINE_REPLICAS, replicas.offline)
-    yield one(of_brokers.UNASSIGNED_REPLICAS, replicas.unassigned)
-    yield one(of_brokers.UNDER_REPLICATED, replicas.under_replicated)
-    yield one(of_brokers.UNDER_MIN_ISR, replicas.under_min_isr)
-    yield one(of_brokers.AT_MIN_ISR, replicas.at_min_isr)
-    yield one(of_brokers.ISR_SHRINKS, replicas.isr_shrinks)
-    yield one(of_brokers.ISR_EXPANDS, replicas.isr_expands)
-    yield one(of_brokers.MAX_LAG, replicas.max_lag)
+    yield one(names.LEADER_COUNT, replicas.leaders)
+    yield one(names.PARTITION_COUNT, replicas.replicas)
+    yield one(names.OFFLINE_REPLICAS, replicas.offline)
+    yield one(names.UNASSIGNED_REPLICAS, replicas.unassigned)
+    yield one(names.UNDER_REPLICATED, replicas.under_replicated)
+    yield one(names.UNDER_MIN_ISR, replicas.under_min_isr)
+    yield one(names.AT_MIN_ISR, replicas.at_min_isr)
+    yield one(names.ISR_SHRINKS, replicas.isr_shrinks)
+    yield one(names.ISR_EXPANDS, replicas.isr_expands)
+    yield one(names.MAX_LAG, replicas.max_lag)
     waiting = {"Produce": float(replicas.waiting_produces), "Fetch": float(replicas.waiting_fetches)}
-    yield labelled(of_brokers.PURGATORY, waiting)
+    yield labelled(names.PURGATORY, waiting)
 
 
 def _traffic(traffic: TrafficStatistics, replicas: LocalReplicaStatus) -> Iterable[Family]:
-    yield one(of_brokers.BYTES_IN, traffic.bytes_in)
-    yield one(of_brokers.MESSAGES_IN, traffic.records_in)
-    yield one(of_brokers.BYTES_OUT, traffic.bytes_out)
-    yield one(of_brokers.REPLICATION_IN, replicas.replicated_bytes)
-    yield one(of_brokers.REPLICATION_OUT, traffic.replication_bytes_out)
-    yield one(of_brokers.FAILED_PRODUCES, traffic.failed_produces)
-    yield one(of_brokers.FAILED_FETCHES, traffic.failed_fetches)
+    yield one(names.BYTES_IN, traffic.bytes_in)
+    yield one(names.MESSAGES_IN, traffic.records_in)
+    yield one(names.BYTES_OUT, traffic.bytes_out)
+    yield one(names.REPLICATION_IN, replicas.replicated_bytes)
+    yield one(names.REPLICATION_OUT, traffic.replication_bytes_out)
+    yield one(names.FAILED_PRODUCES, traffic.failed_produces)
+    yield one(names.FAILED_FETCHES, traffic.failed_fetches)

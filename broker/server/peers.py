@@ -1,8 +1,6 @@
 """Connections to other brokers, through the listener by which brokers follow each other.
 
-Owns TLS, the login, and the log lines about a broker with which either fails: one line per reason. A login
-that was refused is retried after growing pauses. Does not know what is sent on a connection: its user
-decides.
+A login that was refused is retried after growing pauses.
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from metaquorum.runtime.config.access.logins import Credentials
-from metaquorum.runtime.config.addresses import PROTOCOL_IDS
-from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
-from metaquorum.runtime.kafka.client.errors import LoginRefused, TlsFailed
-from metaquorum.runtime.kafka.client.login import log_in
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.clients.kafka.connection import LoginRefused, NodeConnection, TlsFailed, connect
+from metaquorum.clients.kafka.login import log_in
+from metaquorum.config.addresses import PROTOCOL_IDS
+from metaquorum.config.security import Credentials
+from metaquorum.network.tls import TlsMaterial
+from metaquorum.rpc.channels import Route, direct
 
 FIRST_WAIT_S, LAST_WAIT_S = 1.0, 16.0
 """The waits after a refused login; doubled from one to the next."""
@@ -53,11 +51,19 @@ class _Refusal(NamedTuple):
 class PeerConnector:
     """`login`: how this broker logs in, None if its own listener has no SASL."""
 
-    def __init__(self, tls: TlsMaterial | None, login: Credentials | None, *, answer_max_bytes: int) -> None:
+    def __init__(
+        self,
+        tls: TlsMaterial | None,
+        login: Credentials | None,
+        *,
+        answer_max_bytes: int,
+        route: Route = direct,
+    ) -> None:
+        self._route = route
         self._tls = tls
         self._login = login
         self._answer_max_bytes = answer_max_bytes
-        self._told: dict[Address, str] = {}
+        self._logged: dict[Address, str] = {}
         self._refusals: dict[Peer, _Refusal] = {}
 
     async def open(self, peer: Peer, *, client_id: str, timeout_s: float) -> NodeConnection:
@@ -65,8 +71,7 @@ class PeerConnector:
         with self._looked_at(peer):
             needs_tls = peer.protocol in _TLS and self._tls is not None
             connection = await connect(
-                peer.host,
-                peer.port,
+                *self._route(peer.host, peer.port),
                 client_id=client_id,
                 tls=self._tls.client_context() if needs_tls and self._tls is not None else None,
                 answer_max_bytes=self._answer_max_bytes,
@@ -101,21 +106,21 @@ class PeerConnector:
         except LoginRefused as error:
             wait_s = FIRST_WAIT_S if before is None else min(2 * before.wait_s, LAST_WAIT_S)
             self._refusals[peer] = _Refusal(str(error), wait_s, now_s() + wait_s)
-            self.tell(peer, str(error))
+            self.log_refusal(peer, str(error))
             raise
         except TlsFailed as error:
-            self.tell(peer, str(error))
+            self.log_refusal(peer, str(error))
             raise
         self._refusals.pop(peer, None)
 
     def reached(self, host: str, port: int) -> None:
         """A broker there answers requests."""
-        self._told.pop((host, port), None)
+        self._logged.pop((host, port), None)
 
-    def tell(self, peer: Peer, reason: str) -> None:
+    def log_refusal(self, peer: Peer, reason: str) -> None:
         """Logs each problem that only an operator can fix once, until the broker is `reached`."""
-        if self._told.get((peer.host, peer.port)) != reason:
-            self._told[peer.host, peer.port] = reason
+        if self._logged.get((peer.host, peer.port)) != reason:
+            self._logged[peer.host, peer.port] = reason
             _log.warning(
                 "broker %d at %s:%d cannot be reached: %s", peer.broker_id, peer.host, peer.port, reason
             )

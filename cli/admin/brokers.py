@@ -1,26 +1,125 @@
-"""`metaquorum brokers`: the brokers of a cluster, and the broker ids of hosts.
-
-Owns the choice between controllers and brokers as source, and the check before an unregistration. Knows no
-rows or texts of a broker (`cli.text.brokers`); the id commands are `broker_ids`'.
-"""
+"""`metaquorum brokers`: the brokers of a cluster, and which key (a host name) has which broker id (S0.15)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import click
+import msgspec
 
-from metaquorum.cli.admin.broker_ids import bind, bindings, unbind
-from metaquorum.cli.client import ClientOptions
+from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options, controllers_option
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.text.brokers import COLUMNS, Broker, broker_json, broker_row, describe_text
-from metaquorum.cli.text.left_behind import left_behind, left_behind_json, left_behind_text
-from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
-from metaquorum.runtime.kafka.admin.cluster import list_brokers, unregister_broker
-from metaquorum.runtime.kafka.admin.topics import list_topics
+from metaquorum.cli.text.output import confirm, echo_json, echo_table, json_option, table_options
+from metaquorum.clients.admin.cluster import list_brokers, unregister_broker
+from metaquorum.clients.admin.topics import DescribedTopic, list_topics
+from metaquorum.clients.quorum.ids import bind_broker_id, list_broker_ids, unbind_broker_id
+from metaquorum.rpc.messages.broker_ids import BindingView, BrokerIdListing
+from metaquorum.storage.uuids import uuid_to_text
 
+BINDING_COLUMNS = ("KEY", "BROKER", "STATE", "CURRENT", "GARBAGE")
+KEY = click.STRING
 BROKER_ID = click.IntRange(min=0)
+
+
+@click.command()
+@client_options
+@table_options
+def bindings(options: ClientOptions, as_json: bool) -> None:
+    """List the key of each broker id, and missing ids.
+
+    Missing ids are in replica lists, but no broker has them.
+    """
+    with options.open() as cluster:
+        found = cluster.call(list_broker_ids)
+    if as_json:
+        echo_json(listing_json(found))
+        return
+    echo_table(BINDING_COLUMNS, [_row(each) for each in found.bindings])
+    if found.missing_ids:
+        click.echo(f"missing ids: {', '.join(map(str, found.missing_ids))}")
+    for claim in found.claims:
+        click.echo(f"id {claim.broker_id} is allocated ({claim.source.value}) but not registered yet")
+
+
+@click.command()
+@client_options
+@click.argument("key", type=KEY)
+@click.argument("broker_id", type=BROKER_ID)
+@click.option("--yes", is_flag=True, help="Do not ask before replacing a running broker's binding.")
+@json_option
+def bind(options: ClientOptions, key: str, broker_id: int, yes: bool, as_json: bool) -> None:
+    """Bind KEY to BROKER_ID, instead of the id's other keys. A broker that starts with this key and no id
+    gets that id."""
+    with options.open() as cluster:
+        if not yes:
+            _ask_about_running(cluster.call(list_broker_ids).bindings, key, broker_id)
+        cluster.call(lambda client: bind_broker_id(client, key, broker_id))
+    if as_json:
+        echo_json({"key": key, "brokerId": broker_id, "bound": True})
+    else:
+        click.echo(f"{key} is bound to broker id {broker_id}")
+
+
+def _ask_about_running(known: Iterable[BindingView], key: str, broker_id: int) -> None:
+    """Raises Failure if the binding would replace one of a running broker, and the answer is no."""
+    replaced = [
+        each
+        for each in known
+        if each.state == "running" and (each.key == key) is not (each.broker_id == broker_id)
+    ]
+    if replaced:
+        said = " and ".join(
+            f"the binding of {each.key} to running broker {each.broker_id}" for each in replaced
+        )
+        confirm(f"Bind {key} to broker id {broker_id}? This replaces {said}")
+
+
+@click.command()
+@client_options
+@click.argument("key", type=KEY)
+@json_option
+def unbind(options: ClientOptions, key: str, as_json: bool) -> None:
+    """Remove the binding of KEY to a broker id."""
+    with options.open() as cluster:
+        cluster.call(lambda client: unbind_broker_id(client, key))
+    if as_json:
+        echo_json({"key": key, "bound": False})
+    else:
+        click.echo(f"{key} is no longer bound")
+
+
+def listing_json(found: BrokerIdListing) -> dict[str, Any]:
+    return {
+        "offset": found.offset,
+        "bindings": [
+            {
+                "key": each.key,
+                "brokerId": each.broker_id,
+                "version": each.version,
+                "state": each.state,
+                "current": each.current,
+                "garbage": each.garbage,
+            }
+            for each in found.bindings
+        ],
+        "missingIds": list(found.missing_ids),
+        "claims": [
+            {
+                "brokerId": each.broker_id,
+                "requestId": uuid_to_text(each.request_id),
+                "source": each.source.value,
+            }
+            for each in found.claims
+        ],
+        "nextId": found.next_id,
+    }
+
+
+def _row(binding: BindingView) -> tuple[object, ...]:
+    return binding.key, binding.broker_id, binding.state, binding.current, binding.garbage
 
 
 @click.group()
@@ -102,3 +201,54 @@ def unregister(options: ClusterOptions, broker_id: int, force: bool, as_json: bo
         echo_json({"id": broker_id, "unregistered": True, "leftBehind": left_behind_json(left)})
     else:
         click.echo(f"broker {broker_id} is unregistered")
+
+
+NAMED_MAX = 5
+
+
+class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
+    """Partitions, as `topic-index`, that have a replica on the broker. `alone`:
+    those with no other replica."""
+
+    replicas: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+
+
+def left_behind(topics: Sequence[DescribedTopic], broker_id: int) -> LeftBehind:
+    """The partitions of `topics` with a replica on the broker."""
+    found = [
+        (f"{topic.name}-{partition.index}", len(partition.replicas) == 1)
+        for topic in topics
+        for partition in topic.partitions
+        if broker_id in partition.replicas
+    ]
+    return LeftBehind(
+        replicas=tuple(name for name, _ in found), alone=tuple(name for name, alone in found if alone)
+    )
+
+
+def left_behind_json(left: LeftBehind) -> dict[str, Any]:
+    """The total counts, and the names of the first few."""
+    return {
+        "underReplicated": len(left.replicas),
+        "withoutAnotherReplica": len(left.alone),
+        "partitions": list(left.replicas[:NAMED_MAX]),
+    }
+
+
+def left_behind_text(left: LeftBehind, broker_id: int) -> str:
+    """One line: how many, which, and what to do."""
+    count = len(left.replicas)
+    stay = "1 replica stays" if count == 1 else f"{count} replicas stay"
+    lonely = ""
+    if left.alone:
+        lonely = f"; the only replica of {_named(left.alone)}"
+    return (
+        f"{stay} assigned to broker {broker_id} and under-replicated: {_named(left.replicas)}{lonely}; move"
+        f" them to other brokers: metaquorum partitions plan --drain {broker_id}, then partitions reassign"
+    )
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,8 +1,4 @@
-"""`metaquorum configs`: configurations of topics, brokers, broker loggers, client metrics and groups.
-
-Owns the types of resources as users write them, and their default names. Does not know which keys exist or
-which values are valid: the cluster checks them.
-"""
+"""`metaquorum configs`: configurations of topics, brokers, broker loggers, client metrics and groups."""
 
 from __future__ import annotations
 
@@ -11,8 +7,14 @@ import click
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster, also_controllers, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED
 from metaquorum.cli.text.output import echo_json, json_option
-from metaquorum.cli.text.setting_results import pairs, refuse, report
-from metaquorum.cli.text.settings import config_line
+from metaquorum.cli.text.settings import config_line, pairs, refuse, report
+from metaquorum.clients.admin.configs import (
+    DescribedConfig,
+    alter_configs,
+    configured_names,
+    describe_configs,
+)
+from metaquorum.clients.admin.topics import list_topics
 from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
@@ -22,13 +24,6 @@ from metaquorum.metadata.image import (
     ConfigResource,
 )
 from metaquorum.metadata.requests.settings import ConfigChange, ConfigOp, OpKind
-from metaquorum.runtime.kafka.admin.configs import (
-    DescribedConfig,
-    alter_configs,
-    configured_names,
-    describe_configs,
-)
-from metaquorum.runtime.kafka.admin.topics import list_topics
 
 _TYPES = {
     "topic": TOPIC_RESOURCE,

@@ -1,8 +1,4 @@
-"""`metaquorum features`: shows feature levels and changes them.
-
-Owns the reading of levels, also as releases (3.7). Does not know which change loses metadata: the controller
-decides.
-"""
+"""`metaquorum features`: shows feature levels and changes them."""
 
 from __future__ import annotations
 
@@ -10,11 +6,15 @@ import click
 
 from metaquorum.cli.cluster import ClusterOptions, also_controllers, cluster_options
 from metaquorum.cli.text.output import echo_json, json_option
-from metaquorum.cli.text.setting_results import pairs, report
-from metaquorum.cli.text.settings import feature_line
-from metaquorum.metadata.features import METADATA_VERSION, metadata_version_name, parse_metadata_version
+from metaquorum.cli.text.settings import feature_line, pairs, report
+from metaquorum.clients.admin.cluster import describe_features, update_features
+from metaquorum.metadata.features import (
+    METADATA_VERSION,
+    MIN_METADATA_VERSION,
+    metadata_version_name,
+    parse_metadata_version,
+)
 from metaquorum.metadata.requests.settings import FeatureUpdate, LevelChange
-from metaquorum.runtime.kafka.admin.cluster import describe_features, update_features
 
 
 @click.group()
@@ -38,7 +38,7 @@ def describe(options: ClusterOptions, as_json: bool) -> None:
                     "minLevel": each.min_level,
                     "maxLevel": each.max_level,
                     "finalizedLevel": each.finalized_level,
-                    "finalizedName": metadata_version_name(each.finalized_level)
+                    "finalizedName": metadata_version_name(max(each.finalized_level, MIN_METADATA_VERSION))
                     if each.name == METADATA_VERSION
                     else None,
                     "offset": offset,

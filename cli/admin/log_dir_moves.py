@@ -1,8 +1,4 @@
-"""`metaquorum log-dirs move`: moves replicas between the log directories of one broker (KIP-113).
-
-Owns the checks before the broker is asked, and the watch over a move. Knows nothing of moves to other
-brokers, which are in `reassignments`.
-"""
+"""`metaquorum log-dirs move`: moves replicas between the log directories of one broker (KIP-113)."""
 
 from __future__ import annotations
 
@@ -20,14 +16,14 @@ from metaquorum.cli.admin.plan_file import PLAN_FILE, read_places
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure
 from metaquorum.cli.text.output import echo_json, json_option
-from metaquorum.metadata.errors import ErrorCode
-from metaquorum.runtime.kafka.admin.log_dirs import (
+from metaquorum.clients.admin.replicas import (
     BrokerDirectories,
     Directory,
     alter_replica_log_dirs,
     describe_log_dirs,
 )
-from metaquorum.runtime.kafka.client.cluster import KafkaClient
+from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.metadata.errors import ErrorCode
 
 POLL_S = 0.5
 PROGRESS_S = 5.0

@@ -1,7 +1,4 @@
-"""`metaquorum log-dirs`: log directories, as the brokers describe them.
-
-Owns description and marking a directory offline. Does not move replicas; `log_dir_moves` does.
-"""
+"""`metaquorum log-dirs`: log directories, as the brokers describe them, and marking one offline."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from metaquorum.cli.admin.log_dir_moves import move, refuse_unless_live
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure, one_line
-from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
+from metaquorum.cli.text.output import confirm, echo_json, echo_table, json_option, table_options
+from metaquorum.clients.admin.replicas import BrokerDirectories, Directory, describe_log_dirs
+from metaquorum.clients.admin.topics import DescribedTopic, list_topics
+from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.clients.quorum.broker_status import mark_log_dir_offline
+from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest
-from metaquorum.runtime.client.admin import ClientError
-from metaquorum.runtime.client.broker_status import mark_log_dir_offline
-from metaquorum.runtime.kafka.admin.log_dirs import BrokerDirectories, Directory, describe_log_dirs
-from metaquorum.runtime.kafka.admin.topics import DescribedTopic, list_topics
-from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
 
@@ -257,7 +254,7 @@ def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bo
             f"broker {broker_id} has no gRPC listener, or is not registered; see: metaquorum brokers list"
         )
     if not yes:
-        _confirm(
+        confirm(
             f"Take {directory} of broker {broker_id} offline? Its replicas stay offline until the broker "
             "restarts"
         )
@@ -283,17 +280,6 @@ def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bo
     else:
         done = "was already offline" if answer.was_offline else "is now offline"
         click.echo(f"broker {broker_id}: {directory} {done}")
-
-
-def _confirm(question: str) -> None:
-    """Raises Failure unless the answer is yes. No input counts as no."""
-    try:
-        meant = click.confirm(question, err=True)
-    except click.Abort:
-        click.echo(err=True)
-        meant = False
-    if not meant:
-        raise Failure("nothing was changed; use --yes to skip the question")
 
 
 def _which(directory: str) -> MarkLogDirOfflineRequest:

@@ -1,22 +1,275 @@
-"""`metaquorum partitions`: elects leaders, adds partitions and moves replicas.
-
-Owns elections and the growth of topics. Knows no plans: the commands that move replicas are in
-`reassignments`.
-"""
+"""`metaquorum partitions`: elects leaders, adds partitions, and plans, starts and cancels moves of
+replicas."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
 import click
 
-from metaquorum.cli.admin.reassignments import plan, reassign, reassignments
+from metaquorum.cli.admin.plan_file import PLAN_FILE, plan_json, read_plan
 from metaquorum.cli.admin.topics import parse_assignment, report_topics
-from metaquorum.cli.cluster import ClusterOptions, cluster_options
-from metaquorum.cli.errors import EXIT_FAILED
-from metaquorum.cli.text.output import echo_json, json_option
+from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
+from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
+from metaquorum.clients.admin.cluster import ClusterBroker, elect_leaders, list_brokers
+from metaquorum.clients.admin.replicas import alter_reassignments, list_moves, ongoing_moves
+from metaquorum.clients.admin.topics import create_partitions, look_up_topics
+from metaquorum.controller.partitions.plans import Assignment, PlanError, PlanSize, drain, plan_size, spread
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.requests.partitions import ElectionResult, TopicGrowth
-from metaquorum.runtime.kafka.admin.cluster import elect_leaders
-from metaquorum.runtime.kafka.admin.topics import create_partitions, look_up_topics
+from metaquorum.metadata.requests.partitions import (
+    ElectionResult,
+    OngoingReassignment,
+    ReassignmentResult,
+    TopicGrowth,
+    WantedReplicas,
+)
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
+
+COLUMNS = ("PARTITION", "REPLICAS", "ADDING", "REMOVING", "ISR", "WAITING FOR")
+
+
+@click.command()
+@cluster_options
+@click.option("--plan", "path", type=PLAN_FILE, required=True, help="JSON, as `partitions plan` prints it.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show what would move and what would be refused, without moving anything.",
+)
+@click.option("--keep-factor", is_flag=True, help="Refuse moves that change a replication factor.")
+@json_option
+def reassign(options: ClusterOptions, path: Path, dry_run: bool, keep_factor: bool, as_json: bool) -> int:
+    """Move replicas according to a plan. Replaces ongoing reassignments of the same partitions."""
+    planned = read_plan(path)
+    wanted = [WantedReplicas(topic=name, partition=at, replicas=held) for (name, at), held in planned.items()]
+    with options.open() as cluster:
+        current = _current(cluster, sorted({name for name, _ in planned}))
+        if dry_run:
+            brokers = {one.broker_id for one in cluster.call(list_brokers)}
+            results = foreseen(wanted, current, brokers, keeps_factor=keep_factor)
+        else:
+            results = cluster.call(
+                lambda client: alter_reassignments(client, wanted, keeps_factor=keep_factor)
+            )
+    taken = {(one.topic, one.partition) for one in results if one.error is ErrorCode.NONE}
+    size = plan_size(current, {name: held for name, held in planned.items() if name in taken})
+    done = "would be reassigned" if dry_run else "is being reassigned"
+    same = {name for name, held in planned.items() if current.get(name) == held}
+    return _report_moves(results, done, size, as_json, same)
+
+
+@click.command()
+@cluster_options
+@click.option(
+    "--cancel",
+    "names",
+    metavar="TOPIC-PARTITION",
+    multiple=True,
+    help="Cancel the reassignment of this partition; may be repeated.",
+)
+@click.option("--cancel-all", is_flag=True, help="Cancel every ongoing reassignment.")
+@table_options
+def reassignments(options: ClusterOptions, names: tuple[str, ...], cancel_all: bool, as_json: bool) -> int:
+    """List ongoing reassignments, or cancel some. Shows what each is waiting for."""
+    if names and cancel_all:
+        raise click.UsageError("give either --cancel-all, or --cancel for each partition")
+    with options.open() as cluster:
+        found = _ongoing(cluster)
+        if not names and not cancel_all:
+            _show(found, as_json)
+            return 0
+        chosen = [_named(one) for one in names] or [(one.topic, one.partition) for one in found]
+        wanted = tuple([WantedReplicas(topic=name, partition=at, replicas=None) for name, at in chosen])
+        results = cluster.call(lambda client: alter_reassignments(client, wanted))
+    return _report_moves(results, "is no longer being reassigned", None, as_json)
+
+
+@click.command()
+@cluster_options
+@click.option(
+    "--drain",
+    "broker_id",
+    metavar="ID",
+    type=click.IntRange(min=0),
+    help="Move all replicas off this broker.",
+)
+@click.option("--spread", "evenly", is_flag=True, help="Spread replicas evenly over all brokers.")
+@click.option(
+    "--topic", "topics", metavar="NAME", multiple=True, help="Only partitions of this topic. Default: all."
+)
+def plan(options: ClusterOptions, broker_id: int | None, evenly: bool, topics: tuple[str, ...]) -> None:
+    """Print a plan for `partitions reassign`. Prints its size to standard error."""
+    if evenly == (broker_id is not None):
+        raise click.UsageError("give either --drain BROKER or --spread")
+    with options.open() as cluster:
+        current = _current(cluster, topics)
+        brokers = cluster.call(list_brokers)
+    for name in set(topics).difference(topic for topic, _ in current):
+        raise Failure(f"topic {name} does not exist; see: metaquorum topics list")
+    if broker_id is not None and not _is_known(broker_id, brokers, current):
+        raise Failure(
+            f"broker {broker_id} is not registered and has no replicas; see: metaquorum brokers list"
+        )
+    racks = {one.broker_id: one.rack for one in brokers if not one.fenced}
+    try:
+        planned = spread(current, racks) if broker_id is None else drain(current, racks, broker_id)
+    except PlanError as error:
+        raise Failure(str(error)) from error
+    click.echo(json.dumps(plan_json(planned), indent=2))
+    click.echo(size_text(plan_size(current, planned)), err=True)
+
+
+def _is_known(broker_id: int, brokers: Sequence[ClusterBroker], current: Assignment) -> bool:
+    """True for a registered broker, and for an unregistered one that still has replicas to drain."""
+    registered = any(one.broker_id == broker_id for one in brokers)
+    return registered or any(broker_id in held for held in current.values())
+
+
+def _current(cluster: OpenCluster, topics: Sequence[str]) -> Assignment:
+    """The current replicas, without those that an ongoing reassignment removes."""
+    found = cluster.call(lambda client: look_up_topics(client, topics or None))
+    moves = cluster.call(ongoing_moves)
+    current: Assignment = {}
+    for topic in found:
+        for each in topic.partitions:
+            move = moves.get((topic.name, each.index))
+            left = () if move is None else move.removing
+            current[topic.name, each.index] = tuple([one for one in each.replicas if one not in left])
+    return current
+
+
+def _ongoing(cluster: OpenCluster) -> tuple[OngoingReassignment, ...]:
+    """The ongoing reassignments, with what each waits for."""
+    moves = cluster.call(list_moves)
+    names = sorted({name for name, _ in moves})
+    found = cluster.call(lambda client: look_up_topics(client, names)) if names else ()
+    isr = {(topic.name, each.index): each.isr for topic in found for each in topic.partitions}
+    return tuple(
+        OngoingReassignment(
+            topic=name,
+            partition=at,
+            replicas=move.replicas,
+            adding=move.adding,
+            removing=move.removing,
+            isr=isr.get((name, at), ()),
+        )
+        for (name, at), move in moves.items()
+    )
+
+
+def foreseen(
+    wanted: Sequence[WantedReplicas], current: Assignment, brokers: Collection[int], *, keeps_factor: bool
+) -> tuple[ReassignmentResult, ...]:
+    """For each partition of a plan, whether the cluster would refuse it. Kafka's protocol cannot validate a
+    reassignment without starting it."""
+    return tuple(
+        ReassignmentResult(topic=each.topic, partition=each.partition, error=error, message=message)
+        for each in wanted
+        for error, message in [_problem(each, current, brokers, keeps_factor)]
+    )
+
+
+def _problem(
+    wanted: WantedReplicas, current: Assignment, brokers: Collection[int], keeps_factor: bool
+) -> tuple[ErrorCode, str | None]:
+    held, target = current.get((wanted.topic, wanted.partition)), wanted.replicas or ()
+    if held is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist; correct the plan"
+    unknown = [str(one) for one in target if one not in brokers]
+    if not target or len(set(target)) < len(target):
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "name each broker once, and at least one"
+    if unknown:
+        text = f"no broker is registered with the id {', '.join(unknown)}; correct the plan"
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text
+    if keeps_factor and len(target) != len(held):
+        text = f"the replication factor would change from {len(held)} to {len(target)}"
+        return ErrorCode.INVALID_REPLICATION_FACTOR, text
+    return ErrorCode.NONE, None
+
+
+def _named(text: str) -> tuple[str, int]:
+    topic, _, index = text.rpartition("-")
+    number = whole_number(index, MAX_INT)
+    if not topic or number is None:
+        raise click.UsageError(f"{text!r} is not a partition: write TOPIC-PARTITION, such as events-0")
+    return topic, number
+
+
+def size_text(size: PlanSize) -> str:
+    """The size of a plan in one line."""
+    if not size.partitions:
+        return "nothing to move: the replicas are already in place"
+    arriving = ", ".join(f"broker {one}: {count}" for one, count in size.arriving.items()) or "nowhere"
+    return f"{size.partitions} partitions change, {size.replicas} replicas are copied (to {arriving})"
+
+
+def _show(found: tuple[OngoingReassignment, ...], as_json: bool) -> None:
+    if as_json:
+        echo_json(
+            [
+                {
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "replicas": list(one.replicas),
+                    "adding": list(one.adding),
+                    "removing": list(one.removing),
+                    "isr": list(one.isr),
+                    "waitingFor": list(one.waiting_for),
+                }
+                for one in found
+            ]
+        )
+    elif found:
+        echo_table(COLUMNS, [_row(one) for one in found])
+    else:
+        click.echo("there is no ongoing reassignment")
+
+
+def _row(one: OngoingReassignment) -> tuple[object, ...]:
+    lists = (one.replicas, one.adding, one.removing, one.isr, one.waiting_for)
+    return f"{one.topic}-{one.partition}", *[",".join(map(str, each)) or "-" for each in lists]
+
+
+def _report_moves(
+    results: tuple[ReassignmentResult, ...],
+    done: str,
+    size: PlanSize | None,
+    as_json: bool,
+    same: Collection[tuple[str, int]] = (),
+) -> int:
+    """One line per partition, refusals on standard error. `same`: partitions whose replicas stay."""
+    refused = [one for one in results if one.error is not ErrorCode.NONE]
+    if as_json:
+        answer: dict[str, Any] = {
+            "results": [
+                {
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "error": one.error.name,
+                    "message": one.message,
+                }
+                for one in results
+            ]
+        }
+        if size is not None:
+            answer |= {"partitionsChanged": size.partitions, "replicasCopied": size.replicas}
+        echo_json(answer)
+        return EXIT_FAILED if refused else 0
+    for one in results:
+        name = f"{one.topic}-{one.partition}"
+        if one.error is ErrorCode.NONE:
+            click.echo(f"{name} {'stays as it is' if (one.topic, one.partition) in same else done}")
+        else:
+            click.echo(f"metaquorum: {name}: {one.error.name}: {one.message or 'refused'}", err=True)
+    if not results:
+        click.echo("there is no ongoing reassignment")
+    elif size is not None and len(refused) < len(results):
+        click.echo(size_text(size))
+    return EXIT_FAILED if refused else 0
 
 
 @click.group()

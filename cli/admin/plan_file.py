@@ -3,7 +3,7 @@
     {"version": 1, "partitions": [
         {"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": ["/disk-1", "any"]}]}
 
-Owns which files are refused. Knows no cluster: it does not check that topics, brokers or directories exist.
+It does not check that topics, brokers or directories exist.
 """
 
 from __future__ import annotations

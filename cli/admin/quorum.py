@@ -1,20 +1,179 @@
-"""`metaquorum quorum`: the leader, the log ends of the nodes, leadership transfer and voter changes.
-
-Owns description and transfer. Knows no voter changes: `cli.voters` plans and performs them.
-"""
+"""`metaquorum quorum`: the leader, the log ends of the nodes, leadership transfer and voter changes."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
+from metaquorum.cli.admin.voter_changes import Ordered, VoterChanger
+from metaquorum.cli.admin.voter_plan import VoterWish, plan_json, plan_lines
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options, controllers_option
+from metaquorum.cli.errors import one_line
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.quorum import replication_json, replication_text, status_json, status_text
-from metaquorum.cli.voters.commands import add_voter, remove_voter, replace_voter
-from metaquorum.runtime.kafka.admin.cluster import describe_quorum
+from metaquorum.clients.admin.cluster import describe_quorum
+from metaquorum.clients.search import Address, ClientError, parse_bootstrap
+from metaquorum.storage.uuids import uuid_from_text
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _directory(_context: click.Context, _parameter: click.Parameter, text: str | None) -> bytes | None:
+    try:
+        return None if text is None else uuid_from_text(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _address(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Address | None:
+    if text is None:
+        return None
+    try:
+        addresses = parse_bootstrap(text)
+    except ClientError as error:
+        raise click.BadParameter(one_line(error)) from error
+    if len(addresses) > 1:
+        raise click.BadParameter("give one address")
+    return addresses[0]
+
+
+node_id = click.argument("node_id", metavar="ID", type=click.IntRange(min=0))
+dry_run = click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show the steps, the majority that each needs, and the live voters. Change nothing.",
+)
+force = click.option(
+    "--force", is_flag=True, help="Continue even if no live majority remains; nothing can be committed then."
+)
+wait = click.option(
+    "--wait",
+    "wait_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    default=300.0,
+    show_default=True,
+    help="Time limit in seconds for the whole command. Run it again to continue.",
+)
+endpoint = click.option(
+    "--endpoint",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="Address of the new voter. Default: the registered one.",
+)
+
+
+def directory_option(whose: str) -> Callable[[F], F]:
+    return click.option(
+        "--directory-id",
+        metavar="UUID",
+        callback=_directory,
+        help=f"Directory id of {whose}. Default: looked up.",
+    )
+
+
+@click.command("add-voter")
+@client_options
+@node_id
+@directory_option("the new voter")
+@endpoint
+@dry_run
+@force
+@wait
+@json_option
+def add_voter(
+    options: ClientOptions,
+    node_id: int,
+    directory_id: bytes | None,
+    endpoint: Address | None,
+    dry_run: bool,
+    force: bool,
+    wait_s: float,
+    as_json: bool,
+) -> None:
+    """Make an observing controller a voter. Waits until it has caught up."""
+    wish = VoterWish(add_id=node_id, directory_id=directory_id, force=force)
+    ordered = Ordered(wish=wish, endpoint=endpoint, wait_s=wait_s)
+    _run(options, ordered, dry_run=dry_run, as_json=as_json)
+
+
+@click.command("remove-voter")
+@client_options
+@node_id
+@directory_option("the voter")
+@dry_run
+@force
+@wait
+@json_option
+def remove_voter(
+    options: ClientOptions,
+    node_id: int,
+    directory_id: bytes | None,
+    dry_run: bool,
+    force: bool,
+    wait_s: float,
+    as_json: bool,
+) -> None:
+    """Make a voter an observer. A leader hands over when its removal is committed."""
+    wish = VoterWish(remove_id=node_id, directory_id=directory_id, force=force)
+    _run(options, Ordered(wish=wish, wait_s=wait_s), dry_run=dry_run, as_json=as_json)
+
+
+@click.command("replace-voter")
+@client_options
+@node_id
+@click.option(
+    "--with",
+    "new_id",
+    metavar="ID",
+    type=click.IntRange(min=0),
+    help="Node id of the new voter. Default: the same id, with another directory.",
+)
+@directory_option("the new voter")
+@endpoint
+@dry_run
+@force
+@wait
+@json_option
+def replace_voter(
+    options: ClientOptions,
+    node_id: int,
+    new_id: int | None,
+    directory_id: bytes | None,
+    endpoint: Address | None,
+    dry_run: bool,
+    force: bool,
+    wait_s: float,
+    as_json: bool,
+) -> None:
+    """Replace a voter with another directory or another id. The new voter catches up first.
+
+    With the same id, the old directory is removed first; with another id, the new voter is added first."""
+    wish = VoterWish(
+        add_id=node_id if new_id is None else new_id,
+        remove_id=node_id,
+        directory_id=directory_id,
+        force=force,
+    )
+    ordered = Ordered(wish=wish, endpoint=endpoint, wait_s=wait_s)
+    _run(options, ordered, dry_run=dry_run, as_json=as_json)
+
+
+def _run(options: ClientOptions, ordered: Ordered, *, dry_run: bool, as_json: bool) -> None:
+    with options.open() as cluster:
+        changer = VoterChanger(cluster, options, ordered, lambda line: click.echo(line, err=as_json))
+        plan = changer.plan()
+        if not as_json and (dry_run or not plan.steps):
+            for line in plan_lines(plan):
+                click.echo(line)
+        if not dry_run:
+            changer.perform(plan)
+        if as_json:
+            echo_json({**plan_json(plan), "dryRun": dry_run})
 
 
 @click.group()

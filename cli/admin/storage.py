@@ -1,8 +1,7 @@
 """`metaquorum storage`: formats directories, shows their identity, draws ids.
 
-Owns the options and the refusal to format a voter of a running quorum. Does not know the formats
-(`cli.formatting`). Servers must not format (KIP-631): if they formatted empty directories by themselves, a
-majority of emptied disks could elect a leader without the committed records.
+Servers must not format (KIP-631): if they formatted empty directories by themselves, a majority of emptied
+disks could elect a leader without the committed records.
 """
 
 from __future__ import annotations
@@ -13,16 +12,28 @@ from collections.abc import Sequence
 import click
 
 from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.format import (
+    DEFAULT_RELEASE,
+    DYNAMIC_RELEASE,
+    FormatPlan,
+    FormatResult,
+    apply_plan,
+    level_of_release,
+)
+from metaquorum.cli.format_options import (
+    ConfiguredNode,
+    VoterOptions,
+    check_voter_options,
+    first_voters,
+    read_node_config,
+)
 from metaquorum.cli.formatted import identity_of
-from metaquorum.cli.formatting.configured import ConfiguredNode, read_node_config
-from metaquorum.cli.formatting.format import FormatPlan, FormatResult, apply_plan
-from metaquorum.cli.formatting.releases import DEFAULT_RELEASE, DYNAMIC_RELEASE
-from metaquorum.cli.formatting.voters import VoterOptions, check_voter_options, first_voters
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
-from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION, METADATA_VERSION
+from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION, LEVEL_DIRECTORIES, METADATA_VERSION
 from metaquorum.metadata.records.control import Voter
 from metaquorum.metadata.settings.keys import whole_number
 from metaquorum.metadata.text.addresses import address_text
+from metaquorum.storage.files.meta_properties import is_drawn_cluster_id
 from metaquorum.storage.uuids import random_uuid as draw_uuid
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -88,7 +99,8 @@ def storage() -> None:
     "--release-version",
     "-r",
     metavar="RELEASE",
-    help=f"metadata.version. Default: {DEFAULT_RELEASE}, or {DYNAMIC_RELEASE} with dynamic voters.",
+    help=f"metadata.version, and the other features as Kafka's release has them. Default: {DEFAULT_RELEASE}, "
+    f"or {DYNAMIC_RELEASE} with dynamic voters.",
 )
 @click.option(
     "--feature",
@@ -160,11 +172,30 @@ def format_(  # noqa: PLR0913
         )
     )
     for result in results:
-        _tell(result, release, as_json=as_json)
+        _show_result(result, release, as_json=as_json)
+    _remark(node, cluster_id, release, results)
     _warn_of_other_id(node, results)
 
 
-def _tell(result: FormatResult, release: str, *, as_json: bool) -> None:
+def _remark(node: ConfiguredNode, cluster_id: str, release: str, results: Sequence[FormatResult]) -> None:
+    """What a new cluster should know: about its id, and about several directories at its level."""
+    if not any(result.written for result in results):
+        return
+    if len(node.directories) > 1 and level_of_release(release) < LEVEL_DIRECTORIES:
+        click.echo(
+            "metaquorum: below metadata.version 3.7-IV2, a broker stops when one of its log directories"
+            " fails: the log cannot say which replicas are lost",
+            err=True,
+        )
+    if not is_drawn_cluster_id(cluster_id):
+        click.echo(
+            f"metaquorum: the cluster id {cluster_id} is not a uuid: for a new cluster, draw one with"
+            " metaquorum storage random-uuid",
+            err=True,
+        )
+
+
+def _show_result(result: FormatResult, release: str, *, as_json: bool) -> None:
     id_text = uuid_to_text(result.directory_id) if result.directory_id else None
     if as_json:
         echo_json(
@@ -200,7 +231,10 @@ def _node(config: str | None, directories: tuple[str, ...], node_id: int | None)
     if config is not None:
         if directories or node_id is not None:
             raise click.UsageError("give either --config, or --directory with --node-id, not both")
-        return read_node_config(config)
+        found = read_node_config(config)
+        for line in found.warnings:
+            click.echo(f"metaquorum: {config}: {line}", err=True)
+        return found
     if not directories or node_id is None:
         raise click.UsageError("give --config FILE, or --directory with --node-id")
     return ConfiguredNode(node_id=node_id, directories=directories, voter_directory_id=None)

@@ -1,21 +1,29 @@
-"""`metaquorum topics`: creates, lists, describes and deletes topics.
-
-Owns the options, the syntax of replica assignments, and the exit code for several topics. Does not place
-replicas; adding partitions is in `partitions`.
-"""
+"""`metaquorum topics`: creates, lists, describes and deletes topics, as Kafka's `kafka-topics` prints
+them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 import click
 
 from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
-from metaquorum.cli.text.setting_results import pairs, remark
-from metaquorum.cli.text.topics import describe_json, describe_text, topic_id_text
+from metaquorum.cli.text.settings import pairs, remark
+from metaquorum.clients.admin.topics import (
+    DescribedPartition,
+    DescribedTopic,
+    create_topics,
+    delete_topics,
+    describe_topics,
+    list_topics,
+)
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.requests.common import NewTopic, TopicResult
-from metaquorum.runtime.kafka.admin.topics import create_topics, delete_topics, describe_topics, list_topics
+from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.storage.uuids import ZERO_UUID, uuid_to_text
 
 
@@ -186,3 +194,108 @@ def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> 
     for name in missing:
         click.echo(f"metaquorum: topic {name} does not exist; see: metaquorum topics list", err=True)
     return EXIT_FAILED if missing else 0
+
+
+def replication_factor(topic: DescribedTopic) -> int:
+    return len(topic.partitions[0].replicas) if topic.partitions else 0
+
+
+def topic_id_text(topic: DescribedTopic) -> str | None:
+    return None if topic.topic_id is None else uuid_to_text(topic.topic_id)
+
+
+def describe_text(topic: DescribedTopic) -> str:
+    """One line for the topic and one per partition, as Kafka prints them, with
+    offline replicas at the end."""
+    configs = ",".join(f"{key}={value}" for key, value in topic.configs.items())
+    lines = [
+        f"Topic: {topic.name}\tTopicId: {topic_id_text(topic)}"
+        f"\tPartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor(topic)}"
+        f"\tConfigs: {configs}"
+    ]
+    lines += [_partition_text(topic.name, partition) for partition in _by_index(topic)]
+    return "\n".join(lines)
+
+
+def _partition_text(name: str, partition: DescribedPartition) -> str:
+    leader = "none" if partition.leader == NO_LEADER else str(partition.leader)
+    parts = [
+        f"Topic: {name}",
+        f"Partition: {partition.index}",
+        f"Leader: {leader}",
+        f"Replicas: {_ids(partition.replicas)}",
+        f"Isr: {_ids(partition.isr)}",
+    ]
+    if partition.adding or partition.removing:
+        parts += [
+            f"Adding Replicas: {_ids(partition.adding)}",
+            f"Removing Replicas: {_ids(partition.removing)}",
+        ]
+    if partition.elr:
+        parts.append(f"Elr: {_ids(partition.elr)}")
+    if partition.last_known_elr:
+        parts.append(f"LastKnownElr: {_ids(partition.last_known_elr)}")
+    if partition.offline:
+        parts.append(f"Offline: {_ids(partition.offline)}")
+    return "\t" + "\t".join(parts)
+
+
+def describe_json(topic: DescribedTopic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topicId": topic_id_text(topic),
+        "partitionCount": len(topic.partitions),
+        "replicationFactor": replication_factor(topic),
+        "configs": dict(topic.configs),
+        "partitions": [
+            {
+                "partition": partition.index,
+                "leader": None if partition.leader == NO_LEADER else partition.leader,
+                "leaderEpoch": partition.leader_epoch,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.isr),
+                "eligibleLeaderReplicas": list(partition.elr),
+                "lastKnownElr": list(partition.last_known_elr),
+                "addingReplicas": list(partition.adding),
+                "removingReplicas": list(partition.removing),
+                "offlineReplicas": list(partition.offline),
+            }
+            for partition in _by_index(topic)
+        ],
+    }
+
+
+def _by_index(topic: DescribedTopic) -> list[DescribedPartition]:
+    """Brokers answer them in the order of their hash tables."""
+    return sorted(topic.partitions, key=lambda partition: partition.index)
+
+
+def _ids(nodes: tuple[int, ...] | list[int]) -> str:
+    return ",".join(str(node) for node in nodes)
+
+
+Topics = tuple[tuple[str, tuple[int, ...] | None], ...]
+
+
+class TopicPartitions(click.ParamType):  # type: ignore[type-arg]
+    """A topic name, with its partitions or None for all."""
+
+    name = "topic"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[int, ...] | None]:
+        topic, colon, listed = value.partition(":")
+        indexes = [whole_number(one, MAX_INT) for one in listed.split(",")]
+        numbers = [one for one in indexes if one is not None]
+        if not topic or (colon and len(numbers) < len(indexes)):
+            self.fail(f"{value!r} is not a topic with partitions; write orders or orders:0,1", param, ctx)
+        return topic, tuple(sorted(numbers)) if colon else None
+
+
+TOPIC = TopicPartitions()
+
+
+def places_text(places: Iterable[tuple[str, int]]) -> str:
+    """`orders-0, orders-1`."""
+    return ", ".join(f"{topic}-{index}" for topic, index in places)

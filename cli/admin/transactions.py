@@ -1,8 +1,6 @@
-"""`metaquorum transactions`: transactions as coordinators and leaders know them, and aborting a hanging one
-(KIP-664).
+"""`metaquorum transactions`: as coordinators and leaders report them, and aborting a hanging one (KIP-664).
 
-Owns the options and the output. Does not know when a transaction hangs: `runtime.kafka.admin.transactions`
-does.
+Also `metaquorum producer-ids`: allocates blocks of producer ids, as brokers do.
 """
 
 from __future__ import annotations
@@ -12,14 +10,15 @@ from typing import Any
 
 import click
 
-from metaquorum.cli.admin.groups.places import TOPIC, places_text
+from metaquorum.cli.admin.topics import TOPIC, places_text
+from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options, utc_text
-from metaquorum.runtime.kafka.admin.log_ends import Place
-from metaquorum.runtime.kafka.admin.resets import partitions_of
-from metaquorum.runtime.kafka.admin.topics import list_topics
-from metaquorum.runtime.kafka.admin.transactions import (
+from metaquorum.clients.admin.groups import partitions_of
+from metaquorum.clients.admin.partition_logs import TopicPartition
+from metaquorum.clients.admin.topics import list_topics
+from metaquorum.clients.admin.transactions import (
     STATES,
     DescribedTransaction,
     PartitionProducer,
@@ -29,6 +28,8 @@ from metaquorum.runtime.kafka.admin.transactions import (
     find_hanging,
     list_transactions,
 )
+from metaquorum.clients.quorum.ids import allocate_producer_ids
+from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest
 
 _MAX_TIMEOUT_MIN = 15
 """The default of `transaction.max.timeout.ms`, in minutes."""
@@ -236,7 +237,7 @@ def find_hanging_(
 
 def _places(
     cluster: OpenCluster, topic: tuple[str, tuple[int, ...] | None] | None, broker: int | None
-) -> list[Place]:
+) -> list[TopicPartition]:
     if topic is not None:
         places, missing = cluster.call(lambda client: partitions_of(client, [topic]))
         if missing:
@@ -307,7 +308,7 @@ def abort(
         click.echo(f"{topic}-{partition}: the transaction of producer {numbers[0]} is aborted")
 
 
-def _opened_at(cluster: OpenCluster, place: Place, start_offset: int) -> tuple[int, int, int]:
+def _opened_at(cluster: OpenCluster, place: TopicPartition, start_offset: int) -> tuple[int, int, int]:
     for each in cluster.call(lambda client: describe_producers(client, [place])):
         if each.open_from == start_offset:
             return each.producer_id, each.epoch, each.coordinator_epoch
@@ -319,3 +320,31 @@ def _opened_at(cluster: OpenCluster, place: Place, start_offset: int) -> tuple[i
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+@click.group()
+def producer_ids() -> None:
+    """Allocate blocks of producer ids to brokers."""
+
+
+@producer_ids.command()
+@client_options
+@click.argument("broker_id", type=click.IntRange(min=0))
+@click.option(
+    "--epoch", metavar="N", type=click.IntRange(min=0), help="The broker epoch. Default: the registered one."
+)
+@json_option
+def allocate(options: ClientOptions, broker_id: int, epoch: int | None, as_json: bool) -> None:
+    """Allocate the next block to BROKER_ID. No id is allocated twice."""
+    with options.open() as cluster:
+        if epoch is None:
+            epoch = next((each.epoch for each in cluster.brokers() if each.broker_id == broker_id), None)
+        if epoch is None:
+            raise Failure(f"broker {broker_id} is not registered; see: metaquorum brokers list")
+        request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch)
+        block = cluster.call(lambda client: allocate_producer_ids(client, request))
+    if as_json:
+        echo_json({"brokerId": broker_id, "firstProducerId": block.first_id, "count": block.count})
+    else:
+        last = block.first_id + block.count - 1
+        click.echo(f"broker {broker_id} has the producer ids {block.first_id} to {last}")

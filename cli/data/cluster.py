@@ -1,15 +1,12 @@
-"""Clients of librdkafka for `produce` and `consume`, against any cluster that speaks Kafka's protocol.
-
-Owns the settings that all clients share, the check of a named topic, and librdkafka's errors in one line of
-text. Knows no messages: `produce` and `reading` handle those.
-"""
+"""Clients of librdkafka for `produce` and `consume`, against any cluster that speaks Kafka's protocol."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -17,12 +14,20 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from metaquorum.cli.cluster import ClusterOptions
 from metaquorum.cli.errors import Failure, one_line
-from metaquorum.runtime.client.admin import ClientError, parse_bootstrap
-from metaquorum.runtime.kafka.auth.proving import OAUTHBEARER
-from metaquorum.runtime.kafka.client.cluster import client_context
-from metaquorum.runtime.kafka.client.connection import connect
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.clients.kafka.cluster import client_context
+from metaquorum.clients.kafka.connection import (
+    ConnectionFailed,
+    HostUnknown,
+    LoginRefused,
+    TlsFailed,
+    WrongProtocol,
+    connect,
+)
+from metaquorum.clients.kafka.login import OAUTHBEARER, log_in
+from metaquorum.clients.search import ClientError, parse_bootstrap
+from metaquorum.metadata.text.addresses import address_text
+from metaquorum.network.tls import TlsMaterial
+from metaquorum.rpc.reach import UNRESOLVED
 
 LOOK_MAX_S = 2.0
 SLICE_S = 0.25
@@ -31,6 +36,10 @@ TOKEN_KEPT_S = 3600
 """Seconds after which librdkafka asks for the token of the token file again."""
 _SAYS_NOTHING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 _RETRIABLE = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
+_TOLD_BY = re.compile(r"^\w+://\S+: ")
+_TIMES = re.compile(r" \(after \d+ms in state [^()]*\)$")
+"""What librdkafka puts around a reason: a name of its own for the broker, and its state."""
+_UNRESOLVED = re.compile(r"Failed to resolve '([^']+)'")
 _NO_COORDINATOR = frozenset(
     {
         *_RETRIABLE,
@@ -59,6 +68,8 @@ class Problems:
     def __init__(self) -> None:
         self._last: str | None = None
         self.is_about_login = False
+        self.unresolved: set[str] = set()
+        """Addresses, as they were given, whose host name has no address."""
         self._logger = logging.Logger("librdkafka")
         self._logger.addHandler(logging.NullHandler())
 
@@ -67,8 +78,10 @@ class Problems:
 
     def _take(self, error: KafkaError) -> None:
         self.is_about_login = self.is_about_login or error.code() == KafkaError._AUTHENTICATION
+        if error.code() == KafkaError._RESOLVE:
+            self.unresolved.update(_UNRESOLVED.findall(str(error.str())))
         if error.code() not in _SAYS_NOTHING or self._last is None:
-            self._last = error.str()
+            self._last = _TOLD_BY.sub("", _TIMES.sub("", one_line(error.str())))  # type: ignore[arg-type]
 
     def text(self) -> str:
         return self._last or "no answer"
@@ -81,15 +94,16 @@ class KafkaCluster:
         self.problems = Problems()
         self.timeout_s = options.timeout_s
         self._servers = options.servers()
-        self._looked = asyncio.run(_look(options, self._servers))
+        given, login = _given(properties), _login(options)
+        self._looked = asyncio.run(_look(options, self._servers, has_login=not _names_login(given)))
         if self._looked is not None and options.timeout_s <= LOOK_MAX_S:
             raise self.silent()
         self.settings: dict[str, Any] = {
             "bootstrap.servers": self._servers,
             "client.id": "metaquorum",
-            **_login(options),
+            **login,
             **self.problems.settings(),
-            **_given(properties),
+            **given,
         }
 
     def make(self, kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
@@ -117,7 +131,8 @@ class KafkaCluster:
         return None if topic is None else sorted(topic.partitions)
 
     def look_for_coordinator(self, client: Any, group: str, place: TopicPartition) -> None:
-        """Raises Failure if a group has no coordinator: librdkafka would wait for one without a report."""
+        """Raises Failure if a group has no coordinator, or may not be read: librdkafka would wait, and
+        reports it only to who reads. The consumer must not read yet."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
@@ -125,8 +140,12 @@ class KafkaCluster:
                 return
             except KafkaException as error:
                 first: KafkaError = error.args[0]
+                report = client.poll(0)
+                if report is not None and report.error() is not None:
+                    first = report.error()
                 if first.code() not in _NO_COORDINATOR:
                     raise Failure(f"{name_of(first)}: group {group}: {first.str()}") from error
+            self.check_login()
             if time.monotonic() >= deadline:
                 raise Failure(
                     f"group {group} has no coordinator; `metaquorum groups describe {group}` shows why"
@@ -146,8 +165,22 @@ class KafkaCluster:
                 if first.code() not in _RETRIABLE | _SAYS_NOTHING:
                     raise Failure(f"{name_of(first)}: {first.str()}") from error
             client.poll(0)
+            self.check_login()
+            self._check_names()
             if time.monotonic() >= deadline:
                 raise self.silent()
+
+    def _check_names(self) -> None:
+        """Raises Failure if librdkafka can resolve no host name, which it would retry for ever. `_look` may
+        not have learned it: a name server that is slow to refuse outlasts it."""
+        addresses = [address_text(host, port) for host, port in parse_bootstrap(self._servers)]
+        if self.problems.unresolved.issuperset(addresses):
+            raise Failure(f"{addresses[0]}: {UNRESOLVED}")
+
+    def check_login(self) -> None:
+        """Raises Failure if a broker has refused the login, which librdkafka would repeat for ever."""
+        if self.problems.is_about_login:
+            raise Failure(f"{self._servers}: the login is refused: {self.problems.text()}")
 
     def silent(self) -> Failure:
         """The failure to raise when there was no answer."""
@@ -222,15 +255,23 @@ def _login(options: ClusterOptions) -> dict[str, Any]:
     return found
 
 
-async def _look(options: ClusterOptions, servers: str) -> str | None:
-    """Why none of the named brokers answers; None: one does."""
+def _names_login(given: Mapping[str, str]) -> bool:
+    """Whether --property says how to log in, so that only librdkafka knows."""
+    return any(name.startswith(("security.", "sasl.", "ssl.", "enable.ssl.")) for name in given)
+
+
+async def _look(options: ClusterOptions, servers: str, *, has_login: bool) -> str | None:
+    """Why none of the named brokers answers; None: one does. `has_login`: the login in `options` is the whole
+    one. Raises Failure for what a person has to correct first: librdkafka would retry."""
     reason = "no answer"
+    unknown = 0
     timeout_s = min(LOOK_MAX_S, options.timeout_s)
     try:
         addresses = parse_bootstrap(servers)
     except ClientError as error:
         raise Failure(one_line(error)) from error
-    tls = client_context(options.security())
+    security = options.security()
+    tls = client_context(security)
     for host, port in addresses:
         try:
             connection = await connect(
@@ -241,8 +282,14 @@ async def _look(options: ClusterOptions, servers: str) -> str | None:
                 answer_max_bytes=1024 * 1024,
                 timeout_s=timeout_s,
             )
+            if has_login and security.login is not None:
+                await log_in(connection, security.login, timeout_s=timeout_s)
         except (ConnectionFailed, TimeoutError) as error:
             reason = str(error) or reason
+            unknown += isinstance(error, HostUnknown)
+            is_refused = has_login and isinstance(error, TlsFailed | LoginRefused | WrongProtocol)
+            if is_refused or unknown == len(addresses):
+                raise Failure(f"{address_text(host, port)}: {one_line(error)}") from error
             continue
         connection.close()
         return None

@@ -1,30 +1,94 @@
-"""`metaquorum consume`: prints the records of a topic.
-
-Owns the command line and the summary. Does not read (`reading`) and does not print records (`printing`).
-"""
+"""`metaquorum consume`: reads the partitions of a topic with librdkafka, and prints their records."""
 
 from __future__ import annotations
 
+import random
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, cast
 
 import click
-from confluent_kafka import KafkaException
+import msgspec
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.data.cluster import KafkaCluster, property_option, text_of
-from metaquorum.cli.data.consume_plan import (
-    ConsumeOptions,
-    ConsumeTotals,
-    RangePolicy,
-    ReadFrom,
-    ReadFromKind,
-)
 from metaquorum.cli.data.rates import Progress, progress_option, rate_text
-from metaquorum.cli.data.reading import read
 from metaquorum.cli.errors import Failure
+from metaquorum.cli.text.output import json_line, text_or_base64
 from metaquorum.metadata.inspect.log.points import parse_point
+from metaquorum.platforms import reader_is_gone
+
+
+class ReadFromKind(Enum):
+    """Where to start in a partition."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    TIME = "time"
+
+
+class RangePolicy(Enum):
+    """What to do with a position that is not in the log."""
+
+    FAIL = "fail"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class ReadFrom(msgspec.Struct, frozen=True):
+    """Where to start. `value`: the offset, or Unix ms."""
+
+    kind: ReadFromKind
+    value: int = 0
+
+
+@dataclass(slots=True)
+class ConsumeOptions:
+    """What the user asked for."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    start: ReadFrom
+    group: str | None
+    out_of_range: RangePolicy
+    max_messages: int | None
+    until_end: bool
+    idle_timeout_s: float | None
+    with_key: bool
+    with_offsets: bool
+    skip_cut: bool
+    as_json: bool
+
+
+@dataclass(slots=True)
+class ConsumeTotals:
+    """`ends`: the end offsets when the command started, where it stops. `positions`: the next offset of
+    each partition that is read."""
+
+    messages: int = 0
+    size_bytes: int = 0
+    began: float = 0.0
+    ends: dict[int, int] | None = None
+    positions: dict[int, int] = field(default_factory=dict)
+
+    def reached(self, partition: int, offset: int) -> None:
+        """Notes the offset up to which a partition was read. Negative: unknown."""
+        if offset >= 0:
+            self.positions[partition] = max(offset, self.positions.get(partition, 0))
 
 
 class StartType(click.ParamType):  # type: ignore[type-arg]
@@ -162,3 +226,277 @@ def consume(  # noqa: PLR0913
         seconds = time.monotonic() - account.began
         rate = rate_text(account.messages, account.size_bytes, seconds)
         click.echo(f"{account.messages:,} messages in {seconds:.3g} s: {rate}", err=True)
+
+
+def look_for_reader() -> None:
+    """Raises BrokenPipeError if the reader of the pipe is gone, which otherwise only a write would show."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:
+        return
+    if reader_is_gone(descriptor):
+        raise BrokenPipeError
+
+
+def print_records(plan: ConsumeOptions, records: Sequence[Message]) -> None:
+    """Writes records to standard output without delay: the reader of a pipe sees each at once."""
+    if plan.as_json:
+        text = "".join(json_line(_as_json(each)) + "\n" for each in records).encode()
+    elif plan.with_key or plan.with_offsets:
+        text = b"".join(_line(plan, each) for each in records)
+    else:
+        text = b"\n".join([_shown(_bytes(each.value())) for each in records]) + b"\n"
+    out = sys.stdout.buffer
+    out.write(text)
+    out.flush()
+
+
+def _line(plan: ConsumeOptions, record: Message) -> bytes:
+    parts: list[bytes] = []
+    if plan.with_offsets:
+        parts.append(b"%d:%d" % place_of(record))
+    if plan.with_key:
+        parts.append(_shown(_bytes(record.key())))
+    parts.append(_shown(_bytes(record.value())))
+    return b"\t".join(parts) + b"\n"
+
+
+def _bytes(content: Any) -> bytes | None:
+    return cast("bytes | None", content)
+
+
+def _shown(content: bytes | None) -> bytes:
+    return b"null" if content is None else content
+
+
+def _as_json(record: Message) -> dict[str, Any]:
+    kind, timestamp_ms = record.timestamp()
+    headers = cast("list[tuple[str, bytes | None]]", record.headers() or [])
+    return {
+        "partition": place_of(record)[0],
+        "offset": place_of(record)[1],
+        "timestampMs": -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+        **text_or_base64("key", _bytes(record.key())),
+        **text_or_base64("value", _bytes(record.value())),
+        "headers": [{"name": name, **text_or_base64("value", value)} for name, value in headers],
+    }
+
+
+def place_of(record: Message) -> tuple[int, int]:
+    """(partition, offset)."""
+    return cast("tuple[int, int]", (record.partition(), record.offset()))
+
+
+_RUN_MAX = 1000
+_POLL_S = 0.2
+_COMMITTED_S = 1.0
+_NEW_PARTITIONS_S = 10.0
+"""How often to look for partitions that were added, in seconds."""
+_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
+"""Errors after which librdkafka continues by itself."""
+
+
+def read(cluster: KafkaCluster, plan: ConsumeOptions, account: ConsumeTotals, progress: Progress) -> None:
+    """Copies records to standard output until the plan is fulfilled. Raises Failure."""
+    consumer = cluster.make(Consumer, _settings(plan))
+    try:
+        known = sorted(cluster.topic(consumer, plan.topic).partitions)
+        missing = [each for each in plan.partitions if each not in known]
+        if missing:
+            raise Failure(
+                f"{plan.topic} has {len(known)} partitions, numbered from 0, and no partition {missing[0]}"
+            )
+        chosen = list(plan.partitions or known)
+        if plan.until_end:
+            marks = {each: _marks(cluster, consumer, plan, each) for each in chosen}
+            account.ends = {each: high if low < high else 0 for each, (low, high) in marks.items()}
+        if plan.group is not None:
+            cluster.look_for_coordinator(consumer, plan.group, TopicPartition(plan.topic, chosen[0]))
+            consumer.subscribe([plan.topic])
+        else:
+            _assign(cluster, consumer, plan, account, chosen)
+        _copy(cluster, consumer, plan, account, progress)
+    finally:
+        consumer.close()
+
+
+def _settings(plan: ConsumeOptions) -> dict[str, Any]:
+    """Settings of librdkafka."""
+    reset = {RangePolicy.FAIL: "error"}.get(plan.out_of_range, plan.out_of_range.value)
+    if plan.group is not None and plan.out_of_range is RangePolicy.FAIL:
+        # In a group, the start applies to partitions without a committed offset.
+        reset = plan.start.kind.value
+    return {
+        "group.id": plan.group or f"metaquorum-consume-{random.SystemRandom().getrandbits(64):016x}",
+        "enable.auto.commit": plan.group is not None,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": reset,
+        "allow.auto.create.topics": False,
+        "check.crcs": True,
+        "fetch.wait.max.ms": 100,
+        "fetch.error.backoff.ms": 50,
+    }
+
+
+def _marks(
+    cluster: KafkaCluster, consumer: Consumer, plan: ConsumeOptions, partition: int
+) -> tuple[int, int]:
+    """(log start, end) of a partition now."""
+    place = TopicPartition(plan.topic, partition)
+    found: tuple[int, int] = cluster.asked(
+        lambda s: consumer.get_watermark_offsets(place, timeout=s), lambda found: found, consumer
+    )
+    return found
+
+
+def _assign(
+    cluster: KafkaCluster,
+    consumer: Consumer,
+    plan: ConsumeOptions,
+    account: ConsumeTotals,
+    partitions: Sequence[int],
+) -> None:
+    """Starts partitions where the user asked for. Raises Failure for an offset that is out of range."""
+    places = [TopicPartition(plan.topic, each, _begin(cluster, consumer, plan, each)) for each in partitions]
+    if plan.start.kind is ReadFromKind.TIME:
+        timed = [TopicPartition(plan.topic, each, plan.start.value) for each in partitions]
+        places = cluster.asked(
+            lambda s: consumer.offsets_for_times(timed, timeout=s), lambda found: found, consumer
+        )
+    for place in places:
+        at = place.offset
+        if account.ends is not None and at < 0:
+            low, high = _marks(cluster, consumer, plan, place.partition)
+            at = low if at == OFFSET_BEGINNING else high
+        account.positions[place.partition] = at
+    consumer.incremental_assign(places)
+
+
+def _begin(cluster: KafkaCluster, consumer: Consumer, plan: ConsumeOptions, partition: int) -> int:
+    """The offset to start at, or librdkafka's constant for an end of the log."""
+    match plan.start.kind:
+        case ReadFromKind.EARLIEST:
+            return OFFSET_BEGINNING
+        case ReadFromKind.LATEST | ReadFromKind.TIME:
+            return OFFSET_END
+        case ReadFromKind.OFFSET:
+            low, high = _marks(cluster, consumer, plan, partition)
+            if low <= plan.start.value <= high:
+                return plan.start.value
+            if plan.out_of_range is RangePolicy.FAIL:
+                raise Failure(
+                    f"OFFSET_OUT_OF_RANGE: offset {plan.start.value} is not in the log of "
+                    f"{plan.topic}-{partition}, which has {low} to {high}; start at one of these, at "
+                    "earliest or at latest"
+                )
+            return OFFSET_BEGINNING if plan.out_of_range is RangePolicy.EARLIEST else OFFSET_END
+
+
+def _read_new_partitions(
+    cluster: KafkaCluster, consumer: Consumer, plan: ConsumeOptions, account: ConsumeTotals
+) -> None:
+    """Starts new partitions at their beginning. If the cluster does not answer, the next look finds them."""
+    known = cluster.partitions_now(consumer, plan.topic) or ()
+    new = [each for each in known if each not in account.positions]
+    if new:
+        consumer.incremental_assign([TopicPartition(plan.topic, each, OFFSET_BEGINNING) for each in new])
+        account.positions |= dict.fromkeys(new, 0)
+
+
+def _copy(
+    cluster: KafkaCluster,
+    consumer: Consumer,
+    plan: ConsumeOptions,
+    account: ConsumeTotals,
+    progress: Progress,
+) -> None:
+    idle_since = looked = time.monotonic()
+    grows = plan.group is None and not plan.partitions and not plan.until_end
+    while not _finished(consumer, plan, account):
+        messages = _taken(plan, account, consumer.consume(_RUN_MAX, _POLL_S))
+        now = time.monotonic()
+        if messages:
+            print_records(plan, messages)
+            account.messages += len(messages)
+            account.size_bytes += sum(len(each.value() or b"") for each in messages)
+            if plan.group is not None:
+                for each in _last_of_each(messages):
+                    consumer.store_offsets(each)
+            idle_since = now
+        else:
+            cluster.check_login()
+            look_for_reader()
+            if plan.idle_timeout_s is not None and now - idle_since >= plan.idle_timeout_s:
+                return
+        if grows and now - looked >= _NEW_PARTITIONS_S:
+            looked = now
+            _read_new_partitions(cluster, consumer, plan, account)
+        if progress.due():
+            seconds = time.monotonic() - account.began
+            progress.show(
+                f"{account.messages:,} messages, {rate_text(account.messages, account.size_bytes, seconds)}"
+            )
+
+
+def _taken(plan: ConsumeOptions, account: ConsumeTotals, found: Sequence[Message]) -> list[Message]:
+    """The records to print. Raises Failure for an error that is not transient."""
+    messages: list[Message] = []
+    for each in found:
+        error = each.error()
+        if error is not None:
+            _judge(plan, account, each, error)
+            continue
+        partition, offset = place_of(each)
+        if plan.max_messages is not None and account.messages + len(messages) >= plan.max_messages:
+            break
+        account.positions[partition] = offset + 1
+        if account.ends is None or offset < account.ends.get(partition, offset + 1):
+            messages.append(each)
+    return messages
+
+
+def _judge(plan: ConsumeOptions, account: ConsumeTotals, message: Message, error: KafkaError) -> None:
+    code = error.code()
+    if code in _PASSING or (code == KafkaError._LOG_TRUNCATION and plan.skip_cut):
+        return
+    if code == KafkaError.GROUP_AUTHORIZATION_FAILED and plan.group is None:
+        return  # librdkafka looks for the coordinator of its group even if nothing is committed
+    if code == KafkaError._LOG_TRUNCATION:
+        at = message.offset()
+        raise Failure(
+            f"the log of {plan.topic}-{message.partition()} was truncated: records already printed from "
+            f"offset {at} on are lost ({error.str()}); --skip-cut continues"
+        )
+    raise Failure(text_of(error))
+
+
+def _last_of_each(messages: Sequence[Message]) -> list[Message]:
+    """The last record of each partition."""
+    return list({place_of(each)[0]: each for each in messages}.values())
+
+
+def _finished(consumer: Consumer, plan: ConsumeOptions, account: ConsumeTotals) -> bool:
+    if plan.max_messages is not None and account.messages >= plan.max_messages:
+        return True
+    if account.ends is None:
+        return False
+    places = [TopicPartition(plan.topic, each.partition) for each in consumer.assignment()]
+    if not places:
+        return False
+    # The end of a log may have only transaction markers and no records: librdkafka knows the position.
+    for each in (*consumer.position(places), *_committed(consumer, plan, account, places)):
+        account.reached(each.partition, each.offset)
+    return all(account.positions.get(each.partition, 0) >= account.ends[each.partition] for each in places)
+
+
+def _committed(
+    consumer: Consumer, plan: ConsumeOptions, account: ConsumeTotals, places: Sequence[TopicPartition]
+) -> Sequence[TopicPartition]:
+    """The committed positions of partitions from which nothing was read yet."""
+    unread = [each for each in places if each.partition not in account.positions]
+    if plan.group is None or not unread:
+        return ()
+    try:
+        return consumer.committed(unread, timeout=_COMMITTED_S)
+    except KafkaException:  # no coordinator now: ask again with the next look
+        return ()

@@ -1,31 +1,31 @@
 """`metaquorum produce`: writes lines of standard input, or generated messages, to a topic.
 
-Owns what an interruption does (flush what was taken, report how much was acknowledged) and the summary.
-Does not batch or retry (librdkafka does) and does not read input (`produce_input` does).
+An interruption flushes what was taken, and reports how much was acknowledged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import stat
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import click
-import uvloop
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.data.cluster import KafkaCluster, property_option, text_of
-from metaquorum.cli.data.produce_input import LINE_MAX_BYTES, generated, lines, paced
 from metaquorum.cli.data.rates import Latencies, Progress, progress_option, rate_text, rates_json
 from metaquorum.cli.errors import EXIT_INTERRUPTED, Failure
 from metaquorum.cli.interrupts import EXIT_TERMINATED
 from metaquorum.cli.text.output import echo_json
+from metaquorum.platforms import handle_signal, run_loop
 
 _ACKS = ("all", "1", "0")
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -202,7 +202,7 @@ def produce(  # noqa: PLR0913
         raise Failure(
             f"{topic} has {len(partitions)} partitions, numbered from 0, and no partition {partition}"
         )
-    problem = uvloop.run(_produce(producer, plan, account, shown))
+    problem = run_loop(_produce(producer, plan, account, shown))
     shown.clear()
     if problem is not None and not account.taken:
         raise problem
@@ -302,15 +302,16 @@ class _Interruptions:
         self._feeding = True
         self._given_up = False
         self._loop = asyncio.get_running_loop()
+        self._handled: list[Callable[[], object]] = []
 
     def __enter__(self) -> Self:
         for which in _ENDINGS:
-            self._loop.add_signal_handler(which, self._arrived, which)
+            self._handled.append(handle_signal(self._loop, which, self._arrived, which))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for which in _ENDINGS:
-            self._loop.remove_signal_handler(which)
+        for end in self._handled:
+            end()
 
     async def run(self, work: Coroutine[Any, Any, None], *, feeding: bool) -> Exception | None:
         """The error that ended it; None: it completed, or a signal ended it."""
@@ -398,3 +399,89 @@ def _report(plan: ProduceOptions, account: ProduceTotals, as_json: bool) -> None
         rate = rate_text(account.acknowledged, account.size_bytes, account.seconds)
         text += f" in {account.seconds:.3g} s: {rate}; latency {account.latencies.text()}"
     click.echo(text)
+
+
+READ_BYTES = 256 * 1024
+LINE_MAX_BYTES = 7 * 1024 * 1024
+"""The longest line: a message must fit into a batch."""
+RUN_MAX = 4096
+PACE_S = 0.005
+"""With a rate, messages pass in groups of about this many seconds."""
+
+
+async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:
+    """Lines without their line ends, in groups as they arrive. The last one needs no line end. Raises Failure
+    for a line that is too long."""
+    rest = b""
+    number = 0
+    async for piece in _pieces(descriptor):
+        found = (rest + piece).split(b"\n")
+        rest = found.pop()
+        if len(rest) > LINE_MAX_BYTES or any(len(line) > LINE_MAX_BYTES for line in found):
+            at = (
+                number
+                + 1
+                + next((i for i, line in enumerate(found) if len(line) > LINE_MAX_BYTES), len(found))
+            )
+            raise Failure(f"line {at} of the input is longer than {LINE_MAX_BYTES} bytes; split it")
+        number += len(found)
+        for start in range(0, len(found), RUN_MAX):
+            yield found[start : start + RUN_MAX]
+    if rest:
+        yield [rest]
+
+
+async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
+    """Pieces of bytes from the descriptor, until its end."""
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        while piece := os.read(descriptor, READ_BYTES):
+            yield piece
+            await asyncio.sleep(0)
+        return
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, readable.set)
+    except OSError:
+        # A file that cannot be watched (/dev/null) never blocks.
+        while piece := os.read(descriptor, READ_BYTES):
+            yield piece
+        return
+    try:
+        while True:
+            await readable.wait()
+            readable.clear()
+            piece = os.read(descriptor, READ_BYTES)
+            if not piece:
+                return
+            yield piece
+    finally:
+        loop.remove_reader(descriptor)
+
+
+async def generated(count: int, size_bytes: int) -> AsyncIterator[list[bytes]]:
+    """`count` messages of `size_bytes`: a number, as far as it fits, and padding."""
+    filling = b"." * max(0, size_bytes - 12)
+    digits = min(12, size_bytes)
+    modulus = 10**digits
+    for start in range(0, count, RUN_MAX):
+        numbers = range(start, min(start + RUN_MAX, count))
+        yield [b"%0*d%b" % (digits, number % modulus, filling) if digits else b"" for number in numbers]
+
+
+async def paced(runs: AsyncIterator[list[bytes]], per_second: float | None) -> AsyncIterator[list[bytes]]:
+    """The same messages, at most `per_second`; None: as they arrive."""
+    loop = asyncio.get_running_loop()
+    group = len_max = RUN_MAX if per_second is None else max(1, round(per_second * PACE_S))
+    due = loop.time()
+    async for run in runs:
+        for start in range(0, len(run), len_max):
+            part = run[start : start + group]
+            if per_second is not None:
+                now = loop.time()
+                # After a pause of the input, keep the rate instead of catching up.
+                due = max(due, now - 1.0)
+                if due > now:
+                    await asyncio.sleep(due - now)
+                due += len(part) / per_second
+            yield part

@@ -1,8 +1,4 @@
-"""Progress, rates and latencies of commands that move messages.
-
-Owns the line that is redrawn on a terminal (elsewhere: one line per interval) and a histogram of bounded
-size. Knows no cluster and no messages, only counts and seconds.
-"""
+"""Progress, rates and latencies of commands that move messages."""
 
 from __future__ import annotations
 

@@ -1,26 +1,176 @@
-"""A running local cluster: its processes and a client, to start, wait for and stop as a whole.
-
-Owns the order of starting and stopping, and when a cluster counts as ready. Does not signal processes itself
-(`processes` does) or write their files (`cli.layout` does).
-"""
+"""A running local cluster: its processes and a client, to start, wait for and stop as a whole."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from metaquorum.cli.client import ClusterClient, TlsOptions
+import click
+import msgspec
+import psutil
+
+from metaquorum.cli.admin.voter_changes import Ordered, VoterChanger
+from metaquorum.cli.admin.voter_plan import VoterWish
+from metaquorum.cli.client import ClientOptions, ClusterClient, TlsOptions
+from metaquorum.cli.cluster import ClusterOptions, OpenCluster
 from metaquorum.cli.errors import Failure, one_line
-from metaquorum.cli.layout import HOST, Layout, LocalNode
-from metaquorum.cli.local.forks import ForkServer
-from metaquorum.cli.local.processes import STOP_WAIT_S, Processes
+from metaquorum.cli.layout import Layout
+from metaquorum.cli.local.forks import ForkError, ForkServer, NewProcesses, StartedProcess, node_starter
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
-from metaquorum.runtime.health import health_problem
+from metaquorum.node.local_nodes import HOST, LocalNode
+from metaquorum.platforms import KILL
+from metaquorum.rpc.health import health_problem
+from metaquorum.storage.disk.posix import private_file
 from metaquorum.storage.files.known_committed import CommittedLoss
+from metaquorum.storage.uuids import uuid_from_text
+
+STOP_WAIT_S = 40.0
+"""Seconds before a node is killed: a broker's controlled shutdown takes up to 30 s by default."""
+KILL_WAIT_S = 30.0
+"""Seconds to wait after SIGKILL: a process that waits for a disk ends when the disk answers."""
+_START_TOLERANCE_S = 2.0
+_POLL_S = 0.02
+
+
+class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `process.json`. `created_s`: the process's start in Unix time."""
+
+    pid: int
+    created_s: float
+
+
+class Processes:
+    """The processes of one cluster, however started. A process is ours only if we recorded its pid, its start
+    time matches, and its command line names our configuration file; no other is ever signalled: the kernel
+    may have reused a recorded pid. `forks` starts them; None: a fork server of its own."""
+
+    def __init__(self, layout: Layout, forks: ForkServer | NewProcesses | None = None) -> None:
+        self._layout = layout
+        self._forks = forks
+        self._children: dict[str, StartedProcess] = {}
+
+    def close(self) -> None:
+        """Starts no more processes. Running ones continue."""
+        if self._forks is not None:
+            self._forks.close()
+            self._forks = None
+
+    def pid(self, node: LocalNode) -> int | None:
+        """The pid of the node's running process, or None."""
+        process = self._find(node)
+        return None if process is None else process.pid
+
+    def start(self, node: LocalNode) -> int:
+        """Starts the node's process in its own session and records it. Raises Failure if one is running."""
+        running = self.pid(node)
+        if running is not None:
+            raise Failure(
+                f"{node.name} is already running (pid {running}); stop it with: metaquorum local down"
+            )
+        if self._forks is None:
+            self._forks = node_starter()
+        with private_file(self._layout.log_file(node)).open("ab") as output:
+            try:
+                child = self._forks.start(
+                    ["node" if node.role == "combined" else node.role, "run", str(self._layout.config(node))],
+                    environment=os.environ,
+                    directory=self._layout.home(node),
+                    output=output.fileno(),
+                )
+            except ForkError as error:
+                raise Failure(f"{node.name} did not start: {error}") from error
+        self._children[node.name] = child
+        record = ProcessRecord(pid=child.pid, created_s=psutil.Process(child.pid).create_time())
+        private_file(self._layout.pid_file(node)).write_bytes(msgspec.json.encode(record))
+        return child.pid
+
+    def signal(self, node: LocalNode, number: int) -> bool:
+        """Sends a signal to the node's process; False where none is running."""
+        process = self._find(node)
+        if process is None:
+            return False
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            return False
+        return True
+
+    def wait_gone(self, node: LocalNode, timeout_s: float) -> bool:
+        """Waits until the node's process has ended. False: it has not within the time."""
+        deadline = time.monotonic() + timeout_s
+        while self._find(node) is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def kill(self, node: LocalNode) -> None:
+        """Sends SIGKILL and waits for the end. Raises Failure if it does not end."""
+        if self.signal(node, KILL) and not self.wait_gone(node, KILL_WAIT_S):
+            raise Failure(f"{node.name} is still running after SIGKILL; inspect it with ps")
+        self._layout.pid_file(node).unlink(missing_ok=True)
+
+    def stop(self, node: LocalNode, wait_s: float = STOP_WAIT_S) -> str:
+        """SIGTERM, a bounded wait, then SIGKILL. Returns `not running`, `stopped` or `killed`."""
+        if not self.signal(node, signal.SIGTERM):
+            self._layout.pid_file(node).unlink(missing_ok=True)
+            return "not running"
+        if self.wait_gone(node, wait_s):
+            self._layout.pid_file(node).unlink(missing_ok=True)
+            return "stopped"
+        self.kill(node)
+        return "killed"
+
+    def clean(self, node: LocalNode) -> None:
+        """Removes the record of a process that has ended."""
+        self._layout.pid_file(node).unlink(missing_ok=True)
+
+    def exit_code(self, node: LocalNode) -> int | None:
+        """The exit code of a process that this object started and that has ended."""
+        child = self._children.get(node.name)
+        return None if child is None else child.poll()
+
+    def last_line(self, node: LocalNode) -> str:
+        """The last line that the node's process wrote, for a message about its end."""
+        try:
+            lines = self._layout.log_file(node).read_text(errors="replace").splitlines()
+        except OSError:
+            return "(no output)"
+        return next((line for line in reversed(lines) if line.strip()), "(no output)")
+
+    def ending(self, node: LocalNode) -> str | None:
+        """The last line of a process that ended without a stop from here. None: it runs, or was stopped."""
+        ended = self._layout.pid_file(node).exists() and self._find(node) is None
+        return self.last_line(node) if ended else None
+
+    def _find(self, node: LocalNode) -> psutil.Process | None:
+        child = self._children.get(node.name)
+        try:
+            if child is not None and child.poll() is None:
+                # Our child's pid cannot be reused before the child is waited for.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    return psutil.Process(child.pid)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(KILL_WAIT_S)  # it was waited for, and its exit code will arrive
+            # The node may have been started again since by another command.
+            record = msgspec.json.decode(self._layout.pid_file(node).read_bytes(), type=ProcessRecord)
+            process = psutil.Process(record.pid)
+            ours = (
+                process.status() != psutil.STATUS_ZOMBIE
+                and abs(process.create_time() - record.created_s) < _START_TOLERANCE_S
+                and str(self._layout.config(node)) in " ".join(process.cmdline())
+            )
+        except (FileNotFoundError, msgspec.MsgspecError, psutil.Error):
+            return None
+        return process if ours else None
+
 
 T = TypeVar("T")
 POLL_S = 0.02
@@ -29,12 +179,13 @@ ASK_TIMEOUT_S = 3.0
 
 class LocalCluster:
     """A context manager that closes the client and leaves the processes running. `forks` starts them; None:
-    a fork server of its own."""
+    one of its own."""
 
-    def __init__(self, layout: Layout, forks: ForkServer | None = None) -> None:
+    def __init__(self, layout: Layout, forks: ForkServer | NewProcesses | None = None) -> None:
         self.layout = layout
         self.processes = Processes(layout, forks)
         self.client = ClusterClient(layout.bootstrap, timeout_s=ASK_TIMEOUT_S, tls=TlsOptions())
+        self._brokers: OpenCluster | None = None
         self._started: list[LocalNode] = []
         self._began_s = time.monotonic()
 
@@ -45,7 +196,18 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.client.close()
+        if self._brokers is not None:
+            self._brokers.close()
         self.processes.close()
+
+    @property
+    def brokers(self) -> OpenCluster:
+        """What clients of the cluster ask brokers for."""
+        if self._brokers is None:
+            servers = self.layout.bootstrap_servers
+            options = ClusterOptions(bootstrap=servers, timeout_s=ASK_TIMEOUT_S, tls=TlsOptions())
+            self._brokers = options.open()
+        return self._brokers
 
     def start(self, node: LocalNode) -> int:
         pid = self.processes.start(node)
@@ -184,3 +346,21 @@ class LocalCluster:
             return self.client.quorum()
         except (ApiError, Failure):
             return None
+
+
+def add_missing_voters(cluster: LocalCluster, timeout_s: float) -> None:
+    """Adds the missing voters, sorted by id. Each may take `timeout_s` to start and catch up. Does nothing
+    for configured voters. Raises ApiError and Failure."""
+    layout = cluster.layout
+    quorum = cluster.wait_until(cluster.client.quorum, timeout_s, "the quorum to answer")
+    if quorum.kraft_version == 0:
+        return
+    voters = {voter.node_id for voter in quorum.voters}
+    options = ClientOptions(bootstrap=layout.bootstrap, timeout_s=ASK_TIMEOUT_S, tls=TlsOptions())
+    for node in layout.controllers:
+        if node.node_id in voters:
+            continue
+        wish = VoterWish(add_id=node.node_id, directory_id=uuid_from_text(node.directory_id))
+        ordered = Ordered(wish=wish, wait_s=timeout_s, patience_s=timeout_s)
+        changer = VoterChanger(cluster.client, options, ordered, click.echo)
+        changer.perform(changer.plan())

@@ -1,26 +1,26 @@
-"""`metaquorum local`: runs a whole cluster of processes on this machine, to try things out.
-
-Owns the options, and the check of an existing cluster against them. Does not start processes (`cluster`
-does), draw the live view (`watch`) or change voters (`growth`).
-"""
+"""`metaquorum local`: runs a whole cluster of processes on this machine, to try things out."""
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from pathlib import Path
 
 import click
 
 from metaquorum.cli.errors import EXIT_FAILED, Failure
-from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, Layout, create, free_ports, grow, open_layout
-from metaquorum.cli.local.forks import ForkServer
+from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, Layout, create, grow, open_layout
+from metaquorum.cli.local.forks import node_starter
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
+from metaquorum.metadata.extras import is_installed
+from metaquorum.node.local_nodes import free_ports
+from metaquorum.platforms import check_nodes_run_here
 
 DIRECTORY = click.option(
     "--directory",
     "-d",
-    type=click.Path(path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     default=DEFAULT_DIRECTORY,
     show_default=True,
     help="Directory of the cluster.",
@@ -30,6 +30,7 @@ DIRECTORY = click.option(
 @click.group()
 def local() -> None:
     """Run a whole cluster on this machine."""
+    check_nodes_run_here()
 
 
 @local.command()
@@ -83,9 +84,10 @@ def up(
         raise click.UsageError(
             "--combined sets the number of all nodes: leave out --controllers and --brokers"
         )
-    with contextlib.closing(ForkServer.begun()) as forks:
-        from metaquorum.cli.local.cluster import LocalCluster
-        from metaquorum.cli.local.growth import add_missing_voters
+    if watch and not is_installed("rich"):
+        raise ModuleNotFoundError("the view needs rich", name="rich")  # before any node is started
+    with contextlib.closing(node_starter()) as forks:
+        from metaquorum.cli.local.cluster import LocalCluster, add_missing_voters
 
         layout = _layout(directory, controllers, brokers, combined, cluster_id, any_port)
         if controllers is not None and controllers > len(layout.controllers):
@@ -103,6 +105,7 @@ def up(
             click.echo(f"controllers: {layout.bootstrap}")
             if layout.bootstrap_servers:
                 click.echo(f"for Kafka's clients: bootstrap.servers={layout.bootstrap_servers}")
+            click.echo(f"any moment in a browser: metaquorum console {shlex.quote(str(layout.directory))}")
             if watch:
                 from metaquorum.cli.local.watch import watch as watch_cluster
 

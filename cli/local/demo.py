@@ -1,13 +1,14 @@
 """`metaquorum demo`: starts a cluster, breaks and repairs parts of it, and shows what its log says.
 
-A topic is written and read meanwhile, and no message may be missing or repeated. Owns the steps and the check
-of each from outside; the demo fails if a step had no effect. Always ends its processes; removes its directory
-unless a check failed. Does not read the log (`demo_log`) or count messages (`demo_traffic`).
+A topic is written and read meanwhile, and no message may be missing or repeated. Each step is checked from
+outside; the demo fails if a step had no effect. It always ends its processes, and removes its directory
+unless a check failed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import signal
 import tempfile
@@ -19,15 +20,23 @@ from typing import TypeVar
 import click
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.formatting.format import FormatPlan, apply_plan
-from metaquorum.cli.layout import Layout, LocalNode, create, free_ports
-from metaquorum.cli.local import demo_log
+from metaquorum.cli.format import FormatPlan, apply_plan
+from metaquorum.cli.layout import Layout, create
+from metaquorum.cli.local import demo_checks
 from metaquorum.cli.local.cluster import LocalCluster
-from metaquorum.cli.local.demo_traffic import KEYS, Traffic
+from metaquorum.cli.local.demo_checks import KEYS, Traffic
+from metaquorum.clients.admin.topics import (
+    DescribedTopic,
+    create_topics,
+    delete_topics,
+    describe_topics,
+    list_topics,
+)
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, NewTopic
-from metaquorum.runtime.client.admin import TopicDescription
+from metaquorum.node.local_nodes import LocalNode, free_ports
+from metaquorum.platforms import ENDING_SIGNALS, check_nodes_run_here
 from metaquorum.storage.uuids import uuid_from_text
 
 T = TypeVar("T")
@@ -58,6 +67,7 @@ TOPICS = (
 @click.option("--keep", is_flag=True, help="Keep the directory even if every step succeeds.")
 def demo(directory: Path | None, keep: bool) -> None:
     """Start a quorum, break parts of it, and show what its log says. Ends by itself."""
+    check_nodes_run_here()
     began = time.monotonic()
     home = directory or Path(tempfile.mkdtemp(prefix="metaquorum-demo-"))
     layout = create(
@@ -74,8 +84,8 @@ def demo(directory: Path | None, keep: bool) -> None:
                 story.play()
             finally:
                 story.traffic.abandon()
-        demo_log.show_our_log(layout, story.expected, story.last_topics, story.last_brokers)
-        demo_log.show_kafkas_log()
+        demo_checks.show_our_log(layout, story.expected, story.last_topics, story.last_brokers)
+        demo_checks.show_kafkas_log()
     except BaseException as error:
         if not isinstance(error, BrokenPipeError):  # the reader is gone (`| head`), which is not a failure
             keep = True
@@ -85,13 +95,14 @@ def demo(directory: Path | None, keep: bool) -> None:
         if not keep:
             shutil.rmtree(home, ignore_errors=True)
     click.echo(f"\nAll steps succeeded in {time.monotonic() - began:.1f} s.")
+    if keep:
+        click.echo(f"Any moment of it in a browser: metaquorum console {shlex.quote(str(home))}")
 
 
 @contextlib.contextmanager
 def _ended_in_any_case(cluster: LocalCluster) -> Iterator[None]:
     """Ends every process of the cluster, whatever happens inside. SIGTERM is handled as Ctrl-C."""
-    ended_by = (signal.SIGTERM, signal.SIGHUP)
-    previous = {number: signal.signal(number, signal.default_int_handler) for number in ended_by}
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in ENDING_SIGNALS}
     try:
         yield
     finally:
@@ -109,7 +120,7 @@ class _Story:
         self._layout: Layout = cluster.layout
         self.traffic = Traffic(self._layout.bootstrap_servers, "orders", self._layout.directory)
         self.expected: list[tuple[str, str]] = []
-        self.last_topics: list[TopicDescription] = []
+        self.last_topics: list[DescribedTopic] = []
         self.last_brokers: list[BrokerRegistration] = []
         self._lost = Path()
 
@@ -221,21 +232,22 @@ class _Story:
         leaders = [partition.leader for partition in self._describe("orders")[0].partitions]
         hurt = self._layout.node(f"broker-{max(set(leaders), key=leaders.count)}")
         ids = [uuid_from_text(text) for text in hurt.log_directory_ids]
-        led = [self._led_from(hurt, each) for each in ids]
+        held = [_partitions_in(each) for each in self._layout.log_dirs(hurt)]
+        led = [self._led_from(hurt, each) for each in held]
         lost = led.index(max(led))
         path = self._layout.log_dirs(hurt)[lost]
         _step(f"{path.name} of {hurt.name} is lost, with {led[lost]} leaders of orders")
         began = time.monotonic()
         path.rename(path.with_name(f"{path.name}.lost"))
-        self._wait(lambda: not self._led_from(hurt, ids[lost]), "new leaders for its partitions")
+        self._wait(lambda: not self._led_from(hurt, held[lost]), "new leaders for its partitions")
         moved_s = time.monotonic() - began
-        self._wait(lambda: self._is_told(hurt, ids[lost]), "the directory to be reported as offline")
+        self._wait(lambda: self._is_noted(hurt, ids[lost]), "the directory to be reported as offline")
         self._wait(lambda: self._state(hurt) == "running", f"{hurt.name} to be still running")
         kept = led[1 - lost]
         _done(
             f"the loss was reported; other brokers lead its partitions after {moved_s:.1f} s. {hurt.name} "
             f"continues with its other directory, where it led {kept} and leads "
-            f"{self._led_from(hurt, ids[1 - lost])}"
+            f"{self._led_from(hurt, held[1 - lost])}"
         )
         self._lost = path
         self.expected.append(("directory failed", f"broker/{hurt.node_id}"))
@@ -292,8 +304,8 @@ class _Story:
     def _delete_a_topic(self) -> None:
         _step("Deleting the topic payments")
         self._wait(lambda: self._try_delete("payments"), "the deletion to be accepted")
-        listed = self._wait(self._cluster.client.topics, "the list of topics")
-        names = {each.info.name for each in listed} - {"__consumer_offsets"}
+        listed = self._wait(lambda: self._cluster.brokers.call(list_topics), "the list of topics")
+        names = {each.name for each in listed} - {"__consumer_offsets"}
         _check(names == {"orders", "after-failover"}, f"the topics are now {sorted(names)}")
         _done("it is gone")
         self.expected.append(("topic deleted", "topic/payments"))
@@ -323,18 +335,21 @@ class _Story:
     def _quorum(self) -> DescribeQuorumResponse:
         return self._wait(self._cluster.client.quorum, "a description of the quorum")
 
-    def _describe(self, *names: str) -> list[TopicDescription]:
-        return self._wait(lambda: self._cluster.client.describe_topics(names), "a description of topics")
+    def _describe(self, *names: str) -> list[DescribedTopic]:
+        brokers = self._cluster.brokers
+        return self._wait(
+            lambda: brokers.call(lambda client: describe_topics(client, names)), "a description of topics"
+        )
 
     def _try_create(self, *topics: NewTopic) -> bool:
         """After a timeout the call is sent again: the topic may exist already."""
-        for result in self._cluster.client.create_topics(topics):
+        for result in self._cluster.brokers.call(lambda client: create_topics(client, topics)):
             accepted = result.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
             _check(accepted, f"{result.name} was refused: {result.message}")
         return True
 
     def _try_delete(self, name: str) -> bool:
-        (result,) = self._cluster.client.delete_topics((name,))
+        (result,) = self._cluster.brokers.call(lambda client: delete_topics(client, (name,)))
         gone = result.error in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         _check(gone, f"the deletion was refused: {result.message}")
         return True
@@ -360,13 +375,14 @@ class _Story:
         (orders,) = self._describe("orders")
         return any(partition.leader == node.node_id for partition in orders.partitions)
 
-    def _led_from(self, node: LocalNode, directory: bytes) -> int:
+    def _led_from(self, node: LocalNode, held: frozenset[int]) -> int:
+        """How many of these partitions of orders the node leads."""
         return sum(
-            partition.leader == node.node_id and partition.directory_of(node.node_id) == directory
+            partition.leader == node.node_id and partition.index in held
             for partition in self._describe("orders")[0].partitions
         )
 
-    def _is_told(self, node: LocalNode, directory: bytes) -> bool:
+    def _is_noted(self, node: LocalNode, directory: bytes) -> bool:
         return all(
             directory not in broker.directories
             for broker in self._cluster.client.brokers()
@@ -383,6 +399,11 @@ class _Story:
             voter.node_id == node.node_id and voter.log_end_offset >= quorum.high_watermark
             for voter in quorum.voters
         )
+
+
+def _partitions_in(directory: Path) -> frozenset[int]:
+    """The partitions of orders with a replica in a log directory."""
+    return frozenset(int(each.name.rpartition("-")[2]) for each in directory.glob("orders-*[0-9]"))
 
 
 def _step(text: str) -> None:

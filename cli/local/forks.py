@@ -1,11 +1,8 @@
 """Nodes that start as forks of one process, which has imported everything: six nodes cost one import.
 
-Owns that process and its protocol. Knows the entry point of the command, and no cluster; `processes` records
-what was started.
-
-The process reads one message per node from a socket: how to start it (`_Order`), with the file for its
-output. It answers with the pid, and later, when the node has ended, with the exit status. It ends when the
-socket is closed; the nodes continue.
+Where forks are unsafe (`platforms`), each node is a new process. The forking process reads one message per
+node from a socket: how to start it (`_Order`), with the file for its output. It answers with the pid, and
+later, when the node has ended, with the exit status. It ends when the socket is closed; the nodes continue.
 """
 
 from __future__ import annotations
@@ -22,8 +19,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 import msgspec
+
+from metaquorum.platforms import forks_are_safe
 
 _MESSAGE_MAX = 1 << 18
 _START_WAIT_S = 60.0
@@ -77,6 +77,46 @@ class Forked:
                 os.kill(self.pid, signal.SIGKILL)
 
 
+class StartedProcess(Protocol):
+    """What both a fork and subprocess.Popen have."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float) -> int: ...
+    def kill(self) -> None: ...
+
+
+def node_starter() -> ForkServer | NewProcesses:
+    """The server that `begin` created, or a new one."""
+    made, _early[:] = _early[:], []
+    return made[0] if made else ForkServer() if forks_are_safe() else NewProcesses()
+
+
+class NewProcesses:
+    """Starts nodes as new processes, with the methods of ForkServer."""
+
+    def start(
+        self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: Path, output: int
+    ) -> StartedProcess:
+        """See `ForkServer.start`."""
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "metaquorum.cli", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=directory,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ForkError(str(error)) from error
+
+    def close(self) -> None:
+        """The nodes continue."""
+
+
 class ForkServer:
     """Starts nodes. Thread-safe. Starts importing when it is created."""
 
@@ -94,12 +134,6 @@ class ForkServer:
                 start_new_session=True,
                 pass_fds=[theirs.fileno()],
             )
-
-    @classmethod
-    def begun(cls) -> ForkServer:
-        """The server that `begin` created, or a new one."""
-        made, _early[:] = _early[:], []
-        return made[0] if made else cls()
 
     def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: Path, output: int
@@ -154,7 +188,9 @@ _early: list[ForkServer] = []
 
 def begin() -> None:
     """Creates the server for a command before the command is imported."""
-    _early.append(ForkServer())
+    if forks_are_safe():
+        with contextlib.suppress(OSError):  # the command tries again, and says why it cannot
+            _early.append(ForkServer())
 
 
 def _serve(orders: socket.socket) -> _Order:

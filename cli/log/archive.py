@@ -1,7 +1,6 @@
 """`metaquorum log archive`: packs the logs of a quorum into one checked file, and unpacks it.
 
-Owns options, output and which files belong to a node's log. Does not know the format of the file;
-`storage.archive` does. Archives of other tools (.tar, .gz) are in `input.archive`.
+Archives of other tools (.tar, .gz) are in `input.archive`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import click
 
 from metaquorum.cli.errors import EXIT_FAILED, Failure, as_failure
 from metaquorum.cli.interrupts import terminated_in_order
+from metaquorum.cli.log.input.live import LiveCommand
 from metaquorum.cli.log.input.options import PATH
 from metaquorum.cli.log.input.source import open_paths
 from metaquorum.cli.log.repair import refuse_inside
@@ -24,9 +24,9 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.nodes.nodes import home_of, log_end, require_one_quorum, short_names
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.settings.keys import MAX_INT, whole_number
-from metaquorum.storage.archive.format import SUFFIX, VERSION, ArchivedFile, ArchiveIndex
-from metaquorum.storage.archive.opened import LogArchive
-from metaquorum.storage.archive.write import (
+from metaquorum.platforms import process_runs, slashed
+from metaquorum.storage.archive import SUFFIX, VERSION, ArchivedFile, ArchiveIndex, LogArchive
+from metaquorum.storage.archive_writer import (
     ArchiveSource,
     Packed,
     extract_archive,
@@ -44,7 +44,13 @@ from metaquorum.storage.log.segment import parse_segment_name
 _LOCK = ".lock"
 
 
-@click.command()
+class _Archive(LiveCommand):
+    def refuse_live(self, ctx: click.Context) -> None:
+        if ctx.params["verify"] or ctx.params["directory"] is not None:
+            raise click.UsageError("--verify and --extract read an archive; leave out --bootstrap", ctx)
+
+
+@click.command(cls=_Archive)
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
 @click.option("--to", "target", type=PATH, help=f"The new archive, NAME{SUFFIX}, or a directory for it.")
 @click.option("--verify", is_flag=True, help="Read each archive PATH to its end and compare all checksums.")
@@ -63,7 +69,7 @@ def archive(
 
     Each PATH is a node's directory, or one with those of several nodes; they stay unchanged. Every file of
     the logs is kept byte for byte, with meta.properties and bootstrap.checkpoint. The other log commands
-    read the archive as they read the directories.
+    read the archive as they read the directories. With --bootstrap, packs what the leader has.
     """
     if (target is not None) + verify + (directory is not None) + (dry_run and target is None) != 1:
         raise click.UsageError(f"give one of --to NAME{SUFFIX}, --dry-run, --verify and --extract DIRECTORY")
@@ -73,7 +79,7 @@ def archive(
         if len(paths) != 1:
             raise click.UsageError("--extract takes exactly one PATH")
         return _extract(paths[0], directory, as_json)
-    logs = open_paths([os.path.abspath(path) for path in paths])
+    logs = open_paths([slashed(os.path.abspath(path)) for path in paths])
     require_one_quorum(logs, ", ".join(paths))
     sources = list(_sources(logs))
     if target is not None:
@@ -98,8 +104,21 @@ def _sources(logs: Sequence[MetadataLog]) -> Iterator[ArchiveSource]:
         if home == log.directory:
             beside = []
         for path in chain(inside, beside):
+            if not _is_text(path):
+                raise InspectError(
+                    f"{os.fsencode(path)!r} is not UTF-8 text, which names in an archive are; rename it"
+                )
             if disk.exists(path) and not disk.is_directory(path):
                 yield ArchiveSource(disk, path, name + path[len(home) :])
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file name is UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _names(logs: Sequence[MetadataLog]) -> list[str]:
@@ -109,7 +128,7 @@ def _names(logs: Sequence[MetadataLog]) -> list[str]:
 
 def _target(path: str, logs: Sequence[MetadataLog]) -> str:
     """The file to write. For a directory, a file in it named after the cluster and the newest offset."""
-    path = os.path.abspath(path)
+    path = slashed(os.path.abspath(path))
     if os.path.isdir(path):
         identity = next((log.identity for log in logs if log.identity is not None), None)
         cluster = (identity.cluster_id if identity is not None else None) or "cluster"
@@ -130,20 +149,10 @@ def _write(target: str, sources: list[ArchiveSource]) -> Packed:
         raise Failure(f"{parent_of(target)} is not a directory; create it first")
     for path, who in leftovers(disk, target):
         process = whole_number(who, MAX_INT)
-        if process is not None and not _runs(process):
+        if process is not None and not process_runs(process):
             disk.remove(path)
     with terminated_in_order():
         return write_archive(disk, target, sources, str(os.getpid()))
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
 
 
 def _verify(paths: Sequence[str], as_json: bool) -> int:
@@ -172,7 +181,7 @@ def _verify(paths: Sequence[str], as_json: bool) -> int:
 def _extract(path: str, directory: str, as_json: bool) -> int:
     disk = PosixDisk()
     opened = LogArchive(disk.open_read(path))
-    directory = os.path.abspath(directory)
+    directory = slashed(os.path.abspath(directory))
     if not disk.is_directory(parent_of(directory)):
         raise Failure(f"{parent_of(directory)} is not a directory; create it first")
     with terminated_in_order():

@@ -1,13 +1,11 @@
 """`metaquorum log bisect`: finds the first record at which a check or a predicate turns false.
 
-Owns options, output and exit codes: 0 found, 12 it never turns false. Does not search
-(`metadata.inspect.checks.bisect` does) and does not write; `check` runs all checks over a whole log.
+Options, output and exit codes: 0 found, 12 it never turns false.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -26,8 +24,9 @@ from metaquorum.cli.log.input.options import (
     tell_unknown,
 )
 from metaquorum.cli.log.input.source import MetadataLog, open_path
-from metaquorum.cli.log.time_text import change_json, fields_text, value_text
+from metaquorum.cli.log.time_text import fields_text, value_text
 from metaquorum.cli.text.output import json_line, json_option, secrets_option, shows_secrets, utc_text
+from metaquorum.metadata.inspect.answers import bisection_json
 from metaquorum.metadata.inspect.checks.bisect import bisect
 from metaquorum.metadata.inspect.checks.bisection import BINARY, Bisection
 from metaquorum.metadata.inspect.checks.checks import HEALTH, STEP_RULES, Check, named_check, predicate_check
@@ -100,7 +99,7 @@ def bisect_command(  # noqa: PLR0913
         click.echo(f"metaquorum: --predicate: {error}", err=True)
         return EXIT_USAGE
     if as_json:
-        click.echo(json_line(bisection_json(found)))
+        click.echo(json_line(bisection_json(found, secrets=shows_secrets())))
     else:
         for line in bisection_lines(found, None if all_changes else _SHOWN_CHANGES):
             click.echo(line)
@@ -198,35 +197,3 @@ def _method(found: Bisection) -> str:
             f" then {looked}; {found.reason}"
         )
     return f"{found.method} of {where}, {looked}; {found.reason}"
-
-
-def bisection_json(found: Bisection) -> dict[str, Any]:
-    """One object with everything that the text shows."""
-    step, record = found.step, found.record
-    offset = None if step is None else step.offset
-    if record is not None:
-        offset = record.offset
-    elif found.always_false:
-        offset = found.from_offset
-    return {
-        "check": found.check,
-        "method": found.method,
-        "reason": found.reason,
-        "snapshots": found.snapshots,
-        "snapshotsLoaded": found.loaded,
-        "batchesAsked": found.batches,
-        "fromOffset": found.from_offset,
-        "endOffset": found.end_offset,
-        "turnedFalse": found.is_found,
-        "alwaysFalse": found.always_false,
-        "offset": offset,
-        "batchBaseOffset": None if step is None else step.offset,
-        "leaderEpoch": None if step is None else step.epoch,
-        "createTime": None if step is None else step.time_ms,
-        "record": None
-        if record is None
-        else payload_json(record.record, record.version, secrets=shows_secrets()),
-        "changes": [change_json(change) for change in found.changes()],
-        "shownAs": [place.tree() for place in found.limits.shown],
-        "uncovered": found.limits.coverage.tree(),
-    }

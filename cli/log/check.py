@@ -1,8 +1,7 @@
 """`metaquorum log check`: checks the invariants over logs, and whether the logs of a quorum agree.
 
-Owns options, output and exit codes: 0 no errors (warnings are printed), 11 a rule of severity error is broken
-or two logs differ, 1 damage, 3 records that this release does not know. Knows no rules
-(`metadata.inspect.checks`, `metadata.invariants`) and does not write; `repair` does.
+Options, output and exit codes: 0 no errors (warnings are printed), 11 a rule of severity error is broken or
+two logs differ, 1 damage, 3 records that this release does not know.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from metaquorum.cli.log.input.source import MetadataLog, open_paths
 from metaquorum.cli.text.output import json_line, json_option, utc_text
 from metaquorum.metadata.inspect.checks.check import Finding, LogReport, check_log
 from metaquorum.metadata.inspect.log.voters import voter_set_texts
-from metaquorum.metadata.inspect.nodes.matching import EPOCH, Divergence, QuorumReport, check_quorum
-from metaquorum.metadata.inspect.nodes.merge import NodesReport, compare_nodes
+from metaquorum.metadata.inspect.nodes.matching import Divergence, QuorumReport, check_quorum
+from metaquorum.metadata.inspect.nodes.merge import EPOCHS, NodesReport
 from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.states import OnProblem
@@ -71,10 +70,9 @@ def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption:
 def _as_one(logs: list[MetadataLog], report: QuorumReport, seen: set[str]) -> NodesReport | None:
     """If some of several nodes' logs are damaged: what the other nodes replace, and a check of all of them as
     one log, which is added to the report."""
-    whole = [log for log in logs if not log.is_checkpoint]
-    if report.not_compared is not None or len(whole) < 2 or not any(one.problems for one in report.logs):
+    whole, nodes = [log for log in logs if not log.is_checkpoint], report.nodes
+    if nodes is None or len(whole) < 2 or not (report.is_damaged or any(one.problems for one in report.logs)):
         return None
-    nodes = compare_nodes(whole)
     merged = MergedLog(whole, nodes, f"{len(whole)} nodes as one log")
     report.logs.append(check_log(merged, _teller(merged, seen)))
     return nodes
@@ -96,7 +94,9 @@ def _exit_code(report: QuorumReport, strict: bool) -> int:
     unknown = sum(one.unknown for one in report.logs)
     tell_unknown(unknown)
     return log_exit_code(
-        damaged=report.not_compared is not None or any(one.problems for one in report.logs),
+        damaged=report.not_compared is not None
+        or report.is_damaged
+        or any(one.problems for one in report.logs),
         uncovered=any(one.coverage for one in report.logs),
         unknown=bool(unknown),
     )
@@ -163,7 +163,7 @@ def _findings(one: LogReport, show_all: bool) -> Iterator[str]:
 def _divergence_lines(found: Divergence, *, is_lost: bool) -> Iterator[str]:
     yield f"{found.kind}: {found.path} and {found.other} first at offset {found.offset}, {found.entity}"
     yield f"  {found.text}"
-    if found.kind == EPOCH and not is_lost:  # otherwise the lines below say what was committed
+    if found.kind == EPOCHS and not is_lost:  # otherwise the lines below say what was committed
         low, high = sorted((found.epoch, found.other_epoch))
         yield (
             f"  epochs {found.epoch} and {found.other_epoch}: if epoch {high} was committed here, epoch {low}"

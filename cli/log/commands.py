@@ -1,8 +1,7 @@
 """`metaquorum log`: the group of commands, and `dump`, which prints records.
 
-Owns the list of log commands, and dump's options, output and exit codes: 0 all was read, 1 something is
-damaged or unreadable, 3 all was read but some records have a type or version that this release does not know.
-Does not write; files of topic partitions are in `input.partition`.
+The list of log commands, and dump's options, output and exit codes: 0 all was read, 1 something is damaged or
+unreadable, 3 all was read but some records have a type or version that this release does not know.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ from metaquorum.cli.log.archive import archive
 from metaquorum.cli.log.bisect import bisect_command
 from metaquorum.cli.log.check import check
 from metaquorum.cli.log.input import source as log_source
+from metaquorum.cli.log.input.follow import COPY_INTERVAL_S, INTERVAL_S
 from metaquorum.cli.log.input.follow import follow as follow_log
-from metaquorum.cli.log.input.live import LiveCommand
+from metaquorum.cli.log.input.live import FOLLOWED, LiveCommand
 from metaquorum.cli.log.input.options import ENTITY, PATH, TIME, TYPE, clear_progress, tell_limits
 from metaquorum.cli.log.input.partition import Shown, dump_file, partition_files
 from metaquorum.cli.log.input.select import SelectedRecords
@@ -38,16 +38,15 @@ from metaquorum.cli.text.output import json_line, json_option, secrets_option, s
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.entities.suggest import suggestion
-from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log
+from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, behind_the_log
 from metaquorum.metadata.inspect.log.places import ShownAs
+from metaquorum.metadata.inspect.log.points import END
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import UnknownControlRecord
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.text.cause_text import asked_json, asked_text
-from metaquorum.metadata.text.dump import payload_json
-from metaquorum.metadata.text.dump_columns import batch_payloads
-from metaquorum.metadata.text.dump_text import payload_texter
+from metaquorum.metadata.text.dump import batch_payloads, payload_json, payload_texter
 from metaquorum.metadata.text.tree import plain_number
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
@@ -199,6 +198,8 @@ class _Printer:
         self._selection, shown = self._asked.settled(log, grows=follow)
         self._places += shown
         self._coverage.add(before_the_log(log, None))
+        if self._asked.is_everything and not follow:
+            self._coverage.add(behind_the_log(log, END))
         selection = self._selection
         self._namer = log.namer()
         start = None if selection.needs_names else selection.from_offset
@@ -215,7 +216,9 @@ class _Printer:
             return
         reader = log_source.open_reader(path, start)
         try:
-            asyncio.run(follow_log(reader, path, self._take_raw))
+            check = click.get_current_context().meta.get(FOLLOWED)
+            interval_s = INTERVAL_S if check is None else COPY_INTERVAL_S
+            asyncio.run(follow_log(reader, path, self._take_raw, interval_s=interval_s, check=check))
         finally:
             reader.close()
             self._flush()

@@ -1,23 +1,25 @@
 """Chooses the command that a summary ends with, for a closer look at its worst event.
 
-Owns the choice of the row and of the tool: `why` for an entity that a record is about, otherwise `timeline`
-from there on. Does not print or run the command; reads one batch at most.
+The choice of the row and of the tool: `why` for an entity that a record is about, otherwise `timeline` from
+there on.
 """
 
 from __future__ import annotations
 
+from metaquorum.metadata.inspect.causes.rule import INFO, SEVERITIES
 from metaquorum.metadata.inspect.log.coverage import MISSING, Coverage
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import batch_at
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
 from metaquorum.metadata.inspect.summary.losses import NAME as NAME_OF_LOST
 from metaquorum.metadata.inspect.summary.sections import Row, Section
-from metaquorum.metadata.inspect.timeline.event import INFO, SEVERITIES
 
 _FIRST = (NAME_OF_LOST, "unclean elections", "total outages", "leaderless")
 _OF_QUORUM = ("quorum", "voters changed")
 """Sections whose rows are records about the quorum. Other sections use the quorum as
 entity if they have no other."""
+REMOVED = "removed"
+"""The section of what cannot be undone: worth a look even if nothing failed."""
 
 
 def next_words(
@@ -67,7 +69,12 @@ def _is_explained(name: str, row: Row) -> bool:
 
 def _worst_row(sections: list[Section]) -> tuple[str, Row | None]:
     """The section and the row to look at first."""
-    rows = [(section.name, row) for section in sections for row in section.rows if row.severity != INFO]
+    rows = [
+        (section.name, row)
+        for section in sections
+        for row in section.rows
+        if row.severity != INFO or section.name == REMOVED
+    ]
 
     def rank(told: tuple[str, Row]) -> tuple[int, int, int]:
         name, row = told

@@ -1,7 +1,6 @@
 """`metaquorum log repair`: writes a new directory without the records or damage that make a log unusable.
 
-Owns options and output. Does not decide what is removed (`metadata.inspect.repair.repair` does) and must not
-write to the old directory. A quorum that lost its majority is `salvage`'s.
+A quorum that lost its majority is `salvage`'s.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from metaquorum.cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS, Failure
 from metaquorum.cli.log.input.options import PATH, offsets_text
 from metaquorum.cli.log.input.source import open_path
 from metaquorum.cli.log.shell.text import change_line
-from metaquorum.cli.log.time_text import change_json
 from metaquorum.cli.text.output import echo_json, json_option
+from metaquorum.metadata.inspect.answers import change_json
 from metaquorum.metadata.inspect.entities.diff import EntityChange, changes_between
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, node_files
 from metaquorum.metadata.inspect.repair.repair import RepairReport, RepairRequest, plan_repair, write_repair

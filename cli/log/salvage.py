@@ -1,8 +1,7 @@
 """`metaquorum log salvage`: ranks what is left of a quorum that lost its majority,
 and makes a new quorum of it.
 
-Owns options and output. Does not rank (`metadata.inspect.repair.salvage`) or write (`new_quorum` beside it)
-itself, and must not change the survivors' directories. Bad records are `repair`'s.
+Bad records are `repair`'s.
 """
 
 from __future__ import annotations
@@ -124,8 +123,8 @@ def _version(ranking: Ranking, given: int | None, new: list[NewVoter]) -> int:
 
 
 def _new_voters(text: str) -> list[NewVoter]:
-    from metaquorum.runtime.config.addresses import parse_voters
-    from metaquorum.runtime.errors import ConfigError
+    from metaquorum.config.addresses import parse_voters
+    from metaquorum.errors import ConfigError
 
     try:
         parsed = parse_voters([part.strip() for part in text.split(",")], "--voters")

@@ -1,8 +1,4 @@
-"""`metaquorum log summary`: what happened, on one screen.
-
-Owns options, the screen and exit codes. Does not choose or rate events (`metadata.inspect.summary.summary`
-does); the command at the end of the screen is `next_command`'s.
-"""
+"""`metaquorum log summary`: what happened, on one screen."""
 
 from __future__ import annotations
 
@@ -34,6 +30,8 @@ from metaquorum.cli.log.next_command import next_words
 from metaquorum.cli.text.output import echo_json, json_option, terminal_width, trimmed, utc_text
 from metaquorum.metadata.features import metadata_version_name
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.causes.rule import CRITICAL, INFO
+from metaquorum.metadata.inspect.causes.rule import WARNING as WARNING_SEVERITY
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.coverage import before_the_log, known_from
 from metaquorum.metadata.inspect.log.places import batch_at
@@ -46,15 +44,14 @@ from metaquorum.metadata.inspect.summary.losses import lost_section
 from metaquorum.metadata.inspect.summary.sections import Row, Section
 from metaquorum.metadata.inspect.summary.spans import Place
 from metaquorum.metadata.inspect.summary.summary import Summary
-from metaquorum.metadata.inspect.timeline.event import CRITICAL, INFO, at_least
-from metaquorum.metadata.inspect.timeline.event import WARNING as WARNING_SEVERITY
+from metaquorum.metadata.inspect.timeline.event import at_least
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration
 from metaquorum.metadata.inspect.timeline.story import Seen, events
 from metaquorum.metadata.inspect.walk.states import FoundState, settle, state_at
 
 SHOWN_ROWS = 3
 """Rows to show per section, without --all."""
-_FEW_ROWS = {"changes": 2, "under min isr": 2, "reassignments": 2}
+_FEW_ROWS = {"changes": 2, "removed": 2, "under min isr": 2, "reassignments": 2}
 _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow"}
 _EXIT_CODES = {CRITICAL: EXIT_CRITICAL, WARNING_SEVERITY: EXIT_WARNING}
 
@@ -100,7 +97,7 @@ def summary(
         tell_nodes(nodes, complaints)
     try:
         found = _Found(log, nodes, complaints)
-        found.read(_start(log, start, last_ms), end or END)
+        found.read(_start(log, start, last_ms), end or END, counts=as_json)
     finally:
         clear_progress(log)
     for point in (start, end):
@@ -145,7 +142,9 @@ class _Found:
         self.sections: list[Section] = []
         self.unsaid: list[str] = []
 
-    def read(self, start: Point | None, end: Point) -> None:
+    def read(self, start: Point | None, end: Point, *, counts: bool) -> None:
+        """Reads everything. Without `counts`, those of events that are routine are too low: no section has
+        them."""
         log, seen, asked = self.log, self.seen, start
         if start is not None:
             start, shown_as = settle(log, start, first=True)
@@ -161,7 +160,14 @@ class _Found:
         self.is_part = not end.is_end
         interval_ms = idle_interval_ms(log)
         told = events(
-            log, self._complaints, end=end, gap_ms=gap_ms(interval_ms), seen=seen, shown=at_least(INFO)
+            log,
+            self._complaints,
+            end=end,
+            gap_ms=gap_ms(interval_ms),
+            seen=seen,
+            shown=at_least(INFO),
+            moves=counts,
+            quiet_before=start,
         )
         for event in told:
             self.summary.take(event)

@@ -1,8 +1,4 @@
-"""`metaquorum log state|diff|history`: the state at a place of a log, between two places, and over time.
-
-Owns arguments, output and exit codes. Does not find or compare states (`metadata.inspect` does); the texts of
-values and changes are `time_text`'s.
-"""
+"""`metaquorum log state|diff|history`: the state at a place of a log, between two places, and over time."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ from metaquorum.cli.log.input.options import (
 )
 from metaquorum.cli.log.input.select import entity_path
 from metaquorum.cli.log.input.source import MetadataLog, ReadBatch, open_path
-from metaquorum.cli.log.time_text import change_json, change_text, entity_tables, span_json, span_text
+from metaquorum.cli.log.time_text import change_text, entity_tables, span_text
 from metaquorum.cli.text.output import (
     json_line,
     json_option,
@@ -41,6 +37,7 @@ from metaquorum.cli.text.output import (
     table_options,
     table_width,
 )
+from metaquorum.metadata.inspect.answers import change_json, span_json
 from metaquorum.metadata.inspect.entities.diff import diff_logs, diff_points
 from metaquorum.metadata.inspect.entities.history import history as rows_of
 from metaquorum.metadata.inspect.entities.suggest import suggestion
@@ -51,8 +48,7 @@ from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import Point, parse_point
 from metaquorum.metadata.inspect.walk.states import FoundState, quorum_state_at, state_at
 from metaquorum.metadata.records.types import TopicRecord
-from metaquorum.metadata.text.tree import image_branch, render_tree
-from metaquorum.metadata.text.tree_json import image_json, topics_json
+from metaquorum.metadata.text.tree import image_branch, image_json, render_tree, topics_json
 from metaquorum.storage.uuids import uuid_from_text
 
 UUID_TEXT_LENGTH = 22
@@ -99,6 +95,7 @@ def state(
     try:
         find = quorum_state_at if (entity or below) == "quorum" else state_at
         found = find(log, at or Point(), Complaints(), past_corruption=past_corruption)
+        log_state.note_behind(log, found)
     finally:
         clear_progress(log)
     for line in found.notes:
@@ -217,6 +214,8 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
     try:
         before = state_at(old.log, old.point, complain, past_corruption=past_corruption)
         after = state_at(new.log, new.point, complain, past_corruption=past_corruption)
+        log_state.note_behind(old.log, before)
+        log_state.note_behind(new.log, after)
         wanted = Wanted(None if entity is None else resolved(resolved(entity, before.image), after.image))
         if same:
             changes = diff_points(old.log, before, after, wanted, complain)

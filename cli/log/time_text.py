@@ -1,7 +1,4 @@
-"""Formats states, differences and histories: text for people, one JSON object per line for programs.
-
-Owns tables of entities, lines of changes, and their JSON. Knows values only: no log and no options.
-"""
+"""Formats states, differences and histories: text for people, one JSON object per line for programs."""
 
 from __future__ import annotations
 
@@ -15,12 +12,11 @@ from metaquorum.metadata.inspect.entities.diff import (
     REMOVED,
     ChangeCause,
     EntityChange,
-    FieldChange,
 )
 from metaquorum.metadata.inspect.entities.history import Span
 from metaquorum.metadata.inspect.entities.views import Fields
 from metaquorum.metadata.secrets import Redacted
-from metaquorum.metadata.text.cause_text import asked_by, asked_text, brief_text
+from metaquorum.metadata.text.cause_text import asked_text, brief_text
 
 _SIGNS = {ADDED: "+", CHANGED: "~", REMOVED: "-"}
 _LISTED_BY_KEY = ("config", "quota")
@@ -62,21 +58,6 @@ def record_text(cause: ChangeCause) -> str:
     return f"{cause.offset} {cause.type_name}{asked}"
 
 
-def cause_json(cause: ChangeCause | None) -> dict[str, Any] | None:
-    """The record's place, in the keys of `log dump --json`."""
-    if cause is None:
-        return None
-    return {
-        "file": cause.file,
-        "offset": cause.offset,
-        "leaderEpoch": cause.epoch,
-        "createTime": cause.time_ms,
-        "type": cause.type_name,
-        "version": cause.version,
-        **asked_by(cause.asked),
-    }
-
-
 def change_text(change: EntityChange) -> Iterator[str]:
     """A line for the entity, and one per field that changed."""
     sign = _SIGNS[change.kind]
@@ -100,26 +81,6 @@ def _by(indent: str, cause: ChangeCause | None, old_cause: ChangeCause | None) -
     yield f"{indent}by {cause_text(cause)}" if cause else f"{indent}{cause_text(None)}"
 
 
-def change_json(change: EntityChange) -> dict[str, Any]:
-    """One object: entity, change, cause, and the fields with their old and new values and causes."""
-    return {
-        "entity": change.entity,
-        "change": change.kind,
-        "cause": cause_json(change.cause),
-        "oldCause": cause_json(change.old_cause),
-        "fields": {one.name: _field_json(one) for one in change.fields},
-    }
-
-
-def _field_json(one: FieldChange) -> dict[str, Any]:
-    return {
-        "old": one.old,
-        "new": one.new,
-        "cause": cause_json(one.cause),
-        "oldCause": cause_json(one.old_cause),
-    }
-
-
 def span_text(span: Span) -> str:
     """Start, end, entity, fields, and the record that began the span."""
     end = "now" if span.to_offset is None else str(span.to_offset)
@@ -128,20 +89,6 @@ def span_text(span: Span) -> str:
     by = "the state at the start" if span.cause is None else f"by {record_text(span.cause)}"
     place = f"{span.from_offset:>8} .. {end:<8}  {began} .. {until:<24}"
     return f"{place}  {span.entity}  {fields_text(span.fields)}  ({by})"
-
-
-def span_json(span: Span) -> dict[str, Any]:
-    """One object. `toOffset` and `toTime` are null for a current state."""
-    return {
-        "entity": span.entity,
-        "fromOffset": span.from_offset,
-        "fromTime": span.from_ms,
-        "toOffset": span.to_offset,
-        "toTime": span.to_ms,
-        "fields": span.fields,
-        "cause": cause_json(span.cause),
-        "endedBy": cause_json(span.ended_by),
-    }
 
 
 def entity_tables(rows: Iterable[tuple[str, Fields]], width: int | None = None) -> Iterator[str]:

@@ -1,14 +1,9 @@
-"""`metaquorum log timeline`: prints what happened, one line per event.
-
-Owns options, colors and exit codes. Does not find events or their severities (`metadata.inspect.timeline`
-does); the short version is `summary`.
-"""
+"""`metaquorum log timeline`: prints what happened, one line per event."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -29,22 +24,17 @@ from metaquorum.cli.log.input.options import (
 )
 from metaquorum.cli.log.input.source import MetadataLog
 from metaquorum.cli.text.output import json_line, json_option, utc_text
+from metaquorum.metadata.inspect.answers import event_json
+from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, SEVERITIES
+from metaquorum.metadata.inspect.causes.rule import WARNING as WARNING_SEVERITY
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.nodes.damage_events import with_damage
-from metaquorum.metadata.inspect.timeline.event import (
-    CRITICAL,
-    DETAIL,
-    INFO,
-    SEVERITIES,
-    TimelineEvent,
-    at_least,
-)
-from metaquorum.metadata.inspect.timeline.event import WARNING as WARNING_SEVERITY
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.story import Seen
 from metaquorum.metadata.inspect.timeline.story import events as story_of
 from metaquorum.metadata.inspect.timeline.time_events import GAP_MS
 from metaquorum.metadata.inspect.walk.states import OnProblem
-from metaquorum.metadata.text.cause_text import asked_by, brief_text
+from metaquorum.metadata.text.cause_text import brief_text
 
 _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "bright_black"}
 
@@ -173,20 +163,3 @@ def coloured(event: TimelineEvent) -> str:
     colour = _COLOURS[event.severity]
     told = click.style(f"{event.severity:<8}  {event.kind:<28} {event.text}", fg=colour)
     return f"{place} {told}{why}"
-
-
-def event_json(event: TimelineEvent) -> dict[str, Any]:
-    """One event, in the keys of `log dump --json`."""
-    return {
-        "offset": event.offset,
-        "leaderEpoch": event.epoch,
-        "createTime": event.time_ms,
-        "severity": event.severity,
-        "kind": event.kind,
-        "entity": event.entity,
-        "entities": list(event.entities or (event.entity,)),
-        "rule": event.rule,
-        "text": event.text,
-        **asked_by(event.asked),
-        **({} if event.stamp_ms is None else {"stampedTime": event.stamp_ms}),
-    }

@@ -1,7 +1,6 @@
 """`metaquorum pipeline audit`: prints what in a fleet's tables deserves attention.
 
-Owns options, output and exit codes: 0 nothing at or above `--fail-on`, 11 something is. Knows no rules
-(`pipeline.audit.findings`) and does not read tables itself (`pipeline.audit.gather`).
+Exit codes: 0 nothing at or above `--fail-on`, 11 something is.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import click
 
 from metaquorum.cli.pipeline.paths import Place
 from metaquorum.cli.text.output import echo_json, echo_table, table_options, utc_text
+from metaquorum.metadata.extras import missing_module
 from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, quantiles
 from metaquorum.pipeline.audit.findings import (
     RULES,
@@ -33,9 +33,7 @@ def load_fleet(tables: str) -> Fleet:
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise click.ClickException(
-            "pyarrow is not installed; install it with: pip install 'metaquorum[pipeline]'"
-        ) from error
+        raise click.ClickException(missing_module(error) or f"pyarrow cannot be imported: {error}") from error
     try:
         return gather(TableSource(tables))
     except TablesError as error:

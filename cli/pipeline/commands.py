@@ -1,7 +1,4 @@
-"""`metaquorum pipeline`: the group of commands, each a module that is imported on first use.
-
-Owns the list of commands and nothing else. Must not import them: some need Spark.
-"""
+"""`metaquorum pipeline`: the group of commands, each imported on first use, because some need Spark."""
 
 from __future__ import annotations
 

@@ -1,18 +1,15 @@
-"""`metaquorum pipeline generate`: writes a synthetic fleet of metadata logs with known truth.
-
-Owns options, progress and the summary. Does not know what is in a fleet; `pipeline.fleet` does.
-"""
+"""`metaquorum pipeline generate`: writes a synthetic fleet of metadata logs with known truth."""
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from metaquorum.cli.pipeline.paths import FilePath
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
@@ -99,13 +96,13 @@ def generate(out: Path, kinds: tuple[str, ...], jobs: int | None, as_json: bool,
         plan = FleetPlan(**numbers, kinds=kinds or KINDS)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    columns = (TextColumn("writing clusters"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("clusters", total=plan.clusters)
+    shown = sys.stderr if sys.stderr.isatty() else io.StringIO()
+    with click.progressbar(
+        length=plan.clusters, label="writing clusters", show_pos=True, file=shown
+    ) as progress:
         try:
             fleet = write_fleet(
-                plan, out, jobs=jobs or os.cpu_count() or 1, on_cluster=lambda _: progress.advance(task)
+                plan, out, jobs=jobs or os.cpu_count() or 1, on_cluster=lambda _: progress.update(1)
             )
         except FileExistsError as error:
             raise click.ClickException(str(error)) from error

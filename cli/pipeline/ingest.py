@@ -1,8 +1,4 @@
-"""`metaquorum pipeline ingest`: turns logs into tables, with Spark.
-
-Owns options, progress on standard error and the final summary. Does not run tasks (`pipeline.ingest.job`
-does), and imports PySpark only when the command runs.
-"""
+"""`metaquorum pipeline ingest`: turns logs into tables. PySpark is only imported when the command runs."""
 
 from __future__ import annotations
 

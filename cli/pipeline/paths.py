@@ -1,8 +1,4 @@
-"""Paths as options and arguments of `metaquorum pipeline`, checked for their form.
-
-Owns the adapters from `pipeline.stores.address` to click. Does not open a path or check that it exists in a
-store.
-"""
+"""Paths as options and arguments of `metaquorum pipeline`, checked for their form."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ class FilePath(click.Path):
         return path
 
 
-class Place(click.ParamType[str]):
+class Place(click.ParamType):  # type: ignore[type-arg]
     """A path or a store's address, as text in the form of `pipeline.stores.address`."""
 
     name = "place"

@@ -1,8 +1,4 @@
-"""`metaquorum pipeline report`: writes an HTML page about a fleet that needs no other file.
-
-Owns the options and the file. Knows no HTML (`pipeline.report` makes the page) and no rules
-(`pipeline.audit`).
-"""
+"""`metaquorum pipeline report`: writes an HTML page about a fleet that needs no other file."""
 
 from __future__ import annotations
 

@@ -1,16 +1,12 @@
-"""Brokers as rows, lines and JSON, from registrations or from what other brokers report.
-
-Owns the state of a broker as a word. Knows values only, and nothing that a broker reports of itself
-(`broker_status`).
-"""
+"""Brokers as rows, lines and JSON, from registrations or from what other brokers report."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from metaquorum.clients.admin.cluster import ClusterBroker
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.text.addresses import address_text, listener_text
-from metaquorum.runtime.kafka.admin.cluster import ClusterBroker
 from metaquorum.storage.uuids import uuid_to_text
 
 COLUMNS = ("ID", "STATE", "EPOCH", "RACK", "ENDPOINTS", "DIRECTORIES")
@@ -22,11 +18,12 @@ Broker = BrokerRegistration | ClusterBroker
 
 
 def broker_state(broker: Broker) -> str:
-    """The state of a broker as the controllers see it: running, fenced or in controlled shutdown."""
+    """The state of a broker as the controllers see it: running, fenced or in controlled shutdown; unknown if
+    the broker that reports it has fenced itself."""
     if broker.fenced:
         return "fenced"
     if isinstance(broker, ClusterBroker):
-        return "running"
+        return "running" if broker.is_known else "unknown"
     return "controlled shutdown" if broker.in_controlled_shutdown else "running"
 
 

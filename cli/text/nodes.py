@@ -1,8 +1,6 @@
-"""The status that controllers report of themselves, as text and as JSON.
+"""The status that controllers and brokers report of themselves, as text and as JSON.
 
-Owns the names that Kafka gives to the figures (its raft-metrics and controller metrics); a metric is here
-only if it counts what Kafka's counts. Knows values only; the quorum as its leader describes it is in
-`quorum`.
+A metric has Kafka's name (raft-metrics, controller metrics) only if it counts what Kafka's counts.
 """
 
 from __future__ import annotations
@@ -13,10 +11,17 @@ from typing import Any
 from msgspec.structs import asdict
 
 from metaquorum.cli.text.quorum import losses_json
-from metaquorum.metadata.requests.controller_status import BrokerControlState, BrokerControlStatus, NodeStatus
+from metaquorum.clients.quorum.broker_status import BrokerAnswer
+from metaquorum.clients.quorum.nodes import NodeAnswer
+from metaquorum.metadata.requests.status import (
+    BrokerControlState,
+    BrokerControlStatus,
+    BrokerStatus,
+    NodeStatus,
+)
 from metaquorum.metadata.text.addresses import address_text
-from metaquorum.runtime.api.node import NodeReport
-from metaquorum.runtime.client.nodes import NodeAnswer
+from metaquorum.rpc.messages.node import NodeReport
+from metaquorum.storage.uuids import uuid_to_text
 
 NOBODY = -1
 """Kafka's value for no leader and no vote."""
@@ -149,3 +154,64 @@ def _rows(address: str, report: NodeReport) -> list[tuple[str, object]]:
             f" (longest {loop.longest_gap_ms} ms), {loop.refused} refused",
         ),
     ]
+
+
+def status_text(answer: BrokerAnswer) -> str:
+    """A block of lines for a broker, or the line that says why there is no answer."""
+    address = address_text(*answer.address)
+    status = answer.status
+    if status is None:
+        return f"{address}: {answer.problem}"
+    number = f"{status.process_state.name} {status.process_state.value}"
+    left_ms = status.lease_left_ms
+    lines = [
+        ("Broker", f"{status.node_id} at {address}, cluster {answer.cluster_id}"),
+        ("State", f"{status.state.name} (Kafka: {number}): {status.state.meaning}"),
+        ("Epoch", "not registered" if status.broker_epoch is None else str(status.broker_epoch)),
+        ("Lease", "none" if left_ms is None else f"{left_ms} ms left"),
+        ("Applied", f"offset {status.applied_offset}, {_behind(status)}"),
+        ("Quorum", f"leader {_known(status.leader_id)}, epoch {status.quorum_epoch}"),
+    ]
+    if status.last_problem:
+        lines.append(("Waits for", status.last_problem))
+    return "\n".join(f"{name + ':':<11}{value}" for name, value in lines)
+
+
+def _behind(status: BrokerStatus) -> str:
+    if status.high_watermark < 0:
+        return "the high watermark is unknown"
+    return f"{max(0, status.high_watermark - status.applied_offset)} behind the high watermark"
+
+
+def _known(value: int | None) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def status_json(answer: BrokerAnswer) -> dict[str, Any]:
+    """The status as JSON. `metrics` has the figures under Kafka's names."""
+    address = address_text(*answer.address)
+    status = answer.status
+    if status is None:
+        return {"address": f"{address}", "error": answer.problem}
+    return {
+        "address": f"{address}",
+        "brokerId": status.node_id,
+        "clusterId": answer.cluster_id,
+        "incarnationId": uuid_to_text(status.incarnation_id),
+        "state": status.state.value,
+        "fenced": status.fenced,
+        "brokerEpoch": status.broker_epoch,
+        "leaseLeftMs": status.lease_left_ms,
+        "appliedOffset": status.applied_offset,
+        "highWatermark": status.high_watermark,
+        "logEndOffset": status.log_end_offset,
+        "catchUpOffset": status.catch_up_offset,
+        "leaderId": status.leader_id,
+        "quorumEpoch": status.quorum_epoch,
+        "failures": status.failures,
+        "waitsFor": status.last_problem or None,
+        "metrics": {
+            "BrokerState": status.process_state.value,
+            "last-applied-record-offset": status.applied_offset - 1,
+        },
+    }

@@ -1,8 +1,4 @@
-"""Prints lists and objects: tables for people, JSON for programs.
-
-Owns the options --json, --wide and --secrets, the width of tables, and JSON's form. Knows no cluster and no
-log: values come as rows and objects.
-"""
+"""Prints lists and objects: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from metaquorum.cli.errors import Failure
 from metaquorum.metadata.inspect.log.points import utc_text
 from metaquorum.metadata.secrets import REDACTED, Redacted
 
@@ -187,3 +184,14 @@ def _cell(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return ",".join(str(item) for item in value) or "-"
     return str(value)
+
+
+def confirm(question: str) -> None:
+    """Raises Failure unless the answer is yes. No input counts as no."""
+    try:
+        meant = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        meant = False
+    if not meant:
+        raise Failure("nothing was changed; use --yes to skip the question")

@@ -1,8 +1,4 @@
-"""The quorum as Kafka's `kafka-metadata-quorum describe` prints it (KIP-595, KIP-836).
-
-Owns lag and times as Kafka computes them, and Kafka's columns. Knows values only; what a controller reports
-of itself is in `nodes`.
-"""
+"""The quorum as Kafka's `kafka-metadata-quorum describe` prints it (KIP-595, KIP-836)."""
 
 from __future__ import annotations
 

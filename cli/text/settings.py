@@ -1,17 +1,25 @@
-"""Descriptions of configurations, features, ACLs, quotas and users, as Kafka's own tools print them.
-
-Owns the wording. Knows values, no cluster; results of changes are in `setting_results`.
-"""
+"""Configurations, features, ACLs, quotas and users, as Kafka's own tools print them, and results of
+changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from metaquorum.metadata.features import METADATA_VERSION, metadata_version_name
+import click
+
+from metaquorum.cli.errors import EXIT_FAILED
+from metaquorum.cli.text.output import echo_json
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.features import (
+    METADATA_VERSION,
+    MIN_METADATA_VERSION,
+    FeatureDescription,
+    metadata_version_name,
+)
 from metaquorum.metadata.image import Acl, QuotaEntity
+from metaquorum.metadata.requests.settings import SettingResult
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from metaquorum.metadata.settings.configs import ConfigEntry
-from metaquorum.metadata.settings.levels import FeatureDescription
 from metaquorum.metadata.settings.scram import UserCredentials
 
 
@@ -41,7 +49,10 @@ def feature_line(feature: FeatureDescription, epoch: int) -> str:
 
 
 def _level(name: str, level: int) -> str:
-    return metadata_version_name(level) if name == METADATA_VERSION else str(level)
+    if name != METADATA_VERSION:
+        return str(level)
+    # A log without a level is at the first one.
+    return metadata_version_name(max(level, MIN_METADATA_VERSION))
 
 
 def acl_text(acls: Sequence[Acl]) -> str:
@@ -84,3 +95,43 @@ def user_line(user: UserCredentials) -> str:
     """`SCRAM credential configs for user-principal 'bob' are SCRAM-SHA-512=iterations=4096`."""
     found = ", ".join(f"{mechanism.title}=iterations={count}" for mechanism, count in user.iterations)
     return f"SCRAM credential configs for user-principal '{user.user}' are {found}"
+
+
+def report(
+    results: Sequence[SettingResult], done: str | Callable[[SettingResult], str], as_json: bool
+) -> int:
+    """Returns the exit code: failed if anything was refused. `done`: what holds now; the result does not
+    say whether it held before."""
+    for result in results:
+        if as_json:
+            subject = {"subject": result.subject, "error": result.error.name, "message": result.message}
+            echo_json({**subject, "note": result.note})
+        elif result.error is ErrorCode.NONE:
+            text = done if isinstance(done, str) else done(result)
+            click.echo(f"{result.subject}: {text}")
+            remark(result.subject, result.note)
+        else:
+            refuse(result.subject, result.error, result.message)
+    return EXIT_FAILED if any(result.error is not ErrorCode.NONE for result in results) else 0
+
+
+def refuse(subject: str, error: ErrorCode, message: str | None) -> None:
+    """Prints one line on standard error."""
+    click.echo(f"metaquorum: {subject}: {error.name}: {message or 'refused'}", err=True)
+
+
+def remark(subject: str, note: str | None) -> None:
+    """Prints one line on standard error about a change that was accepted and has no effect yet."""
+    if note is not None:
+        click.echo(f"metaquorum: {subject}: note: {note}", err=True)
+
+
+def pairs(texts: Sequence[str], what: str) -> list[tuple[str, str]]:
+    """`key=value` arguments, split at the first `=`. Raises UsageError."""
+    found = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"{text!r} is not a {what}; write key=value")
+        found.append((key, value))
+    return found

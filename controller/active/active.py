@@ -1,8 +1,7 @@
 """The active controller: decides one turn after another on the newest image, and returns each decision as a
 value.
 
-Lives for one leadership, and only while everything before it is applied. Owns which decision a turn belongs
-to; `steps` owns when there is something to do without a request. Does not append or answer: the node does.
+Lives for one leadership, and only while everything before it is applied.
 """
 
 from __future__ import annotations
@@ -12,9 +11,12 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from metaquorum.controller.active.broker_registration import decide_register_broker, decide_unregister_broker
+from metaquorum.controller.active.brokers import (
+    decide_heartbeat,
+    decide_register_broker,
+    decide_unregister_broker,
+)
 from metaquorum.controller.active.causes import with_cause
-from metaquorum.controller.active.heartbeats import decide_heartbeat
 from metaquorum.controller.active.outcome import Outcome, Resumed, Step, Turn, outcome_of, refused
 from metaquorum.controller.active.state import ActiveState, Quorum
 from metaquorum.controller.active.steps import Steps
@@ -26,9 +28,10 @@ from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
-from metaquorum.controller.partitions.mutations import Allowance
 from metaquorum.controller.partitions.reassignments import decide_reassignments, refuse_reassignments
+from metaquorum.controller.partitions.rules import weaker_than_file
 from metaquorum.controller.partitions.topics import (
+    Allowance,
     decide_create_partitions,
     decide_create_topics,
     decide_delete_topics,
@@ -38,41 +41,24 @@ from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.settings import decide_settings
 from metaquorum.metadata.errors import ApiError, ErrorCode, RecordEncodeError
 from metaquorum.metadata.node_configs.controller import ControllerConfig
-from metaquorum.metadata.requests.arrival import Mutator
-from metaquorum.metadata.requests.broker_ids import (
-    BROKER_ID_REQUESTS,
-    AllocateBrokerIdRequest,
-    BindBrokerIdRequest,
-    BrokerIdRequest,
-    UnbindBrokerIdRequest,
-)
-from metaquorum.metadata.requests.common import (
-    BrokerHeartbeatRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    RegisterBrokerRequest,
-    TopicsResponse,
-    UnregisterBrokerRequest,
-)
+from metaquorum.metadata.requests import common as requests
 from metaquorum.metadata.requests.partitions import (
-    PARTITIONS_REQUESTS,
     AlterPartitionRequest,
+    AlterReassignmentsRequest,
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
     CreatePartitionsRequest,
     ElectLeadersRequest,
     PartitionsRequest,
 )
-from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest
-from metaquorum.metadata.requests.settings import SETTINGS_REQUESTS, SettingsRequest, UpdateFeaturesRequest
+from metaquorum.metadata.requests.settings import SettingsRequest, UpdateFeaturesRequest
 from metaquorum.storage.errors import BatchError
 
-TopicsRequest = CreateTopicsRequest | DeleteTopicsRequest | AlterReassignmentsRequest | PartitionsRequest
-_TOPICS_REQUESTS = (
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    AlterReassignmentsRequest,
-    *PARTITIONS_REQUESTS,
+TopicsRequest = (
+    requests.CreateTopicsRequest
+    | requests.DeleteTopicsRequest
+    | AlterReassignmentsRequest
+    | PartitionsRequest
 )
 
 
@@ -124,7 +110,7 @@ class ActiveController:
         if isinstance(error, RecordEncodeError):
             return refused(key, ApiError(ErrorCode.INVALID_REQUEST, f"{error}: correct the request"))
         match arrived.request:
-            case CreateTopicsRequest(topics=topics):
+            case requests.CreateTopicsRequest(topics=topics):
                 return outcome_of(key, refuse_all([topic.name for topic in topics], most))
             case CreatePartitionsRequest(topics=grown):
                 return outcome_of(key, refuse_all([topic.name for topic in grown], most))
@@ -160,19 +146,33 @@ class ActiveController:
     def _request(self, arrived: RequestArrived, now_ms: int, wall_ms: int) -> Outcome:
         request, state = arrived.request, self._state
         match request:
-            case BrokerHeartbeatRequest():
-                return decide_heartbeat(state, arrived, request, now_ms)
-            case RegisterBrokerRequest():
+            case requests.BrokerHeartbeatRequest():
+                return self._heartbeat(arrived, request, now_ms)
+            case requests.RegisterBrokerRequest():
                 return decide_register_broker(state, arrived, request, now_ms)
-            case UnregisterBrokerRequest():
+            case requests.UnregisterBrokerRequest():
                 return decide_unregister_broker(state, arrived, request, now_ms)
-        if isinstance(request, SETTINGS_REQUESTS):
+        if isinstance(request, SettingsRequest):
             return self._settings(arrived.key, request, wall_ms)
-        if isinstance(request, BROKER_ID_REQUESTS):
+        if isinstance(request, requests.BrokerIdRequest):
             return self._broker_id(arrived, request)
-        if isinstance(request, _TOPICS_REQUESTS):
+        if isinstance(request, TopicsRequest):
             return self._topics(arrived, request, now_ms)
-        raise TypeError(f"{type(request).__name__} is not a request to the active controller")
+        if isinstance(request, requests.AnsweredByNode):
+            raise TypeError(f"{type(request).__name__} is answered by the node")
+        assert_never(request)
+
+    def _heartbeat(
+        self, arrived: RequestArrived, request: requests.BrokerHeartbeatRequest, now_ms: int
+    ) -> Outcome:
+        state = self._state
+        outcome = decide_heartbeat(state, arrived, request, now_ms)
+        session = state.sessions.get(request.broker_id)
+        known = 0 if session is None else session.min_insync_replicas
+        if request.min_insync_replicas == known or not outcome.sessions:
+            return outcome
+        weaker = weaker_than_file(state.image, request.broker_id, request.min_insync_replicas)
+        return outcome if weaker is None else replace(outcome, warnings=(*outcome.warnings, weaker))
 
     def _topics(self, arrived: RequestArrived, request: TopicsRequest, now_ms: int) -> Outcome:
         state, config, key = self._state, self._config, arrived.key
@@ -180,7 +180,7 @@ class ActiveController:
         image, rng = state.image, state.rng
         most = config.records_per_request_max
         match request:
-            case CreateTopicsRequest():
+            case requests.CreateTopicsRequest():
                 result = decide_create_topics(
                     image,
                     request,
@@ -190,7 +190,7 @@ class ActiveController:
                     rng=rng,
                     allowance=allowance,
                 )
-            case DeleteTopicsRequest():
+            case requests.DeleteTopicsRequest():
                 result = decide_delete_topics(image, request, config, allowance)
             case CreatePartitionsRequest():
                 result = decide_create_partitions(
@@ -215,7 +215,7 @@ class ActiveController:
         state, outcome = self._state, outcome_of(key, result)
         if not isinstance(result.response, AssignReplicasToDirsResponse):
             return outcome
-        known, first = state.sessions.begun_anew, None
+        known, first = state.sessions.recreated, None
         changed: dict[tuple[bytes, int, int], bytes | None] = {}
         for assigned in result.response.results:
             replica = (assigned.topic_id, assigned.partition, broker_id)
@@ -232,7 +232,7 @@ class ActiveController:
             name = first.topic_id.hex() if topic is None else topic.name
             text = f"{name}-{first.partition} (and possibly others) still has no leader: {first.message}"
             warnings = (text,)
-        return replace(outcome, begun_anew=tuple(changed.items()), warnings=warnings)
+        return replace(outcome, recreated=tuple(changed.items()), warnings=warnings)
 
     def _settings(self, key: int, request: SettingsRequest, wall_ms: int) -> Outcome:
         state = self._state
@@ -244,23 +244,24 @@ class ActiveController:
             kraft_version=state.kraft_version,
             wall_ms=wall_ms,
             new_id=state.new_id,
+            brokers_min_isr=state.sessions.min_insync_replicas(),
         )
         outcome = outcome_of(key, result)
         if isinstance(request, UpdateFeaturesRequest):
             return replace(outcome, then=(Step.REGISTER_CONTROLLER, Step.FORGET_ELIGIBLE))
         return outcome
 
-    def _broker_id(self, arrived: RequestArrived, request: BrokerIdRequest) -> Outcome:
+    def _broker_id(self, arrived: RequestArrived, request: requests.BrokerIdRequest) -> Outcome:
         state, image = self._state, self._state.image
         match request:
-            case AllocateBrokerIdRequest(request_id=request_id):
+            case requests.AllocateBrokerIdRequest(request_id=request_id):
                 presence = state.presence.at(image, state.voters, request_id, arrived.arrived_ms)
                 result = broker_ids.decide_allocation(image, request, self._config, presence)
                 asked = (request_id, arrived.arrived_ms)
                 return replace(outcome_of(arrived.key, result), asked=asked)
-            case BindBrokerIdRequest():
+            case requests.BindBrokerIdRequest():
                 result = broker_ids.decide_bind(image, request, state.voters)
-            case UnbindBrokerIdRequest():
+            case requests.UnbindBrokerIdRequest():
                 result = broker_ids.decide_unbind(image, request)
             case _:
                 assert_never(request)
@@ -268,19 +269,19 @@ class ActiveController:
 
     def _resumed(self, arrived: RequestArrived, now_ms: int) -> Outcome:
         match arrived.request:
-            case RegisterBrokerRequest() as request:
+            case requests.RegisterBrokerRequest() as request:
                 return decide_register_broker(self._state, arrived, request, now_ms, waited=True)
-            case BrokerHeartbeatRequest() as request:
-                return decide_heartbeat(self._state, arrived, request, now_ms)
+            case requests.BrokerHeartbeatRequest() as request:
+                return self._heartbeat(arrived, request, now_ms)
         raise TypeError(f"{type(arrived.request).__name__} is decided in one turn")
 
 
-def _charged(outcome: Outcome, mutator: Mutator | None, allowance: Allowance) -> Outcome:
+def _charged(outcome: Outcome, mutator: requests.Mutator | None, allowance: Allowance) -> Outcome:
     """How much of its client's quota the request used, and how long the client has to wait."""
     if mutator is None or not (allowance.taken or allowance.refused):
         return outcome
     (answer,) = outcome.answers
-    if allowance.throttle_ms and isinstance(answer.response, TopicsResponse):
+    if allowance.throttle_ms and isinstance(answer.response, requests.TopicsResponse):
         response = replace(answer.response, throttle_ms=allowance.throttle_ms)
         outcome = replace(outcome, answers=(replace(answer, response=response),))
     return replace(outcome, mutations=(mutator, allowance.taken))

@@ -1,7 +1,7 @@
 """The cause of what a turn of the active controller writes: a caller or a rule.
 
-Owns the rules' names. A request carries its cause; what the controller does by itself has a rule; work in
-slices keeps the cause that began it (`ActiveState.work_causes`). Decisions do not know causes.
+A request carries its cause; what the controller does by itself has a rule; work in slices keeps the cause
+that began it (`ActiveState.work_causes`). Decisions do not know causes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from metaquorum.controller.active.work import (
 )
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.features import LEVEL_NO_OP
-from metaquorum.metadata.columnar.bulk import Bulk, RecordPieces, in_pieces
+from metaquorum.metadata.columnar.encode import Bulk, RecordPieces, in_pieces
 from metaquorum.metadata.image import METADATA_VERSION, MetadataImage
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_record
 from metaquorum.metadata.records.types import FeatureLevelRecord, Record
@@ -95,7 +95,7 @@ def _cause_of(turn: Turn, outcome: Outcome, work_causes: Mapping[WorkKey, BatchC
     return arrived.cause if rule is None else replace(arrived.cause, rule=rule)
 
 
-def begins_anew(before: Work | None, work: Work) -> bool:
+def is_new_work(before: Work | None, work: Work) -> bool:
     """Whether work is new, or does more than before: its cause is then that of this turn."""
     if isinstance(before, RemoveBroker) and isinstance(work, RemoveBroker):
         return (before.unregister, before.unclean) != (work.unregister, work.unclean)

@@ -1,7 +1,7 @@
 """The result of one turn of the active controller, as a value that the node carries out.
 
-Owns the form of an outcome. A decision must not change state: everything that it wants written, answered,
-remembered and done next is in its `Outcome`.
+A decision must not change state: everything that it wants written, answered, remembered and done next is in
+its `Outcome`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from metaquorum.controller.result import ControllerAnswer, ControllerResult
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.metadata.records.types import Record
-from metaquorum.metadata.requests.arrival import Mutator
-from metaquorum.metadata.requests.common import ControllerResponse
+from metaquorum.metadata.requests.common import ControllerResponse, Mutator
 
 
 class Step(Enum):
@@ -60,7 +59,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Carried out in the order of its fields. If the batch cannot be appended, none of it takes effect.
 
     `sessions`: by broker id; None: forgotten. `expired`: brokers whose overdue session has ended.
-    `begun_anew`: see `Sessions.begun_anew`; None: settled. `mutations`: a client's use of its quota. `asked`:
+    `recreated`: see `Sessions.recreated`; None: settled. `mutations`: a client's use of its quota. `asked`:
     the id and the arrival of a request for a broker id. `next_ms`: when a step of an interval is due again.
     `work`: begun, or its state after one more slice. `ended`: work that is done. `then`: turns to take next,
     before all others. `cause`: that of what is written and begun; the batch begins with it.
@@ -70,7 +69,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     batch: Batch | None = None
     sessions: tuple[tuple[int, BrokerHeartbeatState | None], ...] = ()
     expired: tuple[int, ...] = ()
-    begun_anew: tuple[tuple[tuple[bytes, int, int], bytes | None], ...] = ()
+    recreated: tuple[tuple[tuple[bytes, int, int], bytes | None], ...] = ()
     mutations: tuple[Mutator, int] | None = None
     asked: tuple[bytes, int] | None = None
     next_ms: tuple[tuple[Step, int], ...] = ()

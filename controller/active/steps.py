@@ -1,27 +1,36 @@
 """What the active controller does without a request: when its leadership begins, and when time has passed.
 
 Each step is decided like a request and changes nothing: a step of an interval says in its outcome when it is
-due again. Owns when there is something to do. Does not know requests: `active` decides those.
+due again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from metaquorum.controller.active.bootstrap import abort_record, first_records
 from metaquorum.controller.active.outcome import NOTHING, Batch, Outcome, Step, batch_of
 from metaquorum.controller.active.state import ActiveState
 from metaquorum.controller.active.work import BalanceLeaders, ElectLeaders, ForgetEligible, Work
 from metaquorum.controller.brokers import broker_ids
-from metaquorum.controller.brokers.registrations import controller_record, own_registration
+from metaquorum.controller.brokers.brokers import controller_record, own_registration
 from metaquorum.controller.brokers.sessions import BrokerHeartbeatState
-from metaquorum.controller.features import LEVEL_NO_OP
-from metaquorum.controller.partitions.effective import elr_enabled
+from metaquorum.controller.features import LEVEL_NO_OP, LEVEL_TRANSACTIONS, LEVEL_ZK_MIGRATION_STATE
 from metaquorum.controller.partitions.partitions import eligible_anywhere, leaders_of
-from metaquorum.controller.settings.tokens import expired_tokens
+from metaquorum.controller.partitions.rules import elr_enabled, safety_records
+from metaquorum.controller.settings.access import expired_tokens
 from metaquorum.metadata import broker_ids as ids
-from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.types import NoOpRecord, Record
+from metaquorum.metadata.features import DEFAULT_METADATA_VERSION, ELR_VERSION
+from metaquorum.metadata.image import METADATA_VERSION, MetadataImage
+from metaquorum.metadata.records.types import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    Record,
+    ZkMigrationStateRecord,
+)
+from metaquorum.metadata.replay import OpenTransaction, ReplayState, replay_records
 
 EXPIRIES_PER_STEP_MAX = 100
 """Sessions that one step may expire; their work is sliced further."""
@@ -118,7 +127,11 @@ class Steps:
         return NOTHING if transaction is None else _written(abort_record(transaction))
 
     def _bootstrap(self) -> Outcome:
-        return _written(*first_records(self._config.bootstrap)) if self._log_is_empty else NOTHING
+        return (
+            _written(*first_records(self._config.bootstrap, self._config.min_insync_replicas))
+            if self._log_is_empty
+            else NOTHING
+        )
 
     def _register_controller(self) -> Outcome:
         """As soon as the log can hold it: which levels this controller supports (KIP-919)."""
@@ -233,3 +246,50 @@ class Steps:
 def _written(*records: Record) -> Outcome:
     """One batch without a request."""
     return Outcome(batch=Batch(records=records))
+
+
+# The records that a new active controller writes before it serves: the end of an interrupted transaction,
+# and a cluster's first records, as Kafka 3.7 writes them.
+
+TRANSACTION_NAME = "Bootstrap records"
+
+
+def first_records(bootstrap: Sequence[Record], min_isr: int | None = None) -> tuple[Record, ...]:
+    """The first batch of a cluster: the formatted records, in one transaction if the level supports those.
+    `min_isr`: min.insync.replicas of this controller's file.
+
+    Without a formatted metadata.version the default level is finalized first.
+    """
+    levels = [
+        record.feature_level
+        for record in bootstrap
+        if isinstance(record, FeatureLevelRecord) and record.name == METADATA_VERSION
+    ]
+    records: list[Record] = list(bootstrap)
+    if not levels:
+        records.insert(0, FeatureLevelRecord(name=METADATA_VERSION, feature_level=DEFAULT_METADATA_VERSION))
+    level = levels[-1] if levels else DEFAULT_METADATA_VERSION
+    says_migration = any(isinstance(record, ZkMigrationStateRecord) for record in records)
+    if level >= LEVEL_ZK_MIGRATION_STATE and not says_migration:
+        records.append(ZkMigrationStateRecord(zk_migration_state=0))
+    if any(isinstance(each, FeatureLevelRecord) and each.name == ELR_VERSION for each in records):
+        records += _missing_safety_records(records, min_isr)
+    if level >= LEVEL_TRANSACTIONS:
+        return (BeginTransactionRecord(name=TRANSACTION_NAME), *records, EndTransactionRecord())
+    return tuple(records)
+
+
+def _missing_safety_records(records: Sequence[Record], min_isr: int | None) -> list[Record]:
+    """Eligible leader replicas require a min.insync.replicas of the cluster (KIP-966)."""
+    image = replay_records(
+        ReplayState(), base_offset=0, epoch=0, timestamp_ms=0, records=list(records)
+    ).newest
+    return safety_records(image, min_isr)
+
+
+def abort_record(transaction: OpenTransaction) -> Record:
+    """Ends a transaction that an earlier active controller left open."""
+    name = transaction.name or "unnamed"
+    return AbortTransactionRecord(
+        reason=f"the controller that began '{name}' at offset {transaction.begin_offset} did not end it"
+    )

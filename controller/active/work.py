@@ -1,8 +1,7 @@
 """Work of the active controller that is longer than one batch: done in slices, each valid alone.
 
-Owns what is due and the next slice of it on the newest image. Does not append or wait for a slice: the node
-does. Soft state: a new active controller finds interrupted work in the image. A broker that is still unfenced
-gets a new session; a broker in controlled shutdown or with dead directories keeps sending heartbeats; and
+Soft state: a new active controller finds interrupted work in the image. A broker that is still unfenced gets
+a new session; a broker in controlled shutdown or with dead directories keeps sending heartbeats; and
 leaderless partitions, and eligible leaders left from before the feature was switched off, are searched for
 once.
 """
@@ -16,17 +15,21 @@ from msgspec.structs import replace
 
 from metaquorum.controller.brokers.brokers import directories_record, fence_record, unregister_record
 from metaquorum.controller.events import RequestArrived
-from metaquorum.controller.partitions.columns.scan import Scan, counting_on, listing_rare, lying_in, naming
-from metaquorum.controller.partitions.effective import elr_enabled
 from metaquorum.controller.partitions.partition_change import Rules
 from metaquorum.controller.partitions.partitions import (
+    Scan,
+    counting_on,
     election_slice,
     failed_directories_slice,
     forgetting_slice,
     leads_any,
+    listing_rare,
+    lying_in,
+    naming,
     preferred_slice,
     removal_slice,
 )
+from metaquorum.controller.partitions.rules import elr_enabled
 from metaquorum.controller.result import Slice
 from metaquorum.metadata.image import BrokerRegistration, MetadataImage
 
@@ -34,7 +37,7 @@ ELECTIONS_PER_IMBALANCE_MAX = 1_000
 """Preferred leaders elected in one batch of the balancer (MAX_ELECTIONS_PER_IMBALANCE)."""
 
 
-BROKERS_TOLD_MS = 100
+BROKER_REPORT_MS = 100
 """While a broker is being removed in slices, committed slices are reported to the others this often, and
 after the last slice: hundreds of answers for each slice would take longer than the slices."""
 
@@ -44,7 +47,7 @@ class RemoveBroker(msgspec.Struct, frozen=True, kw_only=True):
 
     `parked`: registrations to decide when it is done (a new incarnation starts after the old one failed).
     `unregister_keys`: requests that the last batch answers. `unclean`: its data may be lost, so that it is no
-    longer an eligible leader either (K8, KIP-966). `told_ms`: when a slice was last reported to the other
+    longer an eligible leader either (K8, KIP-966). `reported_ms`: when a slice was last reported to the other
     brokers; at first, when the work began.
     """
 
@@ -54,7 +57,7 @@ class RemoveBroker(msgspec.Struct, frozen=True, kw_only=True):
     unregister_keys: tuple[int, ...] = ()
     parked: tuple[RequestArrived, ...] = ()
     unclean: bool = False
-    told_ms: int | None = None
+    reported_ms: int | None = None
 
     @property
     def from_eligible(self) -> bool:
@@ -64,9 +67,9 @@ class RemoveBroker(msgspec.Struct, frozen=True, kw_only=True):
     def after_batch(self, now_ms: int, *, is_last: bool) -> tuple[RemoveBroker, bool]:
         """The work after one more batch is written, and whether that is reported to the other brokers at
         once."""
-        told_ms = now_ms if self.told_ms is None else self.told_ms
-        tells = is_last or now_ms - told_ms >= BROKERS_TOLD_MS
-        return replace(self, told_ms=now_ms if tells else told_ms), tells
+        reported_ms = now_ms if self.reported_ms is None else self.reported_ms
+        reports = is_last or now_ms - reported_ms >= BROKER_REPORT_MS
+        return replace(self, reported_ms=now_ms if reports else reported_ms), reports
 
 
 class MoveLeaders(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,15 +1,10 @@
 """Decisions about broker ids (S0): which id a new broker gets, which keys and ids are remembered, which
 forgotten.
-
-Owns steps 3 to 5 of S0.1. Pure: an image, a request and the active controller's knowledge of live brokers go
-in; records and answers come out. Does not know the steps that need no controller (an explicit id, a surviving
-meta.properties), which a broker does in `broker.identity`; the form of the entries is in
-`metadata.broker_ids`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from metaquorum.controller.result import ControllerResult
@@ -19,18 +14,22 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import ConfigRecord
-from metaquorum.metadata.requests.broker_ids import (
+from metaquorum.metadata.requests.common import (
     AllocateBrokerIdRequest,
     AllocateBrokerIdResponse,
     BindBrokerIdRequest,
+    Done,
+    RegisterBrokerRequest,
     UnbindBrokerIdRequest,
 )
-from metaquorum.metadata.requests.common import Done, RegisterBrokerRequest
 from metaquorum.storage.uuids import UUID_BYTES
 
 ASK_AGAIN_MS = 250
 """How soon a newcomer that has to wait retries: whether the other process is alive shows between two of its
 heartbeats."""
+
+LISTED_MAX = 20
+"""Ids that one line names."""
 
 COLLECTED_MAX = 1_000
 """Entries that one collection removes; the next one continues."""
@@ -48,6 +47,10 @@ class Presence(Protocol):
 
     def heard_since_asked(self, broker_id: int) -> bool:
         """Whether the id's holder sent a heartbeat after this request was first made."""
+
+    def ended_since_asked(self, broker_id: int) -> bool:
+        """Whether the id's session was open when this request was first made, and then ended without a
+        heartbeat."""
 
     def claim_ms(self, broker_id: int) -> int:
         """How long the claim on the id is still valid; 0 if there is none, or it has lapsed."""
@@ -155,27 +158,62 @@ def _try_bound(
 def _try_missing(
     image: MetadataImage, request: AllocateBrokerIdRequest, config: ControllerConfig, presence: Presence
 ) -> ControllerResult | None:
-    """The only id that partitions name and that has been unused for the grace period (S0.8, S0.9, S0.22).
-    None if there is no such id (S0.10)."""
-    candidates = [
+    """The only id that partitions name and no broker has (S0.8, S0.9), if it has been unused for the grace
+    period (S0.22), or its session ended while this request waited for it: a broker that restarts at once
+    finds its own. None if there is no such id (S0.10)."""
+    named = [
         broker_id
-        for broker_id in missing_ids(image)
-        if broker_id not in presence.voters
-        and presence.claim_ms(broker_id) == 0
-        and presence.lease_ms(broker_id) == 0
-        and presence.absent_ms(broker_id) >= config.broker_id_reuse_grace_ms
+        for broker_id in sorted(image.topics.replica_counts())
+        if broker_id not in presence.voters and presence.claim_ms(broker_id) == 0
     ]
-    if not candidates:
-        return None
-    if len(candidates) == 1:
-        return _grant(config, request, candidates[0], IdSource.MISSING)
-    listed = ", ".join(str(broker_id) for broker_id in candidates)
-    text = (
-        f"partitions name {len(candidates)} ids that no broker has ({listed}), and broker.id.reuse.missing "
-        "needs exactly one: set node.id to this broker's former id, bind its key to that id (metaquorum "
-        "brokers bind), or start the other brokers first"
+    missing = set(missing_ids(image))
+    waiting = [
+        broker_id
+        for broker_id in named
+        if not presence.heard_since_asked(broker_id)
+        and (presence.lease_ms(broker_id) > 0 or broker_id not in missing)
+    ]
+    if waiting:
+        return _wait_for_sessions(waiting, config, presence)
+    absent = [broker_id for broker_id in named if broker_id in missing and presence.lease_ms(broker_id) == 0]
+    if len(absent) > 1:
+        text = (
+            f"partitions name {len(absent)} ids that no broker has ({_listed(absent)}), and "
+            "broker.id.reuse.missing needs exactly one: set node.id to this broker's former id, bind its key "
+            "to that id (metaquorum brokers bind), or start the other brokers first"
+        )
+        return ControllerResult(response=ApiError(ErrorCode.INVALID_REGISTRATION, text))
+    for broker_id in absent:
+        is_free = (
+            presence.ended_since_asked(broker_id)
+            or presence.absent_ms(broker_id) >= config.broker_id_reuse_grace_ms
+        )
+        if is_free:
+            return _grant(config, request, broker_id, IdSource.MISSING)
+    return None
+
+
+def _wait_for_sessions(
+    broker_ids: Sequence[int], config: ControllerConfig, presence: Presence
+) -> ControllerResult:
+    """Each of these either sends a heartbeat, and is in use, or its session ends, and the id is missing. What
+    has ended is waited for until its broker is fenced."""
+    longest_ms = max(presence.lease_ms(broker_id) for broker_id in broker_ids)
+    response = AllocateBrokerIdResponse(
+        cluster_id=config.cluster_id,
+        retry_after_ms=min(longest_ms, ASK_AGAIN_MS) or ASK_AGAIN_MS,
+        waiting_for=(
+            f"one of these ids may be this broker's former one, and their sessions are still open: "
+            f"{_listed(broker_ids)}; each sends a heartbeat and is in use, or its session ends within "
+            f"{longest_ms} ms"
+        ),
     )
-    return ControllerResult(response=ApiError(ErrorCode.INVALID_REGISTRATION, text))
+    return ControllerResult(response=response, depends_on_image=False)
+
+
+def _listed(broker_ids: Sequence[int]) -> str:
+    listed = ", ".join(str(broker_id) for broker_id in broker_ids[:LISTED_MAX])
+    return listed if len(broker_ids) <= LISTED_MAX else f"{listed} and {len(broker_ids) - LISTED_MAX} more"
 
 
 def _new_id(

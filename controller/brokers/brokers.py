@@ -1,46 +1,41 @@
-"""Decisions about one broker: registration, its state, its failure, its return (K7-K10, S2.37).
-
-Owns the conditions and the records. Pure: an image and a few facts from the sessions go in, records and
-answers come out. Knows nothing of batches, offsets of the log end, or other waiting requests.
-"""
+"""Decisions about one broker: registration, its state, its failure, its return (K7-K10, S2.37)."""
 
 from __future__ import annotations
 
-from metaquorum.controller.features import LEVEL_CONTROLLED_SHUTDOWN, unsupported_feature
-from metaquorum.controller.partitions.effective import elr_enabled
+from metaquorum.controller.features import (
+    LEVEL_CONTROLLED_SHUTDOWN,
+    LEVEL_CONTROLLER_REGISTRATION,
+    unsupported_feature,
+)
 from metaquorum.controller.partitions.partitions import eligible_anywhere
+from metaquorum.controller.partitions.rules import elr_enabled
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.features import LEVEL_DIRECTORIES
+from metaquorum.metadata.features import KNOWN_FEATURES, LEVEL_DIRECTORIES
 from metaquorum.metadata.image import BrokerRegistration, BrokersImage, MetadataImage
-from metaquorum.metadata.records.parts import IN_CONTROLLED_SHUTDOWN
-from metaquorum.metadata.records.types import (
-    BrokerRecord,
-    BrokerRegistrationChangeRecord,
-    FenceBrokerRecord,
-    Record,
-    UnfenceBrokerRecord,
-    UnregisterBrokerRecord,
-)
+from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.records import types as records
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
+    Done,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
-from metaquorum.metadata.requests.controller_status import BrokerControlState
+from metaquorum.metadata.requests.settings import RegisterControllerRequest
+from metaquorum.metadata.requests.status import BrokerControlState
 from metaquorum.storage.uuids import UUID_BYTES, is_reserved_directory, uuid_to_text
 
 
 def broker_state(
-    brokers: BrokersImage, broker_id: int, *, fencing: bool, told_to_stop: bool
+    brokers: BrokersImage, broker_id: int, *, fencing: bool, should_shut_down: bool
 ) -> BrokerControlState:
     """The state of a broker: from the log, and two facts that only the active controller knows."""
     registration = brokers.get(broker_id)
     if registration is None:
         return BrokerControlState.UNREGISTERED
     if registration.fenced or fencing:
-        return BrokerControlState.SHUTDOWN if told_to_stop else BrokerControlState.FENCED
+        return BrokerControlState.SHUTDOWN if should_shut_down else BrokerControlState.FENCED
     return (
         BrokerControlState.CONTROLLED_SHUTDOWN
         if registration.in_controlled_shutdown
@@ -72,7 +67,7 @@ def decide_registration(
     amends = known is not None and known.incarnation_id == request.incarnation_id
     epoch = known.epoch if known is not None and amends else next_offset
     says_directories = image.features.metadata_version >= LEVEL_DIRECTORIES
-    record = BrokerRecord(
+    record = records.BrokerRecord(
         broker_id=broker_id,
         incarnation_id=request.incarnation_id,
         broker_epoch=epoch,
@@ -179,7 +174,7 @@ def _directories_problem(image: MetadataImage, request: RegisterBrokerRequest) -
     return None
 
 
-def says_the_same(known: BrokerRegistration, record: BrokerRecord) -> bool:
+def says_the_same(known: BrokerRegistration, record: records.BrokerRecord) -> bool:
     """Whether `record` would leave the registration unchanged; the image lists things by name."""
     return (
         known.in_controlled_shutdown == record.in_controlled_shutdown
@@ -217,29 +212,92 @@ def is_caught_up(brokers: BrokersImage, request: BrokerHeartbeatRequest) -> bool
     return offset is not None and request.applied_offset > offset
 
 
-def fence_record(broker_id: int, epoch: int) -> Record:
-    return FenceBrokerRecord(id=broker_id, epoch=epoch)
+def fence_record(broker_id: int, epoch: int) -> records.Record:
+    return records.FenceBrokerRecord(id=broker_id, epoch=epoch)
 
 
-def unfence_record(broker_id: int, epoch: int) -> Record:
-    return UnfenceBrokerRecord(id=broker_id, epoch=epoch)
+def unfence_record(broker_id: int, epoch: int) -> records.Record:
+    return records.UnfenceBrokerRecord(id=broker_id, epoch=epoch)
 
 
-def unregister_record(broker_id: int, epoch: int) -> Record:
-    return UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=epoch)
+def unregister_record(broker_id: int, epoch: int) -> records.Record:
+    return records.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=epoch)
 
 
-def directories_record(broker_id: int, epoch: int, online: tuple[bytes, ...]) -> Record:
+def directories_record(broker_id: int, epoch: int, online: tuple[bytes, ...]) -> records.Record:
     """The remaining directories (KIP-858); at least one, a broker without any is fenced instead."""
-    return BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, log_dirs=online)
+    return records.BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, log_dirs=online)
 
 
-def shutdown_record(broker_id: int, epoch: int) -> Record:
-    return BrokerRegistrationChangeRecord(
-        broker_id=broker_id, broker_epoch=epoch, in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN
+def shutdown_record(broker_id: int, epoch: int) -> records.Record:
+    return records.BrokerRegistrationChangeRecord(
+        broker_id=broker_id, broker_epoch=epoch, in_controlled_shutdown=records.IN_CONTROLLED_SHUTDOWN
     )
 
 
 def knows_controlled_shutdown(image: MetadataImage) -> bool:
     """Below metadata.version 3.3-IV3 the log cannot record it: such a broker is fenced at once instead."""
     return image.features.metadata_version >= LEVEL_CONTROLLED_SHUTDOWN
+
+
+# Registrations of controllers (KIP-919): their identity and the feature levels that they support.
+
+
+def own_registration(
+    image: MetadataImage, config: ControllerConfig, incarnation_id: bytes
+) -> RegisterControllerRequest | None:
+    """This controller's registration; None if it is in the log already, or the log cannot hold it yet."""
+    if image.features.metadata_version < LEVEL_CONTROLLER_REGISTRATION:
+        return None
+    known = image.controllers.get(config.node_id)
+    if known is not None and known.incarnation_id == incarnation_id:
+        return None
+    return RegisterControllerRequest(
+        controller_id=config.node_id,
+        incarnation_id=incarnation_id,
+        endpoints=config.endpoints,
+        features=tuple(
+            records.ControllerFeature(
+                name=feature.name,
+                min_supported_version=feature.min_level,
+                max_supported_version=feature.max_level,
+            )
+            for feature in KNOWN_FEATURES
+        ),
+    )
+
+
+def decide_register_controller(
+    image: MetadataImage, request: RegisterControllerRequest, *, static_voters: frozenset[int] | None = None
+) -> ControllerResult:
+    """The newest incarnation of a controller replaces an earlier one. An observing controller registers too:
+    its registration has its endpoints for when it is made a voter. `static_voters`: at kraft.version 0 the
+    only controllers."""
+    if image.features.metadata_version < LEVEL_CONTROLLER_REGISTRATION:
+        text = (
+            "the cluster's metadata.version does not support controller registrations: raise it to "
+            "3.7-IV0 or above"
+        )
+        return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
+    if static_voters is not None and request.controller_id not in static_voters:
+        text = (
+            f"controller {request.controller_id} is not a voter: correct its node.id or "
+            "controller.quorum.voters"
+        )
+        return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)
+    if len(request.incarnation_id) != UUID_BYTES or not any(request.incarnation_id):
+        text = "the incarnation id is not a uuid: send 16 bytes that are random for each start"
+        return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)
+    known = image.controllers.get(request.controller_id)
+    if known is not None and known.incarnation_id == request.incarnation_id:
+        return ControllerResult(response=Done())
+    return ControllerResult(response=Done(), records=(controller_record(request),))
+
+
+def controller_record(request: RegisterControllerRequest) -> records.ControllerRecord:
+    return records.ControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        end_points=request.endpoints,
+        features=request.features,
+    )

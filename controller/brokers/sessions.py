@@ -1,8 +1,4 @@
-"""Broker sessions: the active controller's soft state. Never logged, gone with leadership.
-
-Owns when each broker last sent a request, how far it has applied the log, which brokers are being fenced, and
-when a session may count as expired. Knows no image, no records and no clock of its own.
-"""
+"""Broker sessions: the active controller's soft state. Never logged, gone with leadership."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ class BrokerHeartbeatState(msgspec.Struct, frozen=True, kw_only=True):
     `unfence_from_offset`: it must have applied everything below before it may be unfenced: in particular the
     record that fenced it, so that a broker that makes no progress does not bounce between the two states.
     `moves_end_offset`: where its leaders' moves ended in the log, once it led nothing. `was_heard`: the
-    broker itself sent a request at `contact_ms`.
+    broker itself sent a request at `contact_ms`. `min_insync_replicas`: that of its file; 0: unknown.
     """
 
     broker_epoch: int
@@ -32,8 +28,9 @@ class BrokerHeartbeatState(msgspec.Struct, frozen=True, kw_only=True):
     unfence_from_offset: int = 0
     moves_end_offset: int | None = None
     expires: bool = True
-    told_to_stop: bool = False
+    should_shut_down: bool = False
     was_heard: bool = True
+    min_insync_replicas: int = 0
 
     def closed(self) -> BrokerHeartbeatState:
         """The lease is given up: another incarnation may register at once. Offsets are kept."""
@@ -65,7 +62,7 @@ class Sessions:
         """Broker id to epoch: its fencing has begun and every decision treats it as fenced."""
         self.failing: dict[int, frozenset[bytes]] = {}
         """Broker id to directories whose failure is being written: every decision treats them as offline."""
-        self.begun_anew: dict[tuple[bytes, int, int], bytes] = {}
+        self.recreated: dict[tuple[bytes, int, int], bytes] = {}
         """Where a broker has recreated a replica, by topic id, partition and broker: the log names the
         directory that is gone, because no other replica was in sync. The broker repeats it until it is
         settled."""
@@ -88,6 +85,14 @@ class Sessions:
     def get(self, broker_id: int) -> BrokerHeartbeatState | None:
         return self._sessions.get(broker_id)
 
+    def min_insync_replicas(self) -> dict[int, int]:
+        """By broker, of those that have sent a heartbeat; 0 from an earlier release."""
+        return {
+            broker_id: session.min_insync_replicas
+            for broker_id, session in self._sessions.items()
+            if session.was_heard
+        }
+
     def clear(self) -> None:
         """Leadership is lost or new: nothing that was known is still valid."""
         self._sessions.clear()
@@ -96,7 +101,7 @@ class Sessions:
         self._overdue.clear()
         self.fencing.clear()
         self.failing.clear()
-        self.begun_anew.clear()
+        self.recreated.clear()
 
     def fresh(self, broker_epoch: int, now_ms: int) -> BrokerHeartbeatState:
         """A session that begins now; `put` makes it known."""
@@ -125,8 +130,8 @@ class Sessions:
         self._sessions.pop(broker_id, None)
         self._overdue.pop(broker_id, None)
         self.fencing.pop(broker_id, None)
-        for key in [key for key in self.begun_anew if key[2] == broker_id]:
-            del self.begun_anew[key]
+        for key in [key for key in self.recreated if key[2] == broker_id]:
+            del self.recreated[key]
 
     def remaining_ms(self, broker_id: int, now_ms: int) -> int:
         """How long the lease still runs; 0 if there is none."""
@@ -149,6 +154,7 @@ class Sessions:
                 unfence_from_offset=session.unfence_from_offset,
                 applied_offset=session.applied_offset,
                 standing_since_ms=session.standing_since_ms,
+                min_insync_replicas=session.min_insync_replicas,
             )
         if arrived_ms <= session.contact_ms:
             return session
@@ -156,7 +162,7 @@ class Sessions:
 
     # ---- progress
 
-    def stands_still(self, session: BrokerHeartbeatState, arrived_ms: int) -> bool:
+    def is_paused(self, session: BrokerHeartbeatState, arrived_ms: int) -> bool:
         """Behind, and without progress for the lag timeout."""
         since = session.standing_since_ms
         return since is not None and arrived_ms - since >= self.lag_timeout_ms

@@ -1,19 +1,17 @@
 """Which changes of its ISR a partition's leader may make (KIP-497, KIP-841, KIP-903; S4.10).
 
-Owns the refusals. Does not choose a leader or write the record: `partition_change` does. Pure: an image, the
-rules on it and a request go in. Every refusal leaves the partition unchanged; the order of the checks is
-Kafka's, so that a leader first learns what it can act on: whether it or this controller is newer.
+Every refusal leaves the partition unchanged; the order of the checks is Kafka's, so that a leader first
+learns what it can act on: whether it or this controller is newer.
 """
 
 from __future__ import annotations
 
 from metaquorum.controller.partitions.partition_change import Rules, Target, build_change, is_recovering
-from metaquorum.controller.request_checks import epoch_refusal
-from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.result import ControllerResult, epoch_refusal
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import RECOVERED, RECOVERING, UNASSIGNED, MetadataImage, PartitionInfo
-from metaquorum.metadata.meaning.partitions import merge_change
+from metaquorum.metadata.meanings import merge_change
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.requests.partitions import (
     AlteredPartition,

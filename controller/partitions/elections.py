@@ -1,8 +1,4 @@
-"""Elections on request: preferred leaders, and unclean ones where no replica in sync is alive (KIP-460).
-
-Owns which partitions a request concerns, and their results. Pure. Knows nothing of elections caused by
-brokers that come and go, which are in `partitions`.
-"""
+"""Elections on request: preferred leaders, and unclean ones where no replica in sync is alive (KIP-460)."""
 
 from __future__ import annotations
 
@@ -10,20 +6,20 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from metaquorum.controller.partitions.columns.elections import electable
+from metaquorum.controller.partitions.column_elections import electable
 from metaquorum.controller.partitions.partition_change import Election, Rules, Target, build_change
 from metaquorum.controller.partitions.partitions import rows_without_preferred_leader
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, MetadataImage, PartitionInfo
-from metaquorum.metadata.meaning.partitions import merge_change
+from metaquorum.metadata.meanings import merge_change
 from metaquorum.metadata.records.types import PartitionChangeRecord, Record
 from metaquorum.metadata.requests.partitions import ElectionResult, ElectLeadersRequest, ElectLeadersResponse
 
 ELECTIONS_PER_REQUEST_MAX = 1_000
 """Elections in one request over all partitions; the caller sends it again for the rest. As many as in a batch
 of the balancer: each is computed on its own, and heartbeats wait meanwhile."""
-REFUSALS_TOLD_MAX = 1_000
+REFUSALS_REPORTED_MAX = 1_000
 """Refusals that a request over all partitions reports; no one reads more."""
 
 
@@ -69,7 +65,7 @@ def _elect_everywhere(
     rows = topics.rows_without_leader() if unclean else rows_without_preferred_leader(topics)
     able = electable(image, rows, rules, unclean=unclean) if rows.size else np.zeros(0, dtype=bool)
     # The others are refused, whatever their number: only those that are reported are looked at.
-    able[np.flatnonzero(~able)[:REFUSALS_TOLD_MAX]] = True
+    able[np.flatnonzero(~able)[:REFUSALS_REPORTED_MAX]] = True
     records: list[Record] = []
     results: list[ElectionResult] = []
     refused, more = 0, False
@@ -82,7 +78,7 @@ def _elect_everywhere(
         if change is not None:
             records.append(change)
             results.append(result)
-        elif refused < REFUSALS_TOLD_MAX:
+        elif refused < REFUSALS_REPORTED_MAX:
             refused += 1
             results.append(result)
     response = ElectLeadersResponse(results=tuple(results), more=more)
@@ -103,7 +99,7 @@ def _elect(
     election = Election.UNCLEAN if unclean else Election.PREFERRED
     change = build_change(partition, Target(), rules, election)
     if unclean and (change is None or change.leader is None):
-        change = _begun_anew(partition, rules) or change
+        change = _recreated(partition, rules) or change
     if change is None or change.leader is None:
         if unclean:
             code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
@@ -120,10 +116,10 @@ def _elect(
     return result, change
 
 
-def _begun_anew(partition: PartitionInfo, rules: Rules) -> PartitionChangeRecord | None:
+def _recreated(partition: PartitionInfo, rules: Rules) -> PartitionChangeRecord | None:
     """The election of a replica that has nothing, because its directory is gone, if there is no other."""
     for replica in partition.replicas:
-        directory = rules.begun_anew.get((partition.topic_id, partition.index, replica))
+        directory = rules.recreated.get((partition.topic_id, partition.index, replica))
         if directory is not None and rules.accepts(replica, directory):
             target = Target(
                 directories={replica: directory}, unclean_shutdown=frozenset([replica]), emptied=replica

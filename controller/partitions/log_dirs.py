@@ -1,20 +1,18 @@
 """The log directory of each replica, as reported by brokers (KIP-858 AssignReplicasToDirs, S3.9).
 
-Owns the answer to these reports. Pure. A directory that its broker has not registered as online is offline:
-the record that places a replica there also takes it out of leadership and ISR. Does not handle directories
-that fail: `partitions` and `heartbeats` do.
+A directory that its broker has not registered as online is offline: the record that places a replica there
+also takes it out of leadership and ISR.
 """
 
 from __future__ import annotations
 
 from metaquorum.controller.partitions.partition_change import Rules, Target, build_change
-from metaquorum.controller.request_checks import epoch_refusal
-from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.result import ControllerResult, epoch_refusal
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, MetadataImage, PartitionInfo
-from metaquorum.metadata.image.damaged import damaged_in, is_mark
-from metaquorum.metadata.meaning.partitions import merge_change
+from metaquorum.metadata.image.directories import damaged_in, is_mark
+from metaquorum.metadata.meanings import merge_change
 from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.requests.partitions import (

@@ -1,9 +1,9 @@
 """Turns the wanted state of a partition into the smallest record that reaches it, elections included.
 
-Owns the PartitionChangeRecord for one partition: fencing, unfencing, controlled shutdown, AlterPartition,
+The PartitionChangeRecord for one partition: fencing, unfencing, controlled shutdown, AlterPartition,
 elections, failed directories and reassignments state a `Target`, and `build_change` finds the leader, ends a
 reassignment that is complete, keeps the eligible leader replicas (KIP-966) and leaves out what does not
-change. Knows no requests and no sessions: a function decides which brokers may lead, settings are in `Rules`.
+change.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import msgspec
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import MIGRATING, RECOVERING, UNASSIGNED, BrokersImage, PartitionInfo
 from metaquorum.metadata.offline import directory_online
-from metaquorum.metadata.records.parts import LEADER_RECOVERING, NO_LEADER
-from metaquorum.metadata.records.types import PartitionChangeRecord
+from metaquorum.metadata.records.types import LEADER_RECOVERING, NO_LEADER, PartitionChangeRecord
 
 LEVEL_LEADER_RECOVERY = 3
 """metadata.version 3.2-IV0: a partition can record that its leader is recovering (KIP-704)."""
@@ -41,7 +40,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules for every change that is decided on one image.
 
     `unclean_allowed` and `min_isr` take a topic id. `failing` are directories that are being declared
-    offline: a replica there already counts as offline. `begun_anew` has the directory in which a broker has
+    offline: a replica there already counts as offline. `recreated` has the directory in which a broker has
     recreated a replica, by topic id, partition and broker: the log still names the directory that is gone,
     because only this replica was in sync.
     """
@@ -53,7 +52,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     elr: bool = False
     min_isr: Callable[[bytes], int] = lambda topic_id: 1
     failing: frozenset[bytes] = msgspec.field(default_factory=frozenset)
-    begun_anew: Mapping[tuple[bytes, int, int], bytes] = msgspec.field(default_factory=dict)
+    recreated: Mapping[tuple[bytes, int, int], bytes] = msgspec.field(default_factory=dict)
 
     def accepts(self, replica: int, directory: bytes) -> bool:
         """Whether the replica of this broker in this directory is online and may lead."""
@@ -218,8 +217,8 @@ class _Draft:
         all others would be truncated to that; it neither leads nor joins before it is assigned (S3.6), and
         the assignment looks for a leader again."""
         nowhere = self.directories.get(replica, UNASSIGNED) == UNASSIGNED
-        told = self.rules.metadata_version >= LEVEL_DIRECTORIES
-        return self._accepts(replica) and not (nowhere and told)
+        is_known = self.rules.metadata_version >= LEVEL_DIRECTORIES
+        return self._accepts(replica) and not (nowhere and is_known)
 
     def _in_sync(self, replica: int) -> bool:
         if replica == self.target.emptied:

@@ -1,32 +1,32 @@
 """How partitions change when brokers and directories come and go, in bounded batches (S4.3-S4.6).
 
-Owns which partitions a change of one broker or directory concerns, and the batches; how a single partition
-changes is `partition_change`'s. Always computed from the image given. Knows no sessions: `Rules` decide which
-brokers may lead.
+Always computed from the image given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
-from metaquorum.controller.partitions.columns import elections as in_columns
-from metaquorum.controller.partitions.columns.scan import (
-    Scan,
-    counting_on,
-    leaderless,
-    listing_rare,
-    lying_in,
-    naming,
-    not_preferred,
-)
-from metaquorum.controller.partitions.columns.slices import change_slice
+from metaquorum.controller.partitions import column_elections as in_columns
+from metaquorum.controller.partitions.column_elections import Decided
 from metaquorum.controller.partitions.partition_change import Election, MayLead, Rules, Target, build_change
 from metaquorum.controller.result import Slice
+from metaquorum.metadata.columnar.encode import Bulk, in_pieces
 from metaquorum.metadata.image import NO_LEADER, MetadataImage, PartitionInfo
-from metaquorum.metadata.image.chunk import CHUNK_SHIFT, LEADER, LISTS, TOPIC, RowArray
+from metaquorum.metadata.image.chunk import (
+    CHUNK_SHIFT,
+    FLAGS,
+    LEADER,
+    LISTS,
+    RARE_FLAG,
+    TOPIC,
+    Chunk,
+    RowArray,
+)
 from metaquorum.metadata.image.topics import TopicsImage
 from metaquorum.metadata.records.types import PartitionChangeRecord, Record
 
@@ -207,3 +207,195 @@ def preferred_slice(image: MetadataImage, rules: Rules, at_most: int, *, scan: S
         lambda row: build_change(topics.at(row), Target(), rules, Election.PREFERRED),
         lambda rows: in_columns.with_leader(image, rows, rules, preferred=True),
     )
+
+
+# Bounded batches of partition changes: columns decide what they can, the rest is decided one by one.
+# Each slice is computed from the current image and is valid alone.
+
+MIN_ROWS = 24
+"""Fewer rows are faster one by one."""
+
+OneByOne = Callable[[int], PartitionChangeRecord | None]
+InColumns = Callable[[RowArray], Decided]
+
+
+def change_slice(
+    image: MetadataImage,
+    scan: Scan,
+    at_most: int,
+    one_by_one: OneByOne,
+    in_columns: InColumns | None,
+    *,
+    head: Sequence[Record] = (),
+    tail: Sequence[Record] = (),
+) -> Slice:
+    """The next batch of changes of the rows that `scan` finds: `head` first, and `tail` after the last ones.
+
+    At most `at_most` changes. `scan` may be kept for the next slice of the same work, but need not be.
+    `in_columns` None: everything is decided one by one.
+    """
+    while True:
+        rows, whole = scan.rows(image, at_most)
+        unchanged: list[RowArray] = []
+        for low in range(0, max(1, len(rows)), at_most):
+            part = rows[low : low + at_most]
+            pieces, stays = _decide(part, one_by_one, in_columns)
+            unchanged.append(stays)
+            done = whole and low + at_most >= len(rows)
+            if pieces or done:
+                _settle(scan, image, rows, np.concatenate(unchanged))
+                return Slice(records=in_pieces([*head, *pieces, *(tail if done else ())]), done=done)
+        # Nothing is due for any of them, so their chunks are skipped from now on.
+        _settle(scan, image, rows, np.concatenate(unchanged))
+
+
+def _decide(
+    rows: RowArray, one_by_one: OneByOne, in_columns: InColumns | None
+) -> tuple[list[Record | Bulk], RowArray]:
+    """The changes of `rows`, and the rows that stay unchanged."""
+    pieces: list[Record | Bulk] = []
+    left, stays = rows, rows[:0]
+    if in_columns is not None and len(rows) >= MIN_ROWS:
+        decided = in_columns(rows)
+        pieces += decided.changes
+        left, stays = rows[decided.odd], rows[~decided.odd & ~decided.changed]
+    unchanged = []
+    for row in left.tolist():
+        change = one_by_one(row)
+        if change is None:
+            unchanged.append(row)
+        else:
+            pieces.append(change)
+    return pieces, np.concatenate([stays, np.array(unchanged, dtype=np.int64)])
+
+
+def _settle(scan: Scan, image: MetadataImage, rows: RowArray, unchanged: RowArray) -> None:
+    """Chunks in which every row that was found stays unchanged need no further look."""
+    if not len(unchanged):
+        return
+    busy = np.setdiff1d(rows, unchanged, assume_unique=True) >> CHUNK_SHIFT
+    scan.settle(image, unchanged[~np.isin(unchanged >> CHUNK_SHIFT, busy)])
+
+
+# Finds the partitions that name a broker, chunk by chunk, and remembers which chunks need no second look.
+# Chunks are copy-on-write: as long as a chunk is the same object, the findings in it are valid, whatever
+# changed elsewhere between two slices.
+
+Local = npt.NDArray[np.int64]
+Find = Callable[[Chunk], Local]
+
+
+CHUNKS_PER_SLICE_MAX = 200
+"""Chunks with rows to change that one slice looks at: each of them is copied when it is changed, so for a
+broker with few partitions in every chunk of a large image a chunk costs as much as for one with many."""
+
+
+class Scan:
+    """Rows of `find`, in ascending order. `settled` chunks are skipped until they change."""
+
+    __slots__ = ("_find", "_settled")
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._settled: dict[int, Chunk] = {}
+
+    def rows(self, image: MetadataImage, at_most: int) -> tuple[RowArray, bool]:
+        """Rows of whole chunks until there are more than `at_most`, or until a slice has enough chunks to
+        copy, and whether all chunks were looked at."""
+        found: list[Local] = []
+        count = 0
+        settled = self._settled
+        for at, chunk in enumerate(image.topics.columns.chunks):
+            if settled.get(at) is chunk:
+                continue
+            local = self._find(chunk)
+            if not local.size:
+                settled[at] = chunk
+                continue
+            found.append(local + (at << CHUNK_SHIFT))
+            count += local.size
+            if count > at_most or len(found) == CHUNKS_PER_SLICE_MAX:
+                return np.concatenate(found), False
+        return (np.concatenate(found) if found else np.empty(0, dtype=np.int64)), True
+
+    def settle(self, image: MetadataImage, rows: RowArray) -> None:
+        """Nothing is due for the rows that were found in the chunks of `rows`."""
+        chunks = image.topics.columns.chunks
+        for at in np.unique(rows >> CHUNK_SHIFT).tolist():
+            self._settled[at] = chunks[at]
+
+
+def naming(broker_id: int) -> Find:
+    """Partitions that the broker leads or is in sync with."""
+
+    def find(chunk: Chunk) -> Local:
+        data = chunk.data
+        hits = np.bitwise_or.reduce(data[chunk.isr_start :] == broker_id, axis=0)
+        hits |= data[LEADER] == broker_id
+        found: Local = hits.nonzero()[0]
+        return found
+
+    return find
+
+
+def counting_on(broker_id: int) -> Find:
+    """As `naming`, and partitions that may keep the broker as an eligible leader: a superset."""
+    named = naming(broker_id)
+
+    def find(chunk: Chunk) -> Local:
+        data = chunk.data
+        held = (data[LISTS : LISTS + chunk.replica_width] == broker_id).any(axis=0)
+        found: Local = np.union1d(named(chunk), np.flatnonzero(held & _has_rare(chunk)))
+        return found
+
+    return find
+
+
+def lying_in(image: MetadataImage, broker_id: int, directories: Collection[bytes]) -> Find:
+    """Partitions that the broker leads or is in sync with, and whose replica it has in one of the
+    directories. `image` has the codes of directories: this image and later ones."""
+    named, table = naming(broker_id), image.topics.columns.directories
+
+    def find(chunk: Chunk) -> Local:
+        codes = [code for code in map(table.find, directories) if code is not None]
+        data, width = chunk.data, chunk.replica_width
+        mine = data[LISTS : LISTS + width] == broker_id
+        inside = (mine & np.isin(data[LISTS + width : LISTS + 2 * width], codes)).any(axis=0)
+        found: Local = np.intersect1d(named(chunk), np.flatnonzero(inside), assume_unique=True)
+        return found
+
+    return find
+
+
+def listing_rare(chunk: Chunk) -> Local:
+    """Partitions with lists that are empty for nearly every partition: those being reassigned, and those with
+    eligible leader replicas."""
+    found: Local = np.flatnonzero(_has_rare(chunk))
+    return found
+
+
+def _has_rare(chunk: Chunk) -> npt.NDArray[np.bool_]:
+    has: npt.NDArray[np.bool_] = (chunk.data[TOPIC] >= 0) & (chunk.data[FLAGS] & RARE_FLAG != 0)
+    return has
+
+
+def leaderless(broker_id: int | None) -> Find:
+    """Partitions without a leader; with `broker_id`, only those with a replica on it."""
+
+    def find(chunk: Chunk) -> Local:
+        data = chunk.data
+        lost = (data[LEADER] == NO_LEADER) & (data[TOPIC] >= 0)
+        found: Local = np.flatnonzero(lost)
+        if broker_id is None or not found.size:
+            return found
+        held: Local = found[(data[LISTS : LISTS + chunk.replica_width, found] == broker_id).any(axis=0)]
+        return held
+
+    return find
+
+
+def not_preferred(chunk: Chunk) -> Local:
+    """Partitions that are not led by their first replica, including leaderless ones."""
+    data = chunk.data
+    found: Local = np.flatnonzero((data[TOPIC] >= 0) & (data[LEADER] != data[LISTS]))
+    return found

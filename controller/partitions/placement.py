@@ -1,11 +1,9 @@
 """Which brokers get the replicas of new partitions: striped over racks, and over the brokers of each rack.
 
-Owns the stripes. Knows no image: candidates go in and broker ids come out; the same candidates and the same
-random source give the same lists. The rules are those of Kafka's striped placer (KIP-631). Partition leaders
-rotate over the racks and over the brokers of each rack. The replicas of one partition are in as many racks as
-there are. A fenced broker is used only if no other broker is left in its rack, and never leads. After as many
-partitions as there are unfenced brokers, everything is shuffled, so that the same brokers are not always
-combined.
+Partition leaders rotate over the racks and over the brokers of each rack. The replicas of one partition are
+in as many racks as there are. A fenced broker is used only if no other broker is left in its rack, and never
+leads. After as many partitions as there are unfenced brokers, everything is shuffled, so that the same
+brokers are not always combined.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Plans of replica moves: empty a broker, or spread replicas evenly; and how much a plan moves.
 
-Owns the choice of brokers. Pure: lists of replicas and brokers go in, wanted lists come out; the same input
-gives the same plan. Moves as few replicas as possible, keeps replicas of a partition on different racks if
-there are enough, and never gives a partition two replicas on one broker. Knows no image and no requests.
+Moves as few replicas as possible, keeps replicas of a partition on different racks if there are enough, and
+never gives a partition two replicas on one broker.
 """
 
 from __future__ import annotations

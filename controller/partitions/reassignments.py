@@ -1,9 +1,4 @@
-"""Decisions about moving replicas: start, replace, cancel (KIP-455, S4.17, S4.18).
-
-Owns the start, the replacement and the cancellation. Pure: an image, the rules on it and a request go in.
-Does not decide the end of a reassignment: every change of the partition goes through `partition_change`,
-which ends it as soon as the ISR contains the target.
-"""
+"""Decisions about moving replicas: start, replace, cancel (KIP-455, S4.17, S4.18)."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import UNASSIGNED, MetadataImage, PartitionInfo
 from metaquorum.metadata.records.types import PartitionChangeRecord, Record
-from metaquorum.metadata.requests.reassignments import (
+from metaquorum.metadata.requests.partitions import (
     AlterReassignmentsRequest,
     AlterReassignmentsResponse,
     ReassignmentResult,

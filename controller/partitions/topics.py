@@ -1,36 +1,55 @@
 """Decisions on topics: create, grow and delete, with one result per topic of a request (S4.12).
 
-Owns the checks of a request: names, configurations, replica lists. Pure: the brokers that may hold replicas
-come as a list of candidates, new ids from a function. Writes one batch per request; does not know its size in
-bytes (a batch over 8 MiB is refused by its encoder, with `refuse_all`).
+Writes one batch per request; does not know its size in bytes (a batch over 8 MiB is refused by its encoder,
+with `refuse_all`).
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
 from random import Random
 
-from metaquorum.controller.partitions.mutations import Allowance
-from metaquorum.controller.partitions.new_partitions import NewPartitions, Refusal, ReplicaLists
-from metaquorum.controller.partitions.placement import UsableBroker
-from metaquorum.controller.request_checks import repeated
-from metaquorum.controller.result import ControllerResult
-from metaquorum.metadata.columnar.bulk import Bulk, in_pieces
+import numpy as np
+
+from metaquorum.controller.partitions.partition_change import default_directory
+from metaquorum.controller.partitions.placement import Candidates, UsableBroker, place
+from metaquorum.controller.result import ControllerResult, repeated
+from metaquorum.metadata.columnar.encode import (
+    LONGEST_LIST,
+    Bulk,
+    NewPartitionRows,
+    NewRows,
+    in_pieces,
+    topic_words,
+)
+from metaquorum.metadata.columnar.encode import NewPartitionRows as PartitionsInColumns
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicInfo
 from metaquorum.metadata.node_configs.controller import ControllerConfig
-from metaquorum.metadata.records.types import ConfigRecord, Record, RemoveTopicRecord, TopicRecord
+from metaquorum.metadata.records.types import (
+    ConfigRecord,
+    PartitionRecord,
+    Record,
+    RemoveTopicRecord,
+    TopicRecord,
+)
 from metaquorum.metadata.requests.common import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    Mutator,
     NewTopic,
     TopicResult,
     TopicsResponse,
 )
 from metaquorum.metadata.requests.partitions import CreatePartitionsRequest, TopicGrowth
-from metaquorum.metadata.settings.effects import notes_on
+from metaquorum.metadata.settings.configs import notes_on
 from metaquorum.metadata.settings.keys import ConfigValueError
-from metaquorum.metadata.settings.topic_keys import check_topic_values
+from metaquorum.metadata.settings.quotas import MUTATIONS, QuotaKey, quota_of
+from metaquorum.metadata.settings.resource_keys import check_topic_values
 from metaquorum.metadata.settings.topic_names import colliding_name, name_problem, normal_form
 from metaquorum.storage.uuids import ZERO_UUID, uuid_to_text
 
@@ -300,3 +319,234 @@ def _growth(
     if records_so_far > config.records_per_request_max:
         added = 1  # the whole request is refused for its size
     return new.placed(added, factor)
+
+
+# New partitions of new and growing topics: their replicas, and their first records (S4.12).
+
+Refusal = tuple[ErrorCode, str]
+ReplicaLists = list[tuple[int, ...]]
+
+REPLICATION_FACTOR_MAX = 32_767
+"""Kafka's replication factor is an int16."""
+
+
+class NewPartitions:
+    """Places and describes new partitions on one image. `candidates` may hold new replicas; unfenced ones may
+    lead and start in sync (KIP-841)."""
+
+    def __init__(self, image: MetadataImage, candidates: Sequence[UsableBroker], rng: Random) -> None:
+        self._image = image
+        self._candidates = Candidates.of(candidates)
+        self._rng = rng
+        self._active = self._candidates.active
+        self._names_directories = image.features.metadata_version >= LEVEL_DIRECTORIES
+        self._directories: dict[int, bytes] = {}
+
+    def placed(self, partitions: int, replication_factor: int) -> ReplicaLists | Refusal:
+        """Replica lists chosen here, or why there are none."""
+        code = ErrorCode.INVALID_REPLICATION_FACTOR
+        if not 1 <= replication_factor <= REPLICATION_FACTOR_MAX:
+            return (
+                code,
+                f"the replication factor must be from 1 to {REPLICATION_FACTOR_MAX}, not "
+                f"{replication_factor}",
+            )
+        if not self._active:
+            return code, "all brokers are fenced or shutting down: start one, and retry when it is running"
+        if replication_factor > len(self._candidates):
+            return (
+                code,
+                f"replication factor {replication_factor} needs as many brokers, but only "
+                f"{len(self._candidates)} are registered and not shutting down: start more brokers, or "
+                "lower the factor",
+            )
+        return place(self._candidates, partitions, replication_factor, self._rng)
+
+    def given(
+        self, lists: Sequence[tuple[int, ...]], *, first_index: int = 0, replication_factor: int | None = None
+    ) -> ReplicaLists | Refusal:
+        """The caller's own lists, or what is wrong with them. `replication_factor` None: that of the first
+        list."""
+        code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        for index, replicas in enumerate(lists, start=first_index):
+            if not replicas:
+                return code, f"partition {index} has no replicas: name at least one broker"
+            if len(set(replicas)) != len(replicas):
+                return code, f"partition {index} names a broker twice: name each broker once"
+            factor = len(lists[0]) if replication_factor is None else replication_factor
+            if len(replicas) != factor:
+                text = (
+                    f"partition {index} has {len(replicas)} replicas, but the partitions before it have "
+                    f"{factor}: give every partition the same number"
+                )
+                return code, text
+            unknown = [broker for broker in replicas if broker not in self._image.brokers]
+            if unknown:
+                return code, f"partition {index} names broker {unknown[0]}, which is not registered"
+            if self._active.isdisjoint(replicas):
+                return (
+                    code,
+                    f"every broker of partition {index} is fenced or shutting down: name one that is running",
+                )
+        return list(lists)
+
+    def records(
+        self, topic_id: bytes, first_index: int, lists: ReplicaLists
+    ) -> Sequence[PartitionRecord | PartitionsInColumns]:
+        """`record` for consecutive partitions; in columns if there are many of the usual shape."""
+        together = new_partitions(
+            topic_id, first_index, lists, self._active, self._directory_of, self._names_directories
+        )
+        if together is not None:
+            return (together,)
+        return [
+            self.record(topic_id, index, replicas) for index, replicas in enumerate(lists, start=first_index)
+        ]
+
+    def record(self, topic_id: bytes, index: int, replicas: tuple[int, ...]) -> PartitionRecord:
+        """The first state: led by the first live replica, with all live ones in sync."""
+        active = self._active
+        isr = (
+            replicas
+            if active.issuperset(replicas)
+            else tuple([replica for replica in replicas if replica in active])
+        )
+        return PartitionRecord(
+            partition_id=index,
+            topic_id=topic_id,
+            replicas=replicas,
+            isr=isr,
+            leader=isr[0],
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=self._directories_of(replicas) if self._names_directories else (),
+        )
+
+    def _directories_of(self, replicas: tuple[int, ...]) -> tuple[bytes, ...]:
+        return tuple([self._directory_of(replica) for replica in replicas])
+
+    def _directory_of(self, replica: int) -> bytes:
+        known = self._directories.get(replica)
+        if known is None:
+            known = self._directories[replica] = default_directory(self._image.brokers, replica)
+        return known
+
+
+# Many new partitions of a topic at once, in columns.
+
+MIN_PARTITIONS = 24
+"""Fewer are faster one by one."""
+
+
+def new_partitions(
+    topic_id: bytes,
+    first_index: int,
+    lists: Sequence[tuple[int, ...]],
+    active: frozenset[int],
+    directory_of: Callable[[int], bytes],
+    names_directories: bool,
+) -> NewPartitionRows | None:
+    """Partitions from `first_index` on with these replicas, the first of which leads. None if there are too
+    few, the lists differ in length, or a replica is not active, so that not all are in sync from the
+    start."""
+    width = len(lists[0]) if lists else 0
+    if len(lists) < MIN_PARTITIONS or not 0 < width <= LONGEST_LIST:
+        return None
+    if any(len(replicas) != width for replicas in lists):
+        return None
+    replicas = np.array(lists, dtype=np.int32)
+    brokers, place = np.unique(replicas, return_inverse=True)
+    held = brokers.tolist()
+    if not active.issuperset(held):
+        return None
+    words = topic_words([directory_of(broker_id) for broker_id in held])
+    return NewPartitionRows(
+        NewRows(
+            topic=topic_words([topic_id])[0],
+            indexes=np.arange(first_index, first_index + len(lists), dtype=np.int32),
+            replicas=replicas,
+            directories=words[place.reshape(replicas.shape)] if names_directories else None,
+        )
+    )
+
+
+# How many partitions a client may create and delete (KIP-599): a bucket of tokens per quota.
+# A partition takes a token, and tokens come back at the rate of the quota.
+
+KEPT_BUCKETS = 10_000
+"""The number of buckets kept: beyond it, the least recently used ones are forgotten, and are full again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Allowance:
+    """What one request may take. `strict`: nothing more once the tokens are below zero; otherwise everything,
+    and the client waits."""
+
+    tokens: float = inf
+    rate: float = inf
+    strict: bool = False
+    taken: int = 0
+    refused: bool = False
+
+    def refusal(self, partitions: int) -> tuple[ErrorCode, str] | None:
+        """Takes one token per partition, or returns why not. The last topic may overdraw the tokens, as in
+        Kafka: otherwise no client could create a topic with more partitions than its bucket holds."""
+        if self.strict and self.tokens < 0:
+            self.refused = True
+            text = f"the quota {MUTATIONS} is used up: retry in {self.wait_ms} ms"
+            return ErrorCode.THROTTLING_QUOTA_EXCEEDED, text
+        self.tokens -= partitions
+        self.taken += partitions
+        return None
+
+    @property
+    def wait_ms(self) -> int:
+        """How long until the tokens are back at zero."""
+        return max(1, round(1_000 * -self.tokens / self.rate)) if self.tokens < 0 else 0
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long the client has to wait. A strict one waits only if it was refused."""
+        return self.wait_ms if self.refused or (self.taken and not self.strict) else 0
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    at_ms: int
+
+
+class Mutations:
+    """The buckets of all clients; each holds the tokens of `span_ms`, and starts full."""
+
+    def __init__(self, image: Callable[[], MetadataImage], span_ms: int) -> None:
+        self._image = image
+        self._span_ms = span_ms
+        self._buckets: OrderedDict[QuotaKey, _Bucket] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def allowance(self, mutator: Mutator | None, now_ms: int) -> Allowance:
+        """What a client may take now: everything, if it has no quota."""
+        found = mutator and quota_of(self._image(), MUTATIONS, mutator.user, mutator.client_id)
+        if not mutator or not found:
+            return Allowance()
+        rate, key = found
+        bucket = self._buckets.get(key)
+        full = rate * self._span_ms / 1_000
+        tokens = full
+        if bucket is not None:
+            tokens = min(full, bucket.tokens + rate * (now_ms - bucket.at_ms) / 1_000)
+        return Allowance(tokens=tokens, rate=rate, strict=mutator.strict)
+
+    def take(self, mutator: Mutator, partitions: int, now_ms: int) -> None:
+        """The tokens taken from an allowance are used up."""
+        allowance = self.allowance(mutator, now_ms)
+        found = quota_of(self._image(), MUTATIONS, mutator.user, mutator.client_id)
+        if found is None:
+            return
+        self._buckets[found[1]] = _Bucket(allowance.tokens - partitions, now_ms)
+        self._buckets.move_to_end(found[1])
+        if len(self._buckets) > KEPT_BUCKETS:
+            self._buckets.popitem(last=False)

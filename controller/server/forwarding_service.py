@@ -1,39 +1,35 @@
-"""The gRPC service for clients' requests in Kafka's protocol that brokers forward to the active controller.
-
-Owns the path of a frame into the node's inbox and of its answer back. Does not know what a frame means:
-`runtime.kafka` does.
-"""
+"""The gRPC service for requests in Kafka's protocol that brokers forward to the active controller."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
+
+from metaquorum.clients.quorum.admin import NO_BROKER, NOT_LOOKED_AT
 from metaquorum.controller.server.voter_changes import VoterChanges
-from metaquorum.controller.settings.tokens import TokenSecret
-from metaquorum.metadata.access.authorizer import ANONYMOUS
+from metaquorum.controller.settings.access import TokenSecret
+from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.direct import DIRECT_BY_KEY, NotTheLeader
+from metaquorum.listeners.forwarded.table import FORWARDED_BY_KEY, Forwarded
+from metaquorum.metadata.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.batch_cause import BatchCause
-from metaquorum.metadata.requests.arrival import Mutator
-from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
+from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse, Mutator
 from metaquorum.metadata.requests.settings import UpdateFeaturesRequest
 from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.proto.forwarding_pb2_grpc import ForwardingServicer
-from metaquorum.runtime.api.errors import Hints, error_to_pb
-from metaquorum.runtime.client.forwarding import NO_BROKER, NOT_LOOKED_AT
-from metaquorum.runtime.kafka.forwarded.call import Call
-from metaquorum.runtime.kafka.forwarded.direct import DIRECT_BY_KEY, NotTheLeader
-from metaquorum.runtime.kafka.forwarded.table import FORWARDED_BY_KEY
-from metaquorum.runtime.requests import CALLER, WaitingRequests
+from metaquorum.rpc.messages.errors import Hints, error_to_pb
+from metaquorum.rpc.requests import CALLER, WaitingRequests
 from metaquorum.wire import codec
-from metaquorum.wire.apis import APIS
 from metaquorum.wire.codec import RequestHeader
 from metaquorum.wire.errors import DecodeError, EncodeError
+from metaquorum.wire.table import APIS
 
 _log = logging.getLogger(__name__)
 
@@ -46,26 +42,84 @@ class _NotLookedAt(Exception):
         self.error = error
 
 
-class ForwardingService(ForwardingServicer):
-    """`image` returns this node's committed image. `static`: the broker keys in its file. `token_key`: the
-    secret of delegation tokens."""
+class KafkaCalls:
+    """Calls of APIs that the active controller answers, however they arrive. `image` returns this node's
+    committed image. `static`: the broker keys in its file. `token_key`: the secret of delegation tokens;
+    `wall_ms`: the node's clock."""
 
     def __init__(
         self,
         requests: WaitingRequests,
-        hints: Hints,
         voter_changes: VoterChanges,
         *,
         image: Callable[[], MetadataImage],
         static: Mapping[str, str],
         token_key: str | None,
+        wall_ms: Callable[[], int],
     ) -> None:
         self._requests = requests
-        self._hints = hints
         self._voter_changes = voter_changes
-        self._image = image
+        self.image = image
+        self._wall_ms = wall_ms
         self._static = static
         self._token_hmac = None if token_key is None else TokenSecret(key=token_key).hmac_of
+
+    async def answer(
+        self,
+        api: Forwarded,
+        asked: codec.Request,
+        caller: ForwardedCaller,
+        ask: Callable[[Mutator, ControllerRequest], Awaitable[ControllerResponse | ApiError]] | None = None,
+    ) -> Any:
+        """The body of the response. `ask` replaces the way to the controller's decisions."""
+        header = asked.header
+        call = Call(
+            version=header.version,
+            ask=partial(ask or self.ask, _mutator(header, caller.principal, api.strict_from)),
+            node_id=caller.node_id,
+            wall_ms=self._wall_ms(),
+            image=self.image(),
+            principal=caller.principal,
+            address=caller.address,
+            by_token=caller.by_token,
+            static=self._static,
+            token_hmac=self._token_hmac,
+        )
+        CALLER.set(
+            BatchCause(
+                request=APIS[header.api_key].name,
+                principal=caller.principal,
+                client_id=header.client_id,
+                address=caller.address,
+                broker_id=None if caller.node_id == NO_BROKER else caller.node_id,
+            )
+        )
+        return await api.handle(asked.body, call)
+
+    async def ask(self, mutator: Mutator, request: ControllerRequest) -> ControllerResponse | ApiError:
+        """The controller's response, or its refusal."""
+        if isinstance(request, UpdateFeaturesRequest) and [each.name for each in request.updates] == [
+            KRAFT_VERSION
+        ]:
+            return await self._voter_changes.upgrade(request)
+        return await self._requests.ask(request, mutator)
+
+
+class ForwardedCaller(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose call it is. `node_id`: the broker that forwards it, or NO_BROKER."""
+
+    principal: str
+    address: str
+    by_token: bool = False
+    node_id: int = NO_BROKER
+
+
+class ForwardingService(ForwardingServicer):
+    """Requests that brokers forward, and those of clients that ask over gRPC."""
+
+    def __init__(self, calls: KafkaCalls, hints: Hints) -> None:
+        self._calls = calls
+        self._hints = hints
 
     async def Forward(self, request: pb.ForwardRequest, context: Any) -> pb.ForwardResponse:
         try:
@@ -83,29 +137,11 @@ class ForwardingService(ForwardingServicer):
         if directly:  # the caller is the client itself
             caller = CALLER.get() or BatchCause(principal=ANONYMOUS)
             principal, address = caller.principal or ANONYMOUS, caller.address or ""
-        call = Call(
-            version=header.version,
-            ask=partial(self._ask, _mutator(header, principal, api.strict_from)),
-            node_id=request.broker_id,
-            wall_ms=time.time_ns() // 1_000_000,
-            image=self._image(),
-            principal=principal,
-            address=address,
-            by_token=request.by_token,
-            static=self._static,
-            token_hmac=self._token_hmac,
-        )
-        CALLER.set(
-            BatchCause(
-                request=APIS[header.api_key].name,
-                principal=principal,
-                client_id=header.client_id,
-                address=address,
-                broker_id=None if directly else request.broker_id,
-            )
+        by = ForwardedCaller(
+            principal=principal, address=address, by_token=request.by_token, node_id=request.broker_id
         )
         try:
-            body = await api.handle(asked.body, call)
+            body = await self._calls.answer(api, asked, by, self._ask)
         except (_NotLookedAt, NotTheLeader) as refusal:
             return self._refused(refusal.error)
         try:
@@ -115,15 +151,10 @@ class ForwardingService(ForwardingServicer):
             text = f"the answer to {APIS[header.api_key].name} {header.version} cannot be encoded: {error}"
             _log.error("%s; report this as a bug", text)
             return self._refused(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text))
-        return pb.ForwardResponse(frame=b"".join(chunks), offset=self._image().provenance.offset)
+        return pb.ForwardResponse(frame=b"".join(chunks), offset=self._calls.image().provenance.offset)
 
     async def _ask(self, mutator: Mutator, request: ControllerRequest) -> ControllerResponse | ApiError:
-        if isinstance(request, UpdateFeaturesRequest) and [each.name for each in request.updates] == [
-            KRAFT_VERSION
-        ]:
-            answer: ControllerResponse | ApiError = await self._voter_changes.upgrade(request)
-        else:
-            answer = await self._requests.ask(request, mutator)
+        answer = await self._calls.ask(mutator, request)
         if isinstance(answer, ApiError) and answer.code in NOT_LOOKED_AT:
             raise _NotLookedAt(answer)
         return answer

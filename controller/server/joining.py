@@ -1,6 +1,5 @@
 """An observing controller requests automatically to be made a voter (controller.quorum.auto.join.enable).
 
-Owns when the request is sent, and where. Does not know which request: `controller.voters.joining` decides.
 The leader decides whether the node has nearly caught up, and whether a change may begin.
 """
 
@@ -8,23 +7,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 
-from metaquorum.controller.voters import joining
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.quorum.nodes import describe_nodes
+from metaquorum.clients.quorum.voters import (
+    CHANGE_TIMEOUT_MS,
+    add_raft_voter,
+    register_controller,
+    remove_raft_voter,
+)
+from metaquorum.clients.search import ClientError
+from metaquorum.controller import voters
+from metaquorum.controller.brokers.brokers import own_registration
+from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RemoveRaftVoterRequest
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.common import AddRaftVoterRequest, RemoveRaftVoterRequest
+from metaquorum.metadata.requests.settings import RegisterControllerRequest
+from metaquorum.network.backoff import Backoff, BackoffPolicy
+from metaquorum.network.tls import TlsMaterial
 from metaquorum.raft.core import RaftCore
-from metaquorum.runtime.backoff import Backoff, BackoffPolicy
-from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.client.nodes import describe_nodes
-from metaquorum.runtime.client.voters import CHANGE_TIMEOUT_MS, add_raft_voter, remove_raft_voter
-from metaquorum.runtime.tls.material import TlsMaterial
 
 RETRY = BackoffPolicy(initial_ms=250, max_ms=5_000)
 PROBE_TIMEOUT_MS = 1_000
 """How long a voter with this node's id may take to identify itself."""
 
 _log = logging.getLogger(__name__)
+
+
+ALONE_S = 5.0
+"""How long no voters may be known before a warning."""
 
 
 class Joining:
@@ -47,19 +61,40 @@ class Joining:
         self._tls = tls
         self._enabled = enabled
         silent_ms = 2 * raft.state.config.check_quorum_ms
-        self._joiner = joining.Joiner(raft, silent_ms=silent_ms, timeout_ms=CHANGE_TIMEOUT_MS)
+        self._joiner = voters.Joiner(raft, silent_ms=silent_ms, timeout_ms=CHANGE_TIMEOUT_MS)
         self._task: asyncio.Task[None] | None = None
         self._said = ""
+        self._alone_since_s: float | None = None
 
     def poke(self) -> None:
         """Starts a request if one is due and none is in progress."""
-        if not joining.observes(self._raft) or (self._task is not None and not self._task.done()):
+        if not voters.observes(self._raft):
+            self._look_for_voters()
             return
-        if self._enabled and joining.may_join(self._raft):
+        if self._task is not None and not self._task.done():
+            return
+        if self._enabled and voters.may_join(self._raft):
             self._task = asyncio.get_running_loop().create_task(self._join())
         elif self._raft.node_id not in self._raft.voters or self._raft.kraft_version >= 1:
             # A static voter with another directory logs that itself.
-            self._say(joining.how_to_join(self._raft))
+            self._say(voters.how_to_join(self._raft))
+
+    def _look_for_voters(self) -> None:
+        """Warns, after some seconds, if nothing names voters: perhaps all were formatted to join."""
+        if self._raft.voters:
+            self._alone_since_s = None
+            return
+        now_s = asyncio.get_running_loop().time()
+        if self._alone_since_s is None:
+            self._alone_since_s = now_s
+        elif now_s - self._alone_since_s >= ALONE_S:
+            self._alone_since_s = math.inf  # one line
+            _log.warning(
+                "controller %d has found no controller that has voters: in a new cluster, all of which was "
+                "formatted with --no-initial-controllers, format one with --standalone, or all with the same "
+                "--initial-controllers; else check controller.quorum.bootstrap.servers",
+                self._raft.node_id,
+            )
 
     async def close(self) -> None:
         """Stops sending requests."""
@@ -69,7 +104,7 @@ class Joining:
 
     async def _join(self) -> None:
         backoff = Backoff(RETRY, self._rng)
-        while joining.may_join(self._raft):
+        while voters.may_join(self._raft):
             try:
                 await self._ask()
             except (ApiError, ClientError) as error:
@@ -100,3 +135,54 @@ class Joining:
         if text != self._said:
             self._said = text
             _log.info("%s", text)
+
+
+# Registers a controller that does not lead with the active one, until the log has it (KIP-919).
+# `controller.brokers.brokers` decides what is registered, and whether it is due; the active
+# controller writes its own registration itself.
+
+REGISTRATION_RETRY = BackoffPolicy(initial_ms=250, max_ms=10_000)
+
+
+class SelfRegistration:
+    """`client` sends requests to the voters. Call `poke` after every step: it costs nothing while nothing is
+    due."""
+
+    def __init__(self, node: ControllerNode, client: AdminClient, rng: random.Random) -> None:
+        self._node = node
+        self._client = client
+        self._rng = rng
+        self._task: asyncio.Task[None] | None = None
+        self._seen: tuple[MetadataImage, int | None] | None = None
+
+    def poke(self) -> None:
+        """Starts to register if that is due and not in progress."""
+        image, leader_id = self._node.ledger.committed.image, self._node.raft.leader_id
+        if self._seen is not None and self._seen[0] is image and self._seen[1] == leader_id:
+            return
+        self._seen = image, leader_id
+        if (self._task is None or self._task.done()) and self._due() is not None:
+            self._task = asyncio.get_running_loop().create_task(self._register())
+
+    async def close(self) -> None:
+        """Stops sending requests."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._client.close()
+
+    def _due(self) -> RegisterControllerRequest | None:
+        node = self._node
+        if node.active is not None or node.raft.leader_id in {None, node.config.node_id}:
+            return None
+        return own_registration(node.ledger.committed.image, node.config, node.incarnation_id)
+
+    async def _register(self) -> None:
+        backoff = Backoff(REGISTRATION_RETRY, self._rng)
+        while (request := self._due()) is not None:
+            try:
+                await register_controller(self._client, request)
+            except (ApiError, ClientError) as error:
+                _log.info("controller %d is not registered yet: %s", request.controller_id, error)
+            # An accepted registration comes back through the log; until then only look again.
+            await asyncio.sleep(backoff.failed(0) / 1000)

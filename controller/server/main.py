@@ -1,30 +1,48 @@
-"""A controller as a process: opens its directory, joins the quorum, serves brokers and operators.
-
-Owns the order in which a controller starts and stops. Must not decide anything about the cluster:
-`controller` does.
-"""
+"""A controller as a process: opens its directory, joins the quorum, serves brokers and operators."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.config.node import NodeConfig
+from metaquorum.controller.brokers.brokers import broker_state
 from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
-from metaquorum.controller.node_status import node_status
-from metaquorum.controller.server.broker_ids_service import BrokerIdsService
-from metaquorum.controller.server.forwarding_service import ForwardingService
-from metaquorum.controller.server.joining import Joining
+from metaquorum.controller.server.forwarding_service import ForwardingService, KafkaCalls
+from metaquorum.controller.server.joining import Joining, SelfRegistration
+from metaquorum.controller.server.kafka import controller_services
 from metaquorum.controller.server.metrics import ControllerFigures
-from metaquorum.controller.server.partitions_service import PartitionsService
-from metaquorum.controller.server.registration import SelfRegistration
-from metaquorum.controller.server.services import AdminService, BrokerLifecycleService, ControllerImages
-from metaquorum.controller.server.standing import Standing
-from metaquorum.controller.server.voter_changes import VoterChanges
-from metaquorum.controller.server.voters_service import VotersService
+from metaquorum.controller.server.services import (
+    AdminService,
+    BrokerIdsService,
+    BrokerLifecycleService,
+    ControllerImages,
+    PartitionsService,
+)
+from metaquorum.controller.server.voter_changes import VoterChanges, VotersService
+from metaquorum.listeners.listener import KafkaListeners
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import BrokerRegistration, MetadataImage
+from metaquorum.metadata.records.control import VoterEndpoint
+from metaquorum.metadata.requests.status import BrokerControlState, BrokerControlStatus, NodeStatus
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
+from metaquorum.metadata.text.addresses import listener_text
+from metaquorum.network.files_plan import FilePlan, port_limits
+from metaquorum.network.lane import PORT_KEY, LaneListener
+from metaquorum.network.tls import NodeTls, TlsMaterial
+from metaquorum.node.driver import Ending
+from metaquorum.node.machine import OWN_PROCESS, Machine
+from metaquorum.node.node_process import NodeProcess
+from metaquorum.node.node_runner import Node
+from metaquorum.node.process import run_process
+from metaquorum.node.replica import OpenReplica, add_directory_ids, check_directories, open_replica
+from metaquorum.observability.metadata_log import MetadataLines
+from metaquorum.observability.metrics.families import Source
+from metaquorum.observability.metrics.service import BoundMetrics, bind_metrics
+from metaquorum.observability.metrics.statistics import NodeStatistics
 from metaquorum.proto.admin_pb2_grpc import add_AdminServicer_to_server
 from metaquorum.proto.broker_ids_pb2_grpc import add_BrokerIdsServicer_to_server
 from metaquorum.proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_server
@@ -34,30 +52,17 @@ from metaquorum.proto.partitions_pb2_grpc import add_PartitionsServicer_to_serve
 from metaquorum.proto.voters_pb2_grpc import add_VotersServicer_to_server
 from metaquorum.raft.events import RaftResponseArrived
 from metaquorum.raft.messages import FetchResponse, RaftError
-from metaquorum.runtime.api.errors import Hints
-from metaquorum.runtime.api.node import NodeReport
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.clock import SystemClock
-from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.driver.driver import Ending
-from metaquorum.runtime.driver.node_runner import Node
-from metaquorum.runtime.health import Health
-from metaquorum.runtime.metadata_log import MetadataLines
-from metaquorum.runtime.metrics.families import Source
-from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics
-from metaquorum.runtime.node_process import NodeProcess
-from metaquorum.runtime.process import run_process
-from metaquorum.runtime.replica import OpenReplica, add_directory_ids, check_directories, open_replica
-from metaquorum.runtime.requests import WaitingRequests
-from metaquorum.runtime.rpc.callers import grpc_callers
-from metaquorum.runtime.rpc.channels import bind, new_server
-from metaquorum.runtime.rpc.decoding import GuardedServer
-from metaquorum.runtime.rpc.image_service import MetadataService
-from metaquorum.runtime.rpc.raft_server import RaftService, add_raft_service
-from metaquorum.runtime.rpc.rights import grpc_rights
-from metaquorum.runtime.sockets.lane import PORT_KEY, LaneListener
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.rpc.authorizers import Authorizers
+from metaquorum.rpc.callers import grpc_callers
+from metaquorum.rpc.channels import bind, new_server
+from metaquorum.rpc.decoding import GuardedServer
+from metaquorum.rpc.health import Health
+from metaquorum.rpc.image_service import MetadataService
+from metaquorum.rpc.messages.errors import Hints
+from metaquorum.rpc.messages.node import NodeReport
+from metaquorum.rpc.raft_server import RaftService, add_raft_service
+from metaquorum.rpc.requests import WaitingRequests
+from metaquorum.rpc.rights import grpc_rights
 
 STOP_GRACE_S = 0.1
 """How long calls in progress may take when the server closes; their answers have been given."""
@@ -68,25 +73,30 @@ def run(config_path: str) -> int:
     return run_process(config_path, "controller", serve)
 
 
-async def serve(config: NodeConfig) -> Ending:
+async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
     """Runs from start to end. Raises ConfigError, StartError or StorageError if it cannot start."""
-    tls = TlsMaterial.load(config.tls) if config.controllers_use_tls else None
-    add_directory_ids(config)
-    own, directories = check_directories(config)
-    server = new_server()
+    every_tls = NodeTls(config)
+    tls = every_tls.controllers
+    add_directory_ids(config, machine)
+    own, directories = check_directories(config, machine.disk)
+    machine = machine.planned(config)
+    kafka = KafkaListeners(config, every_tls, machine)
+    server = new_server(limits=port_limits(config, machine.shares.grpc))
     try:
         listener = config.listeners[0]
         bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+        kafka.bind()
         metrics = bind_metrics(config.metrics_listener, config.tls)
-        replica = open_replica(config, own, directories)
-        process = ControllerProcess(config, replica, server, tls, metrics)
+        replica = open_replica(config, own, directories, machine.disk)
+        process = ControllerProcess(config, replica, server, tls, metrics, machine, kafka)
         return await process.run()
     finally:
         await server.stop(None)
 
 
 class ControllerProcess(NodeProcess):
-    """A process with only a controller. `metrics`: the bound socket for its metrics; None: there are none."""
+    """A process with only a controller. `metrics`: the bound socket for its metrics; None: there are none.
+    `kafka`: its bound listeners of Kafka's protocol; None: there are none."""
 
     def __init__(
         self,
@@ -95,11 +105,13 @@ class ControllerProcess(NodeProcess):
         server: GuardedServer,
         tls: TlsMaterial | None,
         metrics: BoundMetrics | None = None,
+        machine: Machine = OWN_PROCESS,
+        kafka: KafkaListeners | None = None,
     ) -> None:
-        now_ms = SystemClock().monotonic_ms()
-        super().__init__(config, replica, metrics, None if metrics is None else NodeStatistics(now_ms))
+        stats = None if metrics is None else NodeStatistics(machine.clock.monotonic_ms())
+        super().__init__(config, replica, metrics, stats, machine)
         self.node = controller_node(self, config)
-        self.roles = (ControllerRole(self, config, self.node, self.node, server, tls),)
+        self.roles = (ControllerRole(self, config, self.node, self.node, server, tls, kafka),)
 
 
 def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
@@ -114,15 +126,18 @@ def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
     )
 
 
-def lane_listener(config: NodeConfig, tls: TlsMaterial | None) -> LaneListener | None:
+def lane_listener(
+    config: NodeConfig, tls: TlsMaterial | None, plan: FilePlan | None = None
+) -> LaneListener | None:
     """The listener for other voters' lanes; None if the configuration wants none."""
     listener, port = config.listeners[0], config.number(PORT_KEY)
     if port < 0:
         return None
     context = None
     if listener.is_tls and tls is not None:
-        context = tls.server_context("required" if config.tls.client_auth else "none")
-    return LaneListener(listener.host, port, context)
+        context = tls.server_context("required" if config.tls_of(listener.name).client_auth else "none")
+    limits = None if plan is None else port_limits(config, plan.grpc)
+    return LaneListener(listener.host, port, context, limits)
 
 
 class ControllerRole:
@@ -137,13 +152,15 @@ class ControllerRole:
         driven: Node,
         server: GuardedServer,
         tls: TlsMaterial | None,
+        kafka: KafkaListeners | None = None,
     ) -> None:
         self._config = config
+        self._kafka = kafka
         self._node = node
         self._raft = raft = process.raft
         self._server = server
         self._process = process
-        self._lane_listener = lane_listener(config, tls)
+        self._lane_listener = lane_listener(config, tls, process.plan)
         service = RaftService(self._hear, process.controllers, self._lane_listener)
         process.drive(
             driven,
@@ -159,9 +176,11 @@ class ControllerRole:
         cluster_id = process.replica.identity.cluster_id
         self._voter_changes = VoterChanges(self._requests, raft, cluster_id, tls)
         self._health = Health(server)
-        asks = AdminClient(process.controllers.addresses, tls=tls, rng=process.rng)
+        asks = AdminClient(
+            process.controllers.addresses, tls=tls, rng=process.rng, route=process.machine.route
+        )
         self._registration = SelfRegistration(node, asks, process.rng)
-        joins = config.text("controller.quorum.auto.join.enable") == "true"
+        joins = config.flag("controller.quorum.auto.join.enable")
         self._joining = Joining(raft, asks, process.rng, tls, enabled=joins)
         self._lines = MetadataLines(process.replica.image)
         self._standing = Standing(lambda: raft.state.other_voters)
@@ -174,7 +193,8 @@ class ControllerRole:
         self._server.admit_by(grpc_rights(self._config, self.image))
         add_raft_service(raft, self._server)
         add_AdminServicer_to_server(AdminService(self._requests, hints, self._report), self._server)
-        add_BrokerLifecycleServicer_to_server(BrokerLifecycleService(self._requests, hints), self._server)
+        lifecycle = BrokerLifecycleService(self._requests, hints, Authorizers(self._config.values))
+        add_BrokerLifecycleServicer_to_server(lifecycle, self._server)
         broker_ids = BrokerIdsService(self._requests, hints, self._config.node_id)
         add_BrokerIdsServicer_to_server(broker_ids, self._server)
         add_PartitionsServicer_to_server(PartitionsService(self._requests, hints), self._server)
@@ -183,15 +203,18 @@ class ControllerRole:
         add_MetadataServicer_to_server(metadata, self._server)
         voters = VotersService(self._requests, self._voter_changes, hints)
         add_VotersServicer_to_server(voters, self._server)
-        forwarding = ForwardingService(
+        calls = KafkaCalls(
             self._requests,
-            hints,
             self._voter_changes,
             image=self.image,
             static=self._config.set_in_file(BROKER_KEYS.keys() | BROKER_SYNONYMS),
             token_key=self._node.config.delegation_token_secret_key,
+            wall_ms=self._process.clock.wall_ms,
         )
-        add_ForwardingServicer_to_server(forwarding, self._server)
+        add_ForwardingServicer_to_server(ForwardingService(calls, hints), self._server)
+        self._kafka_services = controller_services(
+            self._config, cluster_id, self._raft, raft, calls, self._process.rng
+        )
 
     # --- in the order of the process
 
@@ -200,6 +223,9 @@ class ControllerRole:
         if self._lane_listener is not None:
             await self._lane_listener.open()
         await self._server.start()
+        if self._kafka is not None:
+            services = self._process.machine.offer(self._kafka_services)
+            await self._kafka.start(services, self.image, self._process.driver.step_end)
 
     def after_step(self, now_ms: int) -> None:
         """Reports changes. Most steps change nothing here, and cost one look."""
@@ -210,10 +236,10 @@ class ControllerRole:
         seen = state.role, state.epoch, is_observer, is_active, fetched_in_epoch, knows_commits, loaded
         if image is not self._seen_image or seen != self._seen or is_observer:
             self._seen_image, self._seen = image, seen
-            self._tell(is_active=is_active)
+            self._log_change(is_active=is_active)
         self._lines.tick(now_ms)
 
-    def _tell(self, *, is_active: bool) -> None:
+    def _log_change(self, *, is_active: bool) -> None:
         raft = self._raft
         self._registration.poke()
         self._joining.poke()
@@ -222,6 +248,10 @@ class ControllerRole:
         self._health.update(takes_part and not raft.is_observer)
         loaded = self._process.driver.snapshots_loaded
         self._lines.moved(self._node.ledger.committed.image, raft.high_watermark, snapshots_loaded=loaded)
+
+    def is_serving(self) -> bool:
+        """Whether it takes part in a quorum that makes progress."""
+        return self._health.is_serving
 
     def image(self) -> MetadataImage:
         """The image for authorization."""
@@ -260,7 +290,9 @@ class ControllerRole:
         await self._registration.close()
         if self._lane_listener is not None:
             self._lane_listener.close()
-        await self._server.stop(STOP_GRACE_S)
+        if self._kafka is not None:
+            await self._kafka.close(at_once=self._process.is_killed)
+        await self._server.stop(None if self._process.is_killed else STOP_GRACE_S)
 
     def left(self, ending: Ending) -> None:
         """The process has nothing left to do."""
@@ -274,3 +306,152 @@ class ControllerRole:
             if type(response) is FetchResponse and response.error is RaftError.NONE:
                 self._standing.fetched(response.epoch)
         return self._process.driver.take_transport_event(event)
+
+
+# A controller process's part in the quorum: health, and one log line per change.
+
+SEARCHES_BEFORE_SILENCE = 3
+"""Consecutive attempts, in one epoch and without an answer from a leader, before one warning replaces the
+rest."""
+
+_log = logging.getLogger(__name__)
+
+_Logged = tuple[str, int, int | None, bool]
+
+
+class Standing:
+    """Call `fetched` for each successful answer of a leader, `moved` after every step. `others`: the other
+    current voters."""
+
+    def __init__(self, others: Callable[[], Iterable[int]]) -> None:
+        self._others = others
+        self._fetched_in_epoch = -1
+        self._now: _Logged | None = None
+        self._logged: _Logged | None = None
+        self._searches = 0
+
+    def fetched(self, epoch: int) -> None:
+        """A leader of `epoch` answered a fetch successfully."""
+        self._fetched_in_epoch = epoch
+        self._searches = 0
+
+    @property
+    def fetched_in_epoch(self) -> int:
+        """The epoch of the leader that answered last; -1 if none has."""
+        return self._fetched_in_epoch
+
+    def moved(self, role: str, epoch: int, leader_id: int | None, *, active: bool) -> None:
+        """The node's present role; logs one line if that is news."""
+        now = (role, epoch, leader_id, active)
+        if now != self._now:
+            before, self._now = self._now, now
+            if role != "follower":
+                # Whatever a leader answered before: it has fallen silent, or this node took its place.
+                self._fetched_in_epoch = -1
+            if before is not None and before[1] != epoch:
+                self._searches = 0
+            if role == "prospective":
+                self._searches += 1
+                if self._searches == SEARCHES_BEFORE_SILENCE:
+                    self._logged = None
+                    _log.warning(
+                        "epoch %d: no leader, and no majority of voters answers; check that controllers "
+                        "%s run and are reachable; this controller keeps trying",
+                        epoch,
+                        ", ".join(str(node_id) for node_id in self._others()),
+                    )
+        searching = role in ("prospective", "follower", "unattached")
+        if now != self._logged and not (searching and self._searches >= SEARCHES_BEFORE_SILENCE):
+            self._logged = now
+            where = "no leader is known" if leader_id is None else f"node {leader_id} leads"
+            _log.info(
+                "epoch %d: %s%s, %s",
+                *(epoch, role, " (active)" if active else "", where),
+                extra={
+                    "epoch": epoch,
+                    "leader_id": -1 if leader_id is None else leader_id,
+                    "quorum_role": role,
+                    "active": active,
+                    "source": "live",
+                },
+            )
+
+    def takes_part(self, *, high_watermark: int) -> bool:
+        """Whether this voter takes part in a quorum that makes progress, as far as it knows: it leads
+        actively, or follows a leader that has answered it since it began to follow."""
+        if self._now is None:
+            return False
+        role, epoch, _, active = self._now
+        if role == "leader":
+            return active
+        return role == "follower" and self._fetched_in_epoch == epoch and high_watermark >= 0
+
+
+# What a controller node reports about itself, for operators.
+# Reads a node between two of its inputs, and must not change it. Metrics are in `server.metrics`.
+
+
+def node_status(node: ControllerNode) -> NodeStatus:
+    """The state after the node's last input; brokers are those of the committed image."""
+    raft, ledger, active = node.raft, node.ledger, node.active
+    image, identity = ledger.committed.image, raft.state.identity
+    return NodeStatus(
+        node_id=node.config.node_id,
+        directory_id=identity.directory_id,
+        cluster_id=node.config.cluster_id,
+        kraft_version=raft.kraft_version,
+        min_kraft_version=identity.versions.lowest,
+        max_kraft_version=identity.versions.highest,
+        role=raft.role,
+        epoch=raft.epoch,
+        leader_id=raft.leader_id,
+        voted_id=raft.voted_id,
+        is_observer=raft.is_observer,
+        is_active=active is not None,
+        high_watermark=raft.high_watermark,
+        log_start_offset=raft.log_start_offset,
+        log_end_offset=raft.log_end_offset,
+        synced_offset=raft.synced_offset,
+        committed_offset=ledger.committed_offset,
+        applied_offset=ledger.newest_state.end_offset,
+        last_snapshot_offset=node.replica.snapshots.last_offset,
+        metadata_version=image.features.metadata_version,
+        pending_batches=len(ledger.pending),
+        answers_waiting=ledger.replies_waiting,
+        work=() if active is None else tuple([str(work) for work in active.work]),
+        topics=len(image.topics),
+        partitions=image.topics.partition_count,
+        sessions=len(node.sessions),
+        brokers=tuple([_broker(node, broker_id, known) for broker_id, known in image.brokers.items()]),
+        losses=raft.losses,
+        endpoints=tuple(
+            [VoterEndpoint(endpoint.name, endpoint.host, endpoint.port) for endpoint in node.config.endpoints]
+        ),
+        counters=node.counters,
+    )
+
+
+def _broker(node: ControllerNode, broker_id: int, known: BrokerRegistration) -> BrokerControlStatus:
+    sessions = node.sessions
+    session = sessions.get(broker_id)
+    leads = node.active is not None
+    return BrokerControlStatus(
+        broker_id=broker_id,
+        epoch=known.epoch,
+        state=state_of(node, broker_id),
+        rack=known.rack,
+        listeners=tuple([listener_text(each.name, each.host, each.port) for each in known.endpoints]),
+        lease_remaining_ms=sessions.remaining_ms(broker_id, node.now_ms) if leads else None,
+        applied_offset=session.applied_offset if leads and session is not None else None,
+    )
+
+
+def state_of(node: ControllerNode, broker_id: int) -> BrokerControlState:
+    """A broker's committed state, with what this node knows of it if it is active."""
+    session = node.sessions.get(broker_id)
+    return broker_state(
+        node.ledger.committed.image.brokers,
+        broker_id,
+        fencing=broker_id in node.sessions.fencing,
+        should_shut_down=session is not None and session.should_shut_down,
+    )

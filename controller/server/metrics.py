@@ -1,17 +1,13 @@
-"""A controller's metrics, read from its node between two of its inputs.
-
-Owns which value is which metric. Must not change the node or hold it up: it counts only partitions, and those
-in slices.
-"""
+"""A controller's metrics, read from its node between two of its inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
 from metaquorum.controller.node import ControllerNode
-from metaquorum.runtime.driver.driver import Driver
-from metaquorum.runtime.metrics import catalogue as names
-from metaquorum.runtime.metrics.families import (
+from metaquorum.node.driver import Driver
+from metaquorum.observability.metrics import catalogue as names
+from metaquorum.observability.metrics.families import (
     Family,
     applied_age_ms,
     image_families,
@@ -19,10 +15,10 @@ from metaquorum.runtime.metrics.families import (
     quorum_families,
     work_families,
 )
-from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.partition_counts import PartitionCounts
-from metaquorum.runtime.metrics.service import node_info
-from metaquorum.runtime.requests import WaitingRequests
+from metaquorum.observability.metrics.partition_counts import PartitionCounts
+from metaquorum.observability.metrics.service import node_info
+from metaquorum.observability.metrics.statistics import NodeStatistics
+from metaquorum.rpc.requests import WaitingRequests
 
 
 class ControllerFigures:

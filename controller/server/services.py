@@ -1,7 +1,6 @@
 """The gRPC services of a controller: topics and the quorum for operators, the lifecycle for brokers.
 
-Owns the path of a request from protobuf into the node's inbox and of its answer back. An expected refusal is
-the response's `error` field, never a gRPC status; gRPC statuses are for the transport.
+An expected refusal is the response's `error` field, never a gRPC status; gRPC statuses are for the transport.
 """
 
 from __future__ import annotations
@@ -9,21 +8,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from metaquorum.controller.brokers.broker_ids import garbage_bindings, missing_ids
+from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import common as api
+from metaquorum.metadata.requests import partitions as partition_requests
+from metaquorum.metadata.requests.common import AllocateBrokerIdResponse, Done
 from metaquorum.metadata.requests.settings import AllocateProducerIdsResponse
 from metaquorum.proto import admin_pb2 as admin
+from metaquorum.proto import broker_ids_pb2 as pb
 from metaquorum.proto import broker_pb2 as broker
 from metaquorum.proto import metadata_pb2 as common
+from metaquorum.proto import partitions_pb2 as partitions_pb
 from metaquorum.proto.admin_pb2_grpc import AdminServicer
+from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsServicer
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleServicer
-from metaquorum.runtime.api import admin as admin_codec
-from metaquorum.runtime.api import brokers as broker_codec
-from metaquorum.runtime.api.errors import Hints, error_to_pb
-from metaquorum.runtime.api.node import NODE, NodeReport
-from metaquorum.runtime.requests import WaitingRequests
-from metaquorum.runtime.rpc.channels import END_OF_STREAM
-from metaquorum.runtime.rpc.image_service import ImageRead
+from metaquorum.proto.partitions_pb2_grpc import PartitionsServicer
+from metaquorum.rpc.authorizers import Authorizers
+from metaquorum.rpc.channels import END_OF_STREAM
+from metaquorum.rpc.decoding import peer_text
+from metaquorum.rpc.image_service import ImageRead
+from metaquorum.rpc.messages import admin as admin_codec
+from metaquorum.rpc.messages import broker_ids as codec
+from metaquorum.rpc.messages import brokers as broker_codec
+from metaquorum.rpc.messages import partitions as partition_codec
+from metaquorum.rpc.messages.errors import Hints, error_to_pb
+from metaquorum.rpc.messages.node import NODE, NodeReport
+from metaquorum.rpc.requests import WaitingRequests
 
 Response = TypeVar("Response")
 
@@ -44,13 +56,18 @@ async def ask(
 class BrokerLifecycleService(BrokerLifecycleServicer):
     """Registration and heartbeats (KIP-631), and blocks of producer ids (KIP-730)."""
 
-    def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
+    def __init__(self, requests: WaitingRequests, hints: Hints, authorizers: Authorizers) -> None:
         self._requests = requests
         self._hints = hints
+        self._authorizers = authorizers
 
     async def Register(
         self, request: broker.RegisterBrokerRequest, context: Any
     ) -> broker.RegisterBrokerResponse:
+        self._authorizers.compare(
+            context.invocation_metadata(), f"broker {request.broker_id}", peer_text(context.peer())
+        )
+        await context.send_initial_metadata(self._authorizers.metadata)
         try:
             decoded = broker_codec.REGISTER.from_pb(request)
         except ApiError as error:
@@ -157,3 +174,99 @@ class ControllerImages:
             epoch=response.epoch,
             linearizable=linearizable,
         )
+
+
+class PartitionsService(PartitionsServicer):
+    """The gRPC service for partitions: brokers' reports of ISRs and directories."""
+
+    def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
+        self._requests = requests
+        self._hints = hints
+
+    async def AlterPartition(
+        self, request: partitions_pb.AlterPartitionRequest, context: Any
+    ) -> partitions_pb.AlterPartitionResponse:
+        try:
+            decoded = partition_codec.ALTER.from_pb(request)
+        except ApiError as error:
+            return partitions_pb.AlterPartitionResponse(error=error_to_pb(error, self._hints))
+        response = await ask(self._requests, decoded, partition_requests.AlterPartitionResponse)
+        return partition_codec.ALTERED.answer_to_pb(response, self._hints)
+
+    async def AssignReplicasToDirs(
+        self, request: partitions_pb.AssignReplicasToDirsRequest, context: Any
+    ) -> partitions_pb.AssignReplicasToDirsResponse:
+        try:
+            decoded = partition_codec.ASSIGN.from_pb(request)
+        except ApiError as error:
+            return partitions_pb.AssignReplicasToDirsResponse(error=error_to_pb(error, self._hints))
+        response = await ask(self._requests, decoded, partition_requests.AssignReplicasToDirsResponse)
+        return partition_codec.ASSIGNED.answer_to_pb(response, self._hints)
+
+
+class BrokerIdsService(BrokerIdsServicer):
+    """The gRPC service for broker ids: new brokers request one, operators and tools read and write
+    bindings.
+    """
+
+    def __init__(self, requests: WaitingRequests, hints: Hints, node_id: int) -> None:
+        self._requests = requests
+        self._images = ControllerImages(requests)
+        self._hints = hints
+        self._node_id = node_id
+
+    async def Allocate(
+        self, request: pb.AllocateBrokerIdRequest, context: Any
+    ) -> pb.AllocateBrokerIdResponse:
+        response = await ask(self._requests, codec.ALLOCATE.from_pb(request), AllocateBrokerIdResponse)
+        return codec.ALLOCATED.answer_to_pb(response, self._hints)
+
+    async def Bind(self, request: pb.BindBrokerIdRequest, context: Any) -> pb.BindBrokerIdResponse:
+        response = await ask(self._requests, codec.BIND.from_pb(request), Done)
+        return pb.BindBrokerIdResponse(error=self._error(response))
+
+    async def Unbind(self, request: pb.UnbindBrokerIdRequest, context: Any) -> pb.UnbindBrokerIdResponse:
+        response = await ask(self._requests, codec.UNBIND.from_pb(request), Done)
+        return pb.UnbindBrokerIdResponse(error=self._error(response))
+
+    async def List(self, request: pb.ListBrokerIdsRequest, context: Any) -> pb.ListBrokerIdsResponse:
+        read = await self._images.read(common.CONSISTENCY_DEFAULT)
+        if isinstance(read, ApiError):
+            return pb.ListBrokerIdsResponse(error=error_to_pb(read, self._hints))
+        answer = codec.LISTING.to_pb(_listing_of(read.image, read.offset))
+        answer.read.CopyFrom(read.info(self._node_id))
+        return answer
+
+    def _error(self, response: Done | ApiError) -> common.Error | None:
+        return error_to_pb(response, self._hints) if isinstance(response, ApiError) else None
+
+
+def _listing_of(image: MetadataImage, offset: int) -> codec.BrokerIdListing:
+    """The ids in an image."""
+    entries = ids.remembered(image)
+    garbage = {binding.key for binding in garbage_bindings(image)}
+    current = ids.current_keys(entries)
+    return codec.BrokerIdListing(
+        offset=offset,
+        bindings=tuple(
+            [
+                codec.BindingView(
+                    key=each.key,
+                    broker_id=each.broker_id,
+                    version=each.version,
+                    state=_state(image, each.broker_id),
+                    current=each.broker_id is not None and current.get(each.broker_id) == each.key,
+                    garbage=each.key in garbage,
+                )
+                for each in ids.bindings(entries)
+            ]
+        ),
+        missing_ids=tuple(missing_ids(image)),
+        claims=tuple([each for _, each in sorted(ids.claims(entries).items())]),
+        next_id=ids.next_id(entries),
+    )
+
+
+def _state(image: MetadataImage, broker_id: int | None) -> str:
+    known = None if broker_id is None else image.brokers.get(broker_id)
+    return "absent" if known is None else "fenced" if known.fenced else "running"

@@ -1,32 +1,41 @@
 """Voter changes that operators and joining controllers request, before Raft decides (KIP-853).
 
-Owns the check of a new voter: that it answers at its stated endpoint, as the stated node, directory and
-cluster. Kafka checks only its versions. Does not know whether a change may begin: Raft decides.
+A new voter must answer at its stated endpoint, as the stated node, directory and cluster. Kafka checks only
+its versions.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
+from metaquorum.clients.quorum.nodes import NodeAnswer, describe_nodes
 from metaquorum.controller.answers import not_controller
 from metaquorum.controller.server.services import ask
-from metaquorum.controller.voters.changes import upgrade_request
+from metaquorum.controller.voters import upgrade_request
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter
-from metaquorum.metadata.requests.common import Done, ReadImageRequest, ReadImageResponse
-from metaquorum.metadata.requests.controller_status import NodeStatus
-from metaquorum.metadata.requests.settings import SettingResult, SettingsResponse, UpdateFeaturesRequest
-from metaquorum.metadata.requests.voters import (
+from metaquorum.metadata.requests.common import (
     AddRaftVoterRequest,
+    Done,
     RaftVoterRequest,
+    ReadImageRequest,
+    ReadImageResponse,
     UpgradeKRaftVersionRequest,
     runs_with_static_voters,
 )
+from metaquorum.metadata.requests.settings import SettingResult, SettingsResponse, UpdateFeaturesRequest
+from metaquorum.metadata.requests.status import NodeStatus
 from metaquorum.metadata.text.addresses import address_text
+from metaquorum.network.tls import TlsMaterial
+from metaquorum.proto import metadata_pb2 as common
+from metaquorum.proto import voters_pb2 as pb
+from metaquorum.proto.voters_pb2_grpc import VotersServicer
 from metaquorum.raft.core import RaftCore
-from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
-from metaquorum.runtime.requests import WaitingRequests
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.rpc.messages import admin as codec
+from metaquorum.rpc.messages.errors import Hints, error_to_pb
+from metaquorum.rpc.requests import WaitingRequests
 from metaquorum.storage.uuids import uuid_to_text
 
 PROBE_TIMEOUT_MS = 3_000
@@ -156,3 +165,36 @@ def _another(voter: Voter, status: NodeStatus, cluster_id: str) -> ApiError | No
             f"{uuid_to_text(voter.voter_directory_id)}: name the one that it has",
         )
     return None
+
+
+class VotersService(VotersServicer):
+    """The gRPC service that changes the quorum's voters (KIP-853) and registers controllers (KIP-919)."""
+
+    def __init__(self, requests: WaitingRequests, changes: VoterChanges, hints: Hints) -> None:
+        self._requests = requests
+        self._changes = changes
+        self._hints = hints
+
+    async def Add(self, request: pb.AddRaftVoterRequest, context: Any) -> pb.ChangedVoters:
+        try:
+            return await self._change(codec.ADD_VOTER.from_pb(request))
+        except ApiError as error:
+            return pb.ChangedVoters(error=self._error(error))
+
+    async def Remove(self, request: pb.RemoveRaftVoterRequest, context: Any) -> pb.ChangedVoters:
+        try:
+            return await self._change(codec.REMOVE_VOTER.from_pb(request))
+        except ApiError as error:
+            return pb.ChangedVoters(error=self._error(error))
+
+    async def _change(self, request: RaftVoterRequest) -> pb.ChangedVoters:
+        return pb.ChangedVoters(error=self._error(await self._changes.change(request)))
+
+    async def RegisterController(
+        self, request: pb.RegisterControllerRequest, context: Any
+    ) -> pb.RegisterControllerResponse:
+        answer = await ask(self._requests, codec.REGISTER_CONTROLLER.from_pb(request), Done)
+        return pb.RegisterControllerResponse(error=self._error(answer))
+
+    def _error(self, answer: Done | ApiError) -> common.Error | None:
+        return error_to_pb(answer, self._hints) if isinstance(answer, ApiError) else None

@@ -1,16 +1,14 @@
 """Decisions on configurations: set, delete, append and subtract, with one result per resource.
 
-Owns the records: a resource changes as a whole or not at all. Does not know keys and valid values:
-`metadata.settings` does.
+The records: a resource changes as a whole or not at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metaquorum.controller.partitions.eligible import min_isr_problem, no_longer_eligible
-from metaquorum.controller.request_checks import repeated
-from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.partitions.rules import min_isr_problem, no_longer_eligible
+from metaquorum.controller.result import ControllerResult, repeated
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import (
     BROKER_RESOURCE,
@@ -31,10 +29,9 @@ from metaquorum.metadata.requests.settings import (
     SettingsResponse,
 )
 from metaquorum.metadata.settings.broker_keys import is_id_memory
-from metaquorum.metadata.settings.configs import check_values, key_of, splits_as_list
-from metaquorum.metadata.settings.effects import notes_on
-from metaquorum.metadata.settings.group_keys import GroupBounds
+from metaquorum.metadata.settings.configs import check_values, key_of, notes_on, splits_as_list
 from metaquorum.metadata.settings.keys import ConfigValueError, split_parts, whole_number
+from metaquorum.metadata.settings.resource_keys import GroupBounds
 from metaquorum.metadata.settings.topic_names import name_problem
 
 KINDS: Mapping[int, str] = {
@@ -224,7 +221,7 @@ def _value_after(resource: ConfigResource, op: ConfigOp, before: str | None) -> 
                 text = f"{op.name} is not a list: set it instead of trying to {verb} it"
                 return ErrorCode.INVALID_CONFIG, text
             key = key_of(resource.resource_type, op.name)
-            parts = split_parts(before if before is not None or key is None else key.default)
+            parts = split_parts(before if before is not None or key is None else key.default_text)
             for part in (op.value or "").split(","):
                 if op.kind is OpKind.APPEND and part not in parts:
                     parts.append(part)

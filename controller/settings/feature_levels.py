@@ -1,7 +1,6 @@
 """Decisions on feature levels (KIP-584, KIP-778): which nodes must support a level before it is finalized.
 
-Owns the refusals and the records. Does not know what a level lets the controller write: `controller.features`
-does. Follows Kafka 3.7: each feature of a request is decided on its own, and no downgrade may lose metadata.
+Follows Kafka 3.7: each feature of a request is decided on its own, and no downgrade may lose metadata.
 """
 
 from __future__ import annotations
@@ -9,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from metaquorum.controller.features import LEVEL_CONTROLLER_REGISTRATION
-from metaquorum.controller.partitions.eligible import safety_records
 from metaquorum.controller.partitions.partitions import eligible_anywhere
-from metaquorum.controller.request_checks import repeated
-from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.partitions.rules import NOTHING_IN_FILES, MinIsrInFiles, safety_records
+from metaquorum.controller.result import ControllerResult, repeated
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import (
     ELR_VERSION,
@@ -21,6 +19,7 @@ from metaquorum.metadata.features import (
     METADATA_VERSION,
     METADATA_VERSION_NAMES,
     MIN_FINALIZED_METADATA_VERSION,
+    loses_metadata,
     metadata_version_name,
     needed_metadata_version,
 )
@@ -33,7 +32,6 @@ from metaquorum.metadata.requests.settings import (
     SettingsResponse,
     UpdateFeaturesRequest,
 )
-from metaquorum.metadata.settings.levels import loses_metadata
 
 _MIGRATING = frozenset({1, 2})
 """States of a ZooKeeper migration during which metadata.version stays (KIP-866): preparation and
@@ -41,7 +39,12 @@ migration."""
 
 
 def decide_update_features(
-    image: MetadataImage, request: UpdateFeaturesRequest, *, node_id: int, voters: frozenset[int]
+    image: MetadataImage,
+    request: UpdateFeaturesRequest,
+    *,
+    node_id: int,
+    voters: frozenset[int],
+    min_isr: MinIsrInFiles = NOTHING_IN_FILES,
 ) -> ControllerResult:
     """`node_id` is this controller's; `voters` are all controllers that must support the level."""
     records: list[Record] = []
@@ -52,7 +55,9 @@ def decide_update_features(
         problem = (
             "it is named twice in one request: name it once"
             if update.name in twice
-            else _problem(image, update, node_id, voters) or _dependency_problem(image, update, wanted)
+            else _problem(image, update, node_id, voters)
+            or _dependency_problem(image, update, wanted)
+            or _default_problem(image, update, min_isr)
         )
         if problem is not None:
             shown = level_title(update.name, update.level)
@@ -66,8 +71,8 @@ def decide_update_features(
             continue
         results.append(SettingResult(subject=update.name))
         if update.level != current_level(image, update.name):
-            if update.name == ELR_VERSION and update.level > 0:
-                records += safety_records(image)
+            if _begins_eligible(image, update):
+                records += safety_records(image, min_isr.controller)
             records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
     response = SettingsResponse(results=tuple(results))
     return ControllerResult(response=response, records=() if request.validate_only else tuple(records))
@@ -122,6 +127,15 @@ def _dependency_problem(image: MetadataImage, update: FeatureUpdate, wanted: Map
     return None
 
 
+def _begins_eligible(image: MetadataImage, update: FeatureUpdate) -> bool:
+    return update.name == ELR_VERSION and update.level > image.features.level(ELR_VERSION)
+
+
+def _default_problem(image: MetadataImage, update: FeatureUpdate, min_isr: MinIsrInFiles) -> str | None:
+    """Why the default that the feature writes would let brokers acknowledge with fewer replicas."""
+    return min_isr.problem(image) if _begins_eligible(image, update) else None
+
+
 def _metadata_version_problem(image: MetadataImage, update: FeatureUpdate, before: int) -> str | None:
     if update.level not in METADATA_VERSION_NAMES:
         return "this release does not support this level: use a newer release"
@@ -148,7 +162,8 @@ def unsupported_by(
     for broker_id, broker in image.brokers.items():
         problem = _range_problem(f"broker {broker_id}", broker.features, name, level)
         if problem is not None:
-            return problem
+            gone = f"; it is fenced: if it is gone for good, metaquorum brokers unregister {broker_id}"
+            return problem + gone if broker.fenced else problem
     if image.features.metadata_version < LEVEL_CONTROLLER_REGISTRATION:
         return None  # controllers do not register at such a level: their support is unknown (KIP-919)
     for controller_id in sorted(voters - {node_id}):

@@ -5,6 +5,6 @@ errors. Anything unusual is left to the per-record path.
 """
 
 from metaquorum.metadata.columnar.apply import MIN_RECORDS, apply_batch
-from metaquorum.metadata.columnar.singles import apply_run
+from metaquorum.metadata.columnar.runs import apply_run
 
 __all__ = ["MIN_RECORDS", "apply_batch", "apply_run"]

@@ -1,19 +1,19 @@
 """Encodes many partition rows at once as the PartitionRecords of one batch.
 
-Owns the bytes of records inside a batch when most of them are PartitionRecords of the usual shape; the others
-are passed as framed values. Does not choose the rows or make the batch's header: its caller does, such as
-`snapshot`. The counterpart of `frames` and `partitions`; a property test compares it with the per-record
-encoder.
+The counterpart of `frames` and `partitions`; a property test compares it with the per-record encoder.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar.partitions import record_dtype
+from metaquorum.metadata.columnar import partition_records
+from metaquorum.metadata.columnar.partition_records import FRAME_BYTES, record_dtype
+from metaquorum.metadata.features import record_version_for, write_version
 from metaquorum.metadata.image.chunk import (
     INDEX,
     LEADER,
@@ -23,8 +23,15 @@ from metaquorum.metadata.image.chunk import (
     N_REPLICAS,
     PARTITION_EPOCH,
 )
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import (
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    Record,
+)
+from metaquorum.storage.batches.format import encode_varint
 from metaquorum.storage.batches.places import Places
-from metaquorum.storage.batches.varint import encode_varint
 
 IntArray = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]
@@ -150,3 +157,259 @@ def _scatter(out: npt.NDArray[np.uint8], starts: Places, records: npt.NDArray[np
         shape=(len(out) - length + 1,), dtype=f"V{length}", buffer=out.data, strides=(1,)
     )
     target[starts] = records.view(f"V{length}").ravel()
+
+
+# The bytes of many partition records of one shape, without an object per record.
+# `frames`, `partitions` and `changes` read what this writes; property tests compare it with the per-
+# record encoder.
+
+Bytes = npt.NDArray[np.uint8]
+
+_FRAME_VERSION = 1
+_ISR_TAG, _LEADER_TAG = 0, 1
+ISR_MAX = 31
+"""The longest ISR whose tagged field has a length of one byte."""
+
+
+class ChangedRows(NamedTuple):
+    """Changes of one shape: `isr` is (rows, n), `leader` (rows); a field that is None does not change."""
+
+    topics: Words
+    indexes: IntArray
+    isr: IntArray | None
+    leader: IntArray | None
+
+
+class NewRows(NamedTuple):
+    """Partitions of one topic with lists of one length: `replicas` (rows, n), all in sync, the first one
+    leads; `directories` (rows, n, 2), used from PartitionRecord version 1 on."""
+
+    topic: Words
+    indexes: IntArray
+    replicas: IntArray
+    directories: Words | None
+
+
+def change_values(rows: ChangedRows, version: int) -> Bytes:
+    """The framed values of PartitionChangeRecords, (rows, bytes)."""
+    body = b""
+    fields: dict[str, tuple[Any, int]] = {
+        "index": (np.dtype(">i4"), FRAME_BYTES),
+        "topic": (np.dtype((np.uint64, (2,))), FRAME_BYTES + 4),
+    }
+    at = FRAME_BYTES + 4 + 16 + 1
+    if rows.isr is not None:
+        n_isr = rows.isr.shape[1]
+        if not 0 < n_isr <= ISR_MAX:
+            raise ValueError(f"an ISR of {n_isr} members is unusual: encode such records one by one")
+        fields["isr"] = (np.dtype((">i4", (n_isr,))), at + 3)
+        body += bytes((_ISR_TAG, 1 + 4 * n_isr, n_isr + 1)) + bytes(4 * n_isr)
+    if rows.leader is not None:
+        fields["leader"] = (np.dtype(">i4"), at + len(body) + 2)
+        body += bytes((_LEADER_TAG, 4)) + bytes(4)
+    tags = (rows.isr is not None) + (rows.leader is not None)
+    template = (
+        bytes((_FRAME_VERSION, partition_records.CHANGE_API_KEY, version)) + bytes(20) + bytes((tags,)) + body
+    )
+    values, raw = _filled(template, len(rows.indexes), _dtype(fields, len(template)))
+    raw["index"], raw["topic"] = rows.indexes, rows.topics
+    if rows.isr is not None:
+        raw["isr"] = rows.isr
+    if rows.leader is not None:
+        raw["leader"] = rows.leader
+    return values
+
+
+def partition_values(rows: NewRows, version: int) -> Bytes:
+    """The framed values of PartitionRecords, (rows, bytes); epochs are 0."""
+    width = rows.replicas.shape[1]
+    template = value_template(version, width, width)
+    values, raw = _filled(template, len(rows.indexes), record_dtype(int(version > 0), width, width))
+    raw["index"], raw["topic"] = rows.indexes, rows.topic
+    raw["leader"] = rows.replicas[:, 0]
+    raw["replicas"] = raw["isr"] = rows.replicas
+    if version:
+        if rows.directories is None:
+            raise ValueError(f"PartitionRecord version {version} has directories: give them")
+        raw["directories"] = rows.directories
+    return values
+
+
+def framed(values: Bytes, first_place: int) -> bytes:
+    """`values` (rows, bytes) as the records of a batch at `first_place` and the places after it."""
+    count, length = values.shape
+    low, pieces = 0, []
+    while low < count:
+        place = first_place + low
+        width = len(encode_varint(place))
+        high = min(count, (1 << 7 * width - 1) - first_place)
+        head = b"\0\0" + encode_varint(place) + b"\x01" + encode_varint(length)
+        head = encode_varint(len(head) + length + 1) + head
+        out = np.zeros((high - low, len(head) + length + 1), dtype=np.uint8)
+        out[:, : len(head)] = np.frombuffer(head, dtype=np.uint8)
+        put_places(out, np.arange(place, first_place + high, dtype=np.int64))
+        out[:, len(head) : -1] = values[low:high]
+        pieces.append(out.tobytes())
+        low = high
+    return b"".join(pieces)
+
+
+def topic_words(topic_ids: list[bytes]) -> Words:
+    """Ids as rows of two native 64-bit words, (ids, 2)."""
+    return np.frombuffer(b"".join(topic_ids), dtype=np.uint64).reshape(-1, 2)
+
+
+def _dtype(fields: dict[str, tuple[Any, int]], size: int) -> np.dtype[Any]:
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [kind for kind, _ in fields.values()],
+            "offsets": [offset for _, offset in fields.values()],
+            "itemsize": size,
+        }
+    )
+
+
+def _filled(template: bytes, count: int, dtype: np.dtype[Any]) -> tuple[Bytes, Any]:
+    """`count` copies of `template`, as bytes and as a structure over them."""
+    values = np.empty((count, len(template)), dtype=np.uint8)
+    values[:] = np.frombuffer(template, dtype=np.uint8)
+    return values, values.reshape(-1).view(dtype)
+
+
+# Many records as columns, for use where a sequence of records is expected.
+# Code that looks at a single record gets an object created for it; the appender requests the bytes.
+
+
+class ChangedPartitions:
+    """PartitionChangeRecords of one shape."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: ChangedRows) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows.indexes)
+
+    def records(self) -> list[Record]:
+        """One object each, in order."""
+        topics, indexes, isr, leader = self._rows
+        raw = topics.tobytes()
+        none = [None] * len(indexes)
+        isrs = none if isr is None else [tuple(members) for members in isr.tolist()]
+        leaders = none if leader is None else leader.tolist()
+        return [
+            PartitionChangeRecord(index, raw[16 * at : 16 * at + 16], isr=isrs[at], leader=leaders[at])
+            for at, index in enumerate(indexes.tolist())
+        ]
+
+    def framed(self, first_place: int, metadata_version: int) -> bytes:
+        """The records' bytes in a batch, from place `first_place` on."""
+        version = record_version_for(PartitionChangeRecord, metadata_version)
+        return framed(change_values(self._rows, version), first_place)
+
+
+class NewPartitionRows:
+    """PartitionRecords of one topic: every replica is in sync, and the first one leads."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: NewRows) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows.indexes)
+
+    def records(self) -> list[Record]:
+        """One object each, in order."""
+        rows = self._rows
+        topic_id, width = rows.topic.tobytes(), rows.replicas.shape[1]
+        raw = b"" if rows.directories is None else rows.directories.tobytes()
+        ids = [raw[at : at + 16] for at in range(0, len(raw), 16)]
+        made: list[Record] = []
+        for at, (index, replicas) in enumerate(
+            zip(rows.indexes.tolist(), rows.replicas.tolist(), strict=True)
+        ):
+            held = tuple(replicas)
+            directories = tuple(ids[at * width : (at + 1) * width])
+            made.append(
+                PartitionRecord(
+                    partition_id=index,
+                    topic_id=topic_id,
+                    replicas=held,
+                    isr=held,
+                    leader=held[0],
+                    leader_epoch=0,
+                    partition_epoch=0,
+                    directories=directories,
+                )
+            )
+        return made
+
+    def framed(self, first_place: int, metadata_version: int) -> bytes:
+        """The records' bytes in a batch, from place `first_place` on."""
+        version = record_version_for(PartitionRecord, metadata_version)
+        return framed(partition_values(self._rows, version), first_place)
+
+
+Bulk = ChangedPartitions | NewPartitionRows
+
+
+class RecordPieces(Sequence[Record]):
+    """Records and bulks in write order. Immutable."""
+
+    __slots__ = ("_count", "_made", "pieces")
+
+    def __init__(self, pieces: Iterable[Record | Bulk]) -> None:
+        self.pieces = tuple(pieces)
+        self._count = sum(len(piece) if isinstance(piece, Bulk) else 1 for piece in self.pieces)
+        self._made: tuple[Record, ...] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records())
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Record, ...]: ...
+    def __getitem__(self, at: int | slice) -> Record | tuple[Record, ...]:
+        return self._records()[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._records() == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _records(self) -> tuple[Record, ...]:
+        if self._made is None:
+            made: list[Record] = []
+            for piece in self.pieces:
+                made += piece.records() if isinstance(piece, Bulk) else (piece,)
+            self._made = tuple(made)
+        return self._made
+
+    def body(self, metadata_version: int) -> bytes:
+        """The records section of the batch that holds them. Raises ValueError for a FeatureLevelRecord, which
+        may change the level for the other records."""
+        parts: list[bytes] = []
+        place = 0
+        for piece in self.pieces:
+            if isinstance(piece, Bulk):
+                parts.append(piece.framed(place, metadata_version))
+                place += len(piece)
+                continue
+            if isinstance(piece, FeatureLevelRecord):
+                raise ValueError("a feature level cannot be written together with bulks of partitions")
+            parts.append(framed_value(place, encode(piece, write_version(piece, metadata_version))))
+            place += 1
+        return b"".join(parts)
+
+
+def in_pieces(pieces: Sequence[Record | Bulk]) -> Sequence[Record]:
+    """The pieces as a sequence of records; a tuple if there is no bulk among them."""
+    records = tuple([piece for piece in pieces if not isinstance(piece, Bulk)])
+    return records if len(records) == len(pieces) else RecordPieces(pieces)

@@ -1,7 +1,6 @@
 """Consecutive batches as one: the frames of all their records in one buffer.
 
-Owns which batches may be combined. Does not decode or apply their records: `apply` does. Odd ones are left to
-the caller, batch by batch.
+Odd ones are left to the caller, batch by batch.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar.frames import Frames, frames_at
+from metaquorum.metadata.columnar.partition_records import Frames, frames_at
 from metaquorum.storage.batches.batch import HEADER_BYTES, RecordBatch
 from metaquorum.storage.batches.places import Places, record_starts
 from metaquorum.storage.errors import BatchError

@@ -37,13 +37,13 @@ from metaquorum.metadata.image.types import (
 )
 
 if TYPE_CHECKING:
-    from metaquorum.metadata.image.builder import ImageBuilder
     from metaquorum.metadata.image.chunk import CHUNK_ROWS
-    from metaquorum.metadata.image.cluster import BrokersImage
     from metaquorum.metadata.image.compare import PartitionChanges, PartitionKey, partition_changes
     from metaquorum.metadata.image.image import (
         METADATA_VERSION,
+        BrokersImage,
         FeaturesImage,
+        ImageBuilder,
         MetadataImage,
         differing_parts,
         images_equal,
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from metaquorum.metadata.image.topics import TopicsImage
 
 _HOMES = {
-    "ImageBuilder": "builder",
-    "BrokersImage": "cluster",
-    "CHUNK_ROWS": "columns",
+    "ImageBuilder": "image",
+    "BrokersImage": "image",
+    "CHUNK_ROWS": "chunk",
     "PartitionChanges": "compare",
     "PartitionKey": "compare",
     "partition_changes": "compare",

@@ -1,8 +1,8 @@
 """Partitions in columns: fixed-width integers in copy-on-write chunks.
 
-Owns the storage of partition rows: how they are read, scanned, written and shared between images; `chunk` has
+The storage of partition rows: how they are read, scanned, written and shared between images; `chunk` has
 their layout. A row number is an address, not an identity: it stays the same as long as its partition exists,
-and is reused afterwards. Knows no topic names and no records; `topics.py` maps (topic, index) to rows.
+and is reused afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which partitions differ between two images: by chunk identity if they share history, otherwise by topic.
-
-Owns the comparison of partition columns. Knows no records, and not why something differs.
-"""
+"""Which partitions differ between two images: by chunk identity if they share history, otherwise by topic."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ from metaquorum.metadata.image.chunk import (
     TOPIC,
     Chunk,
     RowArray,
+    TopicEntry,
 )
 from metaquorum.metadata.image.columns import ColumnsBuilder, PartitionColumns, split_by_chunk
 from metaquorum.metadata.image.maps import ShardedMap
-from metaquorum.metadata.image.runs import TopicEntry
 from metaquorum.metadata.image.types import PartitionInfo
 
 IntArray = npt.NDArray[np.int32]

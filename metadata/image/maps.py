@@ -1,9 +1,9 @@
 """An immutable map in shards, and the builder that edits it with transient ownership.
 
-Owns how a large map (topics, configs, quotas) is shared between images: a write from a frozen map copies one
-small shard and the list of shards; further writes by the same builder copy nothing. No write looks at all
-entries: when the list of shards doubles, each shard has two places in it, and the next write to a shard
-divides it (extendible hashing). Does not know what the keys and values mean.
+How a large map (topics, configs, quotas) is shared between images: a write from a frozen map copies one small
+shard and the list of shards; further writes by the same builder copy nothing. No write looks at all entries:
+when the list of shards doubles, each shard has two places in it, and the next write to a shard divides it
+(extendible hashing).
 """
 
 from __future__ import annotations

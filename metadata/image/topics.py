@@ -1,8 +1,4 @@
-"""Topics and their partitions: by id, by name, by (topic id, index), and in bulk by row.
-
-Owns the two indexes over topics and the map from (topic, partition index) to rows of `columns.py`.
-Knows no records: `metadata.replay` says what a record changes.
-"""
+"""Topics and their partitions: by id, by name, by (topic id, index), and in bulk by row."""
 
 from __future__ import annotations
 
@@ -24,6 +20,9 @@ from metaquorum.metadata.image.chunk import (
     TOPIC,
     Chunk,
     RowArray,
+    Run,
+    TopicEntry,
+    with_run,
 )
 from metaquorum.metadata.image.columns import (
     NO_RARE_FIELDS,
@@ -36,7 +35,6 @@ from metaquorum.metadata.image.columns import (
 from metaquorum.metadata.image.compare import topics_equal
 from metaquorum.metadata.image.directories import DirectoryTable
 from metaquorum.metadata.image.maps import MapBuilder, ShardedMap
-from metaquorum.metadata.image.runs import Run, TopicEntry, with_run
 from metaquorum.metadata.image.types import NO_LEADER, PartitionInfo, TopicInfo
 
 _FEW_ROWS = 6
@@ -230,6 +228,15 @@ class TopicsBuilder:
     def row_of(self, topic_id: bytes, index: int) -> int:
         entry = self.by_id.get(topic_id)
         return -1 if entry is None else entry.row_of(index)
+
+    def is_led_by(self, broker_id: int) -> bool:
+        """Whether a broker leads a partition."""
+        return self.led_by(broker_id) > 0
+
+    def led_by(self, broker_id: int) -> int:
+        """How many partitions a broker leads."""
+        data = (chunk.data for chunk in self.columns.chunks)
+        return sum(int(np.count_nonzero((one[LEADER] == broker_id) & (one[TOPIC] >= 0))) for one in data)
 
     def put_partition(self, entry: TopicEntry, info: PartitionInfo) -> None:
         """Stores the whole state of one partition, new or not."""

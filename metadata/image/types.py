@@ -1,7 +1,6 @@
 """Values that an image holds and returns.
 
-Owns their fields and the names of their numbers. They know neither records (`records.types` has those) nor
-how they are stored (`chunk`, `maps`).
+They know neither records (`records.types` has those) nor how they are stored (`chunk`, `maps`).
 """
 
 from __future__ import annotations

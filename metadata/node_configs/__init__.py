@@ -1,1 +1,1 @@
-"""What the cores of a controller and a broker are configured with, as values that `runtime.config` fills."""
+"""What the cores of a controller and a broker are configured with, as values that `config` fills."""

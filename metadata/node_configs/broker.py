@@ -1,8 +1,4 @@
-"""The configuration of a broker's core.
-
-Owns the values and their bounds across keys; names are Kafka's keys in snake case. Does not read files, which
-`runtime.config.node` does, or know replicas and coordinators, which have configurations of their own.
-"""
+"""The configuration of a broker's core; names are Kafka's keys in snake case, where a key fills the field."""
 
 from __future__ import annotations
 
@@ -10,7 +6,11 @@ import msgspec
 
 from metaquorum.metadata.broker_ids import key_problem
 from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
-from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.settings.broker_keys import broker_default
+
+CONTROLLER_REQUEST_TIMEOUT_MS = 1_000
+"""Of every request to the controllers, also those about replicas."""
 
 OBSERVER_REPLICA = MetadataReplicaConfig(apply_slice_bytes=1024 * 1024)
 """No client waits for an observer's fetches and votes, so it replays in larger steps than a voter."""
@@ -32,11 +32,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     directories: tuple[bytes, ...] = ()
     rack: str | None = None
     binding_key: str | None = None
+    min_insync_replicas: int = broker_default("min.insync.replicas")
     initial_broker_registration_timeout_ms: int = 60_000
     broker_heartbeat_interval_ms: int = 2_000
     registration_lease_timeout_ms: int = 18_000
     self_fencing_enable: bool = True
-    controller_request_timeout_ms: int = 1_000
+    controller_request_timeout_ms: int = CONTROLLER_REQUEST_TIMEOUT_MS
     retry_backoff_ms: int = 50
     retry_backoff_max_ms: int = 1_000
     controlled_shutdown_poll_ms: int = 100

@@ -1,18 +1,13 @@
-"""The configuration of a controller node.
-
-Owns names, units and defaults. Does not read files: `runtime.config.node` does.
-
-Durations are in ms and sizes in bytes, as the names say; 0 switches off periodic work where noted.
-"""
+"""The configuration of a controller node. 0 switches off periodic work where noted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from metaquorum.metadata.node_configs.metadata_replica import MetadataReplicaConfig
-from metaquorum.metadata.records.parts import ControllerEndpoint
-from metaquorum.metadata.records.types import Record
-from metaquorum.metadata.settings.group_keys import GroupBounds
+from metaquorum.metadata.records.types import ControllerEndpoint, Record
+from metaquorum.metadata.settings.broker_keys import broker_default
+from metaquorum.metadata.settings.resource_keys import GroupBounds
 
 VOTER_REPLICA = MetadataReplicaConfig()
 _GROUP_BOUNDS = GroupBounds()
@@ -36,6 +31,8 @@ class ControllerConfig:
     """metadata.log.causes.enable: each batch begins with its cause: a caller or a rule."""
     metadata_replica: MetadataReplicaConfig = VOTER_REPLICA
     """How it follows the metadata log."""
+    min_insync_replicas: int | None = None
+    """min.insync.replicas, which eligible.leader.replicas.version writes for the cluster; None: not set."""
     endpoints: tuple[ControllerEndpoint, ...] = ()
     """Where this controller listens, as it registers it (KIP-919)."""
     delegation_token_secret_key: str | None = field(default=None, repr=False)
@@ -61,12 +58,13 @@ class ControllerConfig:
     """auto.leader.rebalance.enable: leadership returns to preferred replicas automatically."""
     leader_imbalance_check_interval_ms: int = 300_000
     """leader.imbalance.check.interval.seconds: how often leaders are balanced; 0: never."""
-    unclean_leader_election_enable: bool = False
+    unclean_leader_election_enable: bool = broker_default("unclean.leader.election.enable")
     """unclean.leader.election.enable: for topics without a value, if the cluster's default has none
     either."""
-    controller_quota_span_ms: int = 11_000
-    """controller.quota.window.num times controller.quota.window.size.seconds: a client may use the
-    controller_mutation_rate of this time at once (KIP-599)."""
+    controller_quota_window_num: int = 11
+    """controller.quota.window.num: the windows of a client's controller_mutation_rate (KIP-599)."""
+    controller_quota_window_size_seconds: int = 1
+    """controller.quota.window.size.seconds: the length of such a window."""
     group_bounds: GroupBounds = _GROUP_BOUNDS
     """group.consumer.min.* and max.*: the allowed values of a group's settings."""
     records_per_request_max: int = 50_000
@@ -78,3 +76,8 @@ class ControllerConfig:
     """
     waiting_requests_max: int = 1_000
     """Requests that wait while a new leader catches up; more are refused as retriable."""
+
+    @property
+    def controller_quota_span_ms(self) -> int:
+        """A client may use the controller_mutation_rate of this time at once."""
+        return 1_000 * self.controller_quota_window_num * self.controller_quota_window_size_seconds

@@ -1,7 +1,4 @@
-"""The configuration of a node's replica of the metadata log, in any role.
-
-Owns the values. Does not know when a slice is read or a snapshot is due: `metadata.replica` does.
-"""
+"""The configuration of a node's replica of the metadata log, in any role."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The configuration of a broker's replicas.
-
-Owns the values; names are Kafka's keys in snake case. Does not know what a topic sets: `topic_settings` does.
-"""
+"""The configuration of a broker's replicas; names are Kafka's keys in snake case."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import msgspec
+
+from metaquorum.metadata.node_configs.broker import CONTROLLER_REQUEST_TIMEOUT_MS
+from metaquorum.metadata.settings.broker_keys import broker_default
 
 
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,13 +30,13 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     replica_request_timeout_ms: int = 30_000
     log_retention_check_interval_ms: int = 300_000
-    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_backoff_ms: int = broker_default("log.cleaner.backoff.ms")
     log_dir_assignment_timeout_ms: int = 30_000
-    controller_request_timeout_ms: int = 1_000
+    controller_request_timeout_ms: int = CONTROLLER_REQUEST_TIMEOUT_MS
     fetch_max_bytes: int = 55 * 1024 * 1024
     max_incremental_fetch_session_cache_slots: int = 1_000
     replica_selector_is_rack_aware: bool = False
-    producer_id_expiration_ms: int = 86_400_000
+    producer_id_expiration_ms: int = broker_default("producer.id.expiration.ms")
     produce_purgatory_max_requests: int = 10_000
     fetch_purgatory_max_requests: int = 10_000
     log_tail_cache_max_bytes: int = 32 * 1024 * 1024

@@ -1,22 +1,21 @@
 """What caused a batch of the metadata log, as its first record: a NoOpRecord with one tagged field.
 
-Owns the field, its bounds and its encoding (docs/adr/0015-causes-in-the-log.md). Kafka reads NoOpRecords and
-ignores tagged fields that it does not know. Knows nothing of requests and of what a batch does.
+Kafka reads NoOpRecords and ignores tagged fields that it does not know.
 """
 
 from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
-from metaquorum.metadata.records.parts import UnknownTags
+from metaquorum.metadata.records.fields import Int32, String, UnknownTags, Wire, structure
 from metaquorum.metadata.records.types import NoOpRecord
 from metaquorum.wire.errors import Malformed
 from metaquorum.wire.generator import compile_decoder, compile_encoder
-from metaquorum.wire.schema import Field, StructSchema
 
 CAUSE_TAG = 0x4D51
 """The tag of the field: far from those that Kafka assigns in sequence."""
@@ -39,35 +38,17 @@ class BatchCause(msgspec.Struct, frozen=True, gc=False):
     the request does not show it. `principal`, `client_id` and `address` are the client's. `broker_id`: the
     broker that forwarded the request."""
 
-    request: str | None = None
-    rule: str | None = None
-    principal: str | None = None
-    client_id: str | None = None
-    address: str | None = None
-    broker_id: int | None = None
+    request: Annotated[String | None, Wire(tag=0)] = None
+    rule: Annotated[String | None, Wire(tag=1)] = None
+    principal: Annotated[String | None, Wire(tag=2)] = None
+    client_id: Annotated[String | None, Wire(tag=3)] = None
+    address: Annotated[String | None, Wire(tag=4)] = None
+    broker_id: Annotated[Int32 | None, Wire(tag=5, none_on_wire=-1)] = None
     unknown_tags: UnknownTags = ()
 
 
 _TEXTS = ("request", "rule", "principal", "client_id", "address")
-
-
-_SCHEMA = StructSchema(
-    cls=BatchCause,
-    fields=(
-        *[
-            Field(name=name, kafka_name=name, type="string", nullable=True, default=None, tag=tag)
-            for tag, name in enumerate(_TEXTS)
-        ],
-        Field(
-            name="broker_id",
-            kafka_name="broker_id",
-            type="int32",
-            default=None,
-            none_on_wire=-1,
-            tag=len(_TEXTS),
-        ),
-    ),
-)
+_SCHEMA = structure(BatchCause)
 _encode = compile_encoder(_SCHEMA, _VERSION, bytes((_VERSION,)))
 _decode = compile_decoder(_SCHEMA, _VERSION)
 

@@ -1,7 +1,4 @@
-"""Decodes batches of the metadata log to records with their offsets.
-
-Owns the step from `storage.batches.batch` to `codec`; knows neither files nor what a record means.
-"""
+"""Decodes batches of the metadata log to records with their offsets."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Bytes to records and back: every metadata record and every control record, all versions.
 
-Owns the record frame (frame version, api key, version, body; KIP-746) and the errors about it. The fields are
-in `schema`; `wire.generator` creates the functions from it. Does not know batches (see `batches`). Decoding
-is strict: every byte must be accounted for. Tools that must continue use the tolerant variants.
+The fields are in `schema`; `wire.generator` creates the functions from it. Decoding is strict: every byte
+must be accounted for. Tools that must continue use the tolerant variants.
 """
 
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import Any
 
 from metaquorum.metadata.errors import (
@@ -19,7 +19,6 @@ from metaquorum.metadata.errors import (
 from metaquorum.metadata.records.control import ControlRecord, LeaderChangeMessage, UnknownControlRecord
 from metaquorum.metadata.records.schema import (
     CONTROL_SCHEMA_BY_TYPE,
-    CONTROL_SCHEMAS,
     RECORD_SCHEMAS,
     SCHEMA_BY_API_KEY,
     SCHEMA_BY_CLASS,
@@ -27,8 +26,8 @@ from metaquorum.metadata.records.schema import (
 )
 from metaquorum.metadata.records.types import Record, UnknownRecord
 from metaquorum.wire.errors import Malformed, UnsupportedFieldError
+from metaquorum.wire.explain import misfit
 from metaquorum.wire.generator import Decoder, Encoder, compile_decoder, compile_encoder
-from metaquorum.wire.misfits import misfit
 from metaquorum.wire.primitives import Buffer, read_uvarint
 
 FRAME_VERSION = 1
@@ -40,28 +39,40 @@ _DECODE_ERRORS = (IndexError, struct.error, Malformed, UnicodeDecodeError)
 _ENCODE_ERRORS = (struct.error, Malformed, UnicodeEncodeError, TypeError, AttributeError, OverflowError)
 
 _HINT = ", or raise the metadata.version"
+_FRAME_BYTES = 3
 
-# Api keys and versions are below 128, one byte of the frame each: (api key << 8 | version) finds the code.
-_DECODERS: dict[int, Decoder] = {
-    schema.key << 8 | version: compile_decoder(schema.body, version)
-    for schema in RECORD_SCHEMAS
-    for version in schema.versions
+# Code is compiled when a type is first met: a tool meets few of them, and all together take 50 ms.
+# Api keys and versions are below 128, one byte of the frame each: (api key << 8 | version) finds a decoder.
+_DECODERS: dict[int, Decoder] = {}
+_ENCODERS: dict[type[Any], list[Encoder | None]] = {
+    schema.body.cls: [None] * len(schema.versions) for schema in RECORD_SCHEMAS
 }
-_ENCODERS: dict[type[Any], tuple[Encoder, ...]] = {
-    schema.body.cls: tuple(
-        compile_encoder(schema.body, version, bytes((FRAME_VERSION, schema.key, version)), _HINT)
-        for version in schema.versions
-    )
-    for schema in RECORD_SCHEMAS
-}
-_CONTROL_DECODERS: dict[int, tuple[Decoder, ...]] = {
-    schema.key: tuple(compile_decoder(schema.body, version) for version in schema.versions)
-    for schema in CONTROL_SCHEMAS
-}
-_CONTROL_ENCODERS: dict[int, tuple[Encoder, ...]] = {
-    schema.key: tuple(compile_encoder(schema.body, version, hint=_HINT) for version in schema.versions)
-    for schema in CONTROL_SCHEMAS
-}
+
+
+def _decoder(api_key: int, version: int) -> Decoder | None:
+    """Compiles a decoder that is missing; None for an unknown type or version."""
+    schema = SCHEMA_BY_API_KEY.get(api_key)
+    if schema is None or version not in schema.versions:
+        return None
+    return _DECODERS.setdefault(api_key << 8 | version, compile_decoder(schema.body, version))
+
+
+def _encoder(cls: type[Any], version: int) -> Encoder:
+    """Compiles an encoder that is missing."""
+    schema = SCHEMA_BY_CLASS[cls]
+    frame = bytes((FRAME_VERSION, schema.key, version))
+    encoder = _ENCODERS[cls][version] = compile_encoder(schema.body, version, frame, _HINT)
+    return encoder
+
+
+@cache
+def _control_decoder(control_type: int, version: int) -> Decoder:
+    return compile_decoder(CONTROL_SCHEMA_BY_TYPE[control_type].body, version)
+
+
+@cache
+def _control_encoder(control_type: int, version: int) -> Encoder:
+    return compile_encoder(CONTROL_SCHEMA_BY_TYPE[control_type].body, version, hint=_HINT)
 
 
 def decode(buf: Buffer, start: int = 0, end: int | None = None) -> tuple[int, Record]:
@@ -75,14 +86,19 @@ def decode(buf: Buffer, start: int = 0, end: int | None = None) -> tuple[int, Re
     try:
         if buf[start] == FRAME_VERSION:
             version = buf[start + 2]
-            decoder = _DECODERS.get(buf[start + 1] << 8 | version)
+            decoder = _DECODERS.get(buf[start + 1] << 8 | version) or _decoder(buf[start + 1], version)
             if decoder is not None:
                 record, position = decoder(buf, start + 3, end)
                 if position == end:
                     return version, record
     except _DECODE_ERRORS as error:
-        raise _decode_error(buf, start, end, error) from None
-    raise _decode_error(buf, start, end, None)
+        reason: Exception | None = error
+    else:
+        reason = None
+    if end < len(buf) and end - start >= _FRAME_BYTES:
+        # The decoder may have read past the record, and the reason must not depend on what is there.
+        return decode(bytes(buf[start:end]))
+    raise _decode_error(buf, start, end, reason) from None
 
 
 def decode_tolerant(
@@ -111,7 +127,7 @@ def encode(record: Record, version: int) -> bytes:
             f"{type(record).__name__} has no version {version}; write 0 to {len(encoders) - 1}"
         )
     try:
-        return encoders[version](record)
+        return (encoders[version] or _encoder(type(record), version))(record)
     except UnsupportedFieldError as error:
         raise UnsupportedVersionError(str(error)) from None
     except _ENCODE_ERRORS as error:
@@ -141,7 +157,7 @@ def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord:
 
 def _decode_control_body(schema: RecordSchema, version: int, value: bytes) -> ControlRecord:
     try:
-        record, position = _CONTROL_DECODERS[schema.key][version](value, 0, len(value))
+        record, position = _control_decoder(schema.key, version)(value, 0, len(value))
     except _DECODE_ERRORS as error:
         raise RecordDecodeError(
             f"{schema.type_name} control record, {len(value)} bytes: {_reason(error)}"
@@ -174,7 +190,7 @@ def encode_control(record: ControlRecord) -> tuple[bytes, bytes]:
         raise RecordEncodeError(f"{type(record).__name__} is not a control record")
     version = control_schema_version(record)
     try:
-        value = _CONTROL_ENCODERS[schema.key][version](record)
+        value = _control_encoder(schema.key, version)(record)
     except UnsupportedFieldError as error:
         raise UnsupportedVersionError(str(error)) from None
     except _ENCODE_ERRORS as error:

@@ -1,52 +1,62 @@
 """The control records of the quorum's log: leader changes, snapshot marks, kraft.version and voters.
 
-Owns their Python form (KIP-595, KIP-630, KIP-853). Does not know their bytes, which are in `codec`, or when
-one is written: Raft does. They are in control batches, with a key of two int16 (version 0, type); the value
-is a message whose first field is `version`. The conventions of `records` apply here too.
+They are in control batches, with a key of two int16 (version 0, type); the value is a message whose first
+field is `version`. The conventions of `records` apply here too.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeAlias, Union
+from typing import Annotated, ClassVar, TypeAlias, Union
 
 import msgspec
 
-from metaquorum.metadata.records.parts import UnknownTags
+from metaquorum.metadata.records.fields import (
+    Int16,
+    Int32,
+    Int64,
+    String,
+    UInt16,
+    UnknownTags,
+    Uuid,
+    Wire,
+)
 from metaquorum.storage.uuids import ZERO_UUID
 
 
 class LeaderVoter(msgspec.Struct, frozen=True, gc=False):
     """A voter in a leader change; the directory id exists only in version 1."""
 
-    voter_id: int
-    voter_directory_id: bytes = ZERO_UUID
+    voter_id: Int32
+    voter_directory_id: Annotated[Uuid, Wire(since=1)] = ZERO_UUID
     unknown_tags: UnknownTags = ()
 
 
 class VoterEndpoint(msgspec.Struct, frozen=True, gc=False):
     """Where a voter can be reached."""
 
-    name: str
-    host: str
-    port: int
+    name: String
+    host: String
+    port: UInt16
     unknown_tags: UnknownTags = ()
 
 
 class KRaftVersionFeature(msgspec.Struct, frozen=True, gc=False):
     """The kraft.version levels that a voter supports, both ends included."""
 
-    min_supported_version: int = 0
-    max_supported_version: int = 0
+    min_supported_version: Int16 = 0
+    max_supported_version: Int16 = 0
     unknown_tags: UnknownTags = ()
 
 
 class Voter(msgspec.Struct, frozen=True, gc=False):
     """A member of the voter set (KIP-853)."""
 
-    voter_id: int
-    voter_directory_id: bytes
+    voter_id: Int32
+    voter_directory_id: Uuid
     endpoints: tuple[VoterEndpoint, ...] = ()
-    kraft_version_feature: KRaftVersionFeature = KRaftVersionFeature()
+    kraft_version_feature: Annotated[KRaftVersionFeature, Wire(kafka_name="kRaftVersionFeature")] = (
+        KRaftVersionFeature()
+    )
     unknown_tags: UnknownTags = ()
 
 
@@ -55,11 +65,12 @@ class LeaderChangeMessage(msgspec.Struct, frozen=True, gc=False):
 
     control_type: ClassVar[int] = 2
     type_name: ClassVar[str] = "LEADER_CHANGE"
+    latest_version: ClassVar[int] = 1
 
-    leader_id: int
+    leader_id: Int32
     voters: tuple[LeaderVoter, ...] = ()
     granting_voters: tuple[LeaderVoter, ...] = ()
-    version: int = 0
+    version: Annotated[Int16, Wire(position=0)] = 0
     unknown_tags: UnknownTags = ()
 
 
@@ -68,9 +79,10 @@ class SnapshotHeaderRecord(msgspec.Struct, frozen=True, gc=False):
 
     control_type: ClassVar[int] = 3
     type_name: ClassVar[str] = "SNAPSHOT_HEADER"
+    latest_version: ClassVar[int] = 0
 
-    last_contained_log_timestamp: int
-    version: int = 0
+    last_contained_log_timestamp: Int64
+    version: Annotated[Int16, Wire(position=0)] = 0
     unknown_tags: UnknownTags = ()
 
 
@@ -79,8 +91,9 @@ class SnapshotFooterRecord(msgspec.Struct, frozen=True, gc=False):
 
     control_type: ClassVar[int] = 4
     type_name: ClassVar[str] = "SNAPSHOT_FOOTER"
+    latest_version: ClassVar[int] = 0
 
-    version: int = 0
+    version: Int16 = 0
     unknown_tags: UnknownTags = ()
 
 
@@ -89,9 +102,10 @@ class KRaftVersionRecord(msgspec.Struct, frozen=True, gc=False):
 
     control_type: ClassVar[int] = 5
     type_name: ClassVar[str] = "KRAFT_VERSION"
+    latest_version: ClassVar[int] = 0
 
-    kraft_version: int
-    version: int = 0
+    kraft_version: Annotated[Int16, Wire(kafka_name="kRaftVersion")]
+    version: Annotated[Int16, Wire(position=0)] = 0
     unknown_tags: UnknownTags = ()
 
 
@@ -100,9 +114,10 @@ class VotersRecord(msgspec.Struct, frozen=True, gc=False):
 
     control_type: ClassVar[int] = 6
     type_name: ClassVar[str] = "KRAFT_VOTERS"
+    latest_version: ClassVar[int] = 0
 
     voters: tuple[Voter, ...] = ()
-    version: int = 0
+    version: Annotated[Int16, Wire(position=0)] = 0
     unknown_tags: UnknownTags = ()
 
 

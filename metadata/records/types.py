@@ -1,11 +1,8 @@
-"""The records of the metadata log, one immutable class per record type.
+"""The records of the metadata log, one immutable class per record type, as Apache Kafka shipped them.
 
-Owns the Python form of every record of KIP-631 and its successors, as Apache Kafka shipped them. Does not
-know bytes (see `codec`), versions (`schema`), or what a record means (`replay`).
+`records.fields` has the names of the wire types. The same for every class:
 
-Conventions, the same for every class:
-
-* uuids are 16 bytes (`storage.uuids`), arrays are tuples, text is `str`, opaque data is `bytes`;
+* uuids are 16 bytes (`storage.uuids`), arrays are tuples;
 * `None` means null, absent or unchanged; the sentinels that represent it on the wire stay in the codec;
 * `unknown_tags` holds the tagged fields that none of our schemas has, as (tag, bytes) in ascending order, so
   that a newer writer's additions survive being read and written again;
@@ -14,61 +11,86 @@ Conventions, the same for every class:
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeAlias, Union
+from typing import Annotated, ClassVar, TypeAlias, Union
 
 import msgspec
 
-from metaquorum.metadata.records.access_types import (
-    AccessControlEntryRecord,
-    DelegationTokenRecord,
-    RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord,
-    RemoveUserScramCredentialRecord,
-    UserScramCredentialRecord,
-)
-from metaquorum.metadata.records.parts import (
-    LEADER_RECOVERED,
-    NO_LEADER,
-    BrokerEndpoint,
-    BrokerFeature,
-    ControllerEndpoint,
-    ControllerFeature,
-    QuotaEntity,
+from metaquorum.metadata.records.fields import (
+    SETTING_VALUE,
+    Bool,
+    Bytes,
+    Float64,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    String,
+    UInt16,
     UnknownTags,
+    Uuid,
+    Wire,
 )
 from metaquorum.storage.uuids import ZERO_UUID
 
-__all__ = [
-    "AbortTransactionRecord",
-    "AccessControlEntryRecord",
-    "BeginTransactionRecord",
-    "BrokerRecord",
-    "BrokerRegistrationChangeRecord",
-    "ClearElrRecord",
-    "ClientQuotaRecord",
-    "ConfigRecord",
-    "ControllerRecord",
-    "DelegationTokenRecord",
-    "EndTransactionRecord",
-    "FeatureLevelRecord",
-    "FenceBrokerRecord",
-    "NoOpRecord",
-    "PartitionChangeRecord",
-    "PartitionRecord",
-    "ProducerIdsRecord",
-    "Record",
-    "RemoveAccessControlEntryRecord",
-    "RemoveDelegationTokenRecord",
-    "RemoveTopicRecord",
-    "RemoveUserScramCredentialRecord",
-    "TopicRecord",
-    "UnfenceBrokerRecord",
-    "UnknownRecord",
-    "UnregisterBrokerRecord",
-    "UnregisterControllerRecord",
-    "UserScramCredentialRecord",
-    "ZkMigrationStateRecord",
-]
+NO_LEADER = -1
+"""The leader of a partition that has none."""
+
+LEADER_RECOVERED = 0
+LEADER_RECOVERING = 1
+"""Values of `leader_recovery_state` (KIP-704): recovering means elected uncleanly and not yet settled."""
+
+FENCED = 1
+UNFENCED = -1
+"""Values of `BrokerRegistrationChangeRecord.fenced`; `None` means unchanged."""
+
+IN_CONTROLLED_SHUTDOWN = 1
+"""The value of `BrokerRegistrationChangeRecord.in_controlled_shutdown`; `None` means unchanged."""
+
+
+class BrokerEndpoint(msgspec.Struct, frozen=True, gc=False):
+    """Where a broker listens. `port` is 0..65535; `security_protocol` 0 PLAINTEXT, 1 SSL, 2 and 3 SASL."""
+
+    name: String
+    host: String
+    port: UInt16
+    security_protocol: Int16
+    unknown_tags: UnknownTags = ()
+
+
+class BrokerFeature(msgspec.Struct, frozen=True, gc=False):
+    """The levels of one feature that a broker supports, both ends included (KIP-584)."""
+
+    name: String
+    min_supported_version: Int16
+    max_supported_version: Int16
+    unknown_tags: UnknownTags = ()
+
+
+class ControllerEndpoint(msgspec.Struct, frozen=True, gc=False):
+    """Where a controller listens."""
+
+    name: String
+    host: String
+    port: UInt16
+    security_protocol: Int16
+    unknown_tags: UnknownTags = ()
+
+
+class ControllerFeature(msgspec.Struct, frozen=True, gc=False):
+    """The levels of one feature that a controller supports, both ends included."""
+
+    name: String
+    min_supported_version: Int16
+    max_supported_version: Int16
+    unknown_tags: UnknownTags = ()
+
+
+class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
+    """One part of a quota's entity: type `user`, `client-id` or `ip`; name None is the default entity."""
+
+    entity_type: String
+    entity_name: Annotated[String | None, Wire(default="")]
+    unknown_tags: UnknownTags = ()
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
@@ -76,17 +98,18 @@ class BrokerRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 0
     type_name: ClassVar[str] = "REGISTER_BROKER_RECORD"
+    latest_version: ClassVar[int] = 4
 
-    broker_id: int
-    incarnation_id: bytes
-    broker_epoch: int
+    broker_id: Int32
+    incarnation_id: Uuid
+    broker_epoch: Int64
     end_points: tuple[BrokerEndpoint, ...] = ()
     features: tuple[BrokerFeature, ...] = ()
-    rack: str | None = None
-    fenced: bool = True
-    in_controlled_shutdown: bool = False
-    is_migrating_zk_broker: bool = False
-    log_dirs: tuple[bytes, ...] = ()
+    rack: String | None = None
+    fenced: Bool = True
+    in_controlled_shutdown: Annotated[Bool, Wire(since=1)] = False
+    is_migrating_zk_broker: Annotated[Bool, Wire(since=2, position=1)] = False
+    log_dirs: Annotated[tuple[Uuid, ...], Wire(since=3, tag=0)] = ()
     unknown_tags: UnknownTags = ()
 
 
@@ -95,9 +118,10 @@ class UnregisterBrokerRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 1
     type_name: ClassVar[str] = "UNREGISTER_BROKER_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    broker_id: int
-    broker_epoch: int
+    broker_id: Int32
+    broker_epoch: Int64
     unknown_tags: UnknownTags = ()
 
 
@@ -106,9 +130,10 @@ class TopicRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 2
     type_name: ClassVar[str] = "TOPIC_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    name: str
-    topic_id: bytes
+    name: String
+    topic_id: Uuid
     unknown_tags: UnknownTags = ()
 
 
@@ -117,20 +142,23 @@ class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 3
     type_name: ClassVar[str] = "PARTITION_RECORD"
+    latest_version: ClassVar[int] = 2
 
-    partition_id: int
-    topic_id: bytes
-    replicas: tuple[int, ...] = ()
-    isr: tuple[int, ...] = ()
-    removing_replicas: tuple[int, ...] = ()
-    adding_replicas: tuple[int, ...] = ()
-    leader: int = NO_LEADER
-    leader_recovery_state: int = LEADER_RECOVERED
-    leader_epoch: int = -1
-    partition_epoch: int = -1
-    directories: tuple[bytes, ...] = ()
-    eligible_leader_replicas: tuple[int, ...] | None = None
-    last_known_elr: tuple[int, ...] | None = None
+    partition_id: Annotated[Int32, Wire(default=-1)]
+    topic_id: Uuid
+    replicas: tuple[Int32, ...] = ()
+    isr: tuple[Int32, ...] = ()
+    removing_replicas: tuple[Int32, ...] = ()
+    adding_replicas: tuple[Int32, ...] = ()
+    leader: Int32 = NO_LEADER
+    leader_recovery_state: Annotated[Int8, Wire(tag=0)] = LEADER_RECOVERED
+    leader_epoch: Int32 = -1
+    partition_epoch: Int32 = -1
+    directories: Annotated[tuple[Uuid, ...], Wire(since=1)] = ()
+    eligible_leader_replicas: Annotated[tuple[Int32, ...] | None, Wire(since=2, tag=1)] = None
+    last_known_elr: Annotated[tuple[Int32, ...] | None, Wire(since=2, tag=2, kafka_name="lastKnownELR")] = (
+        None
+    )
     unknown_tags: UnknownTags = ()
 
 
@@ -139,11 +167,12 @@ class ConfigRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 4
     type_name: ClassVar[str] = "CONFIG_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    resource_type: int
-    resource_name: str
-    name: str
-    value: str | None
+    resource_type: Int8
+    resource_name: String
+    name: String
+    value: Annotated[String | None, Wire(default="", secret=SETTING_VALUE)]
     unknown_tags: UnknownTags = ()
 
 
@@ -152,18 +181,21 @@ class PartitionChangeRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 5
     type_name: ClassVar[str] = "PARTITION_CHANGE_RECORD"
+    latest_version: ClassVar[int] = 2
 
-    partition_id: int
-    topic_id: bytes
-    isr: tuple[int, ...] | None = None
-    leader: int | None = None
-    replicas: tuple[int, ...] | None = None
-    removing_replicas: tuple[int, ...] | None = None
-    adding_replicas: tuple[int, ...] | None = None
-    leader_recovery_state: int | None = None
-    directories: tuple[bytes, ...] | None = None
-    eligible_leader_replicas: tuple[int, ...] | None = None
-    last_known_elr: tuple[int, ...] | None = None
+    partition_id: Annotated[Int32, Wire(default=-1)]
+    topic_id: Uuid
+    isr: Annotated[tuple[Int32, ...] | None, Wire(tag=0)] = None
+    leader: Annotated[Int32 | None, Wire(tag=1, none_on_wire=-2)] = None
+    replicas: Annotated[tuple[Int32, ...] | None, Wire(tag=2)] = None
+    removing_replicas: Annotated[tuple[Int32, ...] | None, Wire(tag=3)] = None
+    adding_replicas: Annotated[tuple[Int32, ...] | None, Wire(tag=4)] = None
+    leader_recovery_state: Annotated[Int8 | None, Wire(tag=5, none_on_wire=-1)] = None
+    directories: Annotated[tuple[Uuid, ...] | None, Wire(since=1, tag=8)] = None
+    eligible_leader_replicas: Annotated[tuple[Int32, ...] | None, Wire(since=2, tag=6)] = None
+    last_known_elr: Annotated[tuple[Int32, ...] | None, Wire(since=2, tag=7, kafka_name="lastKnownELR")] = (
+        None
+    )
     unknown_tags: UnknownTags = ()
 
 
@@ -172,9 +204,10 @@ class FenceBrokerRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 7
     type_name: ClassVar[str] = "FENCE_BROKER_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    id: int
-    epoch: int
+    id: Int32
+    epoch: Int64
     unknown_tags: UnknownTags = ()
 
 
@@ -183,9 +216,10 @@ class UnfenceBrokerRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 8
     type_name: ClassVar[str] = "UNFENCE_BROKER_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    id: int
-    epoch: int
+    id: Int32
+    epoch: Int64
     unknown_tags: UnknownTags = ()
 
 
@@ -194,8 +228,42 @@ class RemoveTopicRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 9
     type_name: ClassVar[str] = "REMOVE_TOPIC_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    topic_id: bytes
+    topic_id: Uuid
+    unknown_tags: UnknownTags = ()
+
+
+class DelegationTokenRecord(msgspec.Struct, frozen=True, gc=False):
+    """A delegation token was created (KIP-900). Times are milliseconds since 1970, named as in Kafka."""
+
+    api_key: ClassVar[int] = 10
+    type_name: ClassVar[str] = "DELEGATION_TOKEN_RECORD"
+    latest_version: ClassVar[int] = 0
+
+    owner: String
+    requester: String
+    renewers: tuple[String, ...]
+    issue_timestamp: Int64
+    max_timestamp: Int64
+    expiration_timestamp: Int64
+    token_id: String
+    unknown_tags: UnknownTags = ()
+
+
+class UserScramCredentialRecord(msgspec.Struct, frozen=True, gc=False):
+    """A user's SCRAM credential (KIP-900). `mechanism` 1 is SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+
+    api_key: ClassVar[int] = 11
+    type_name: ClassVar[str] = "USER_SCRAM_CREDENTIAL_RECORD"
+    latest_version: ClassVar[int] = 0
+
+    name: String
+    mechanism: Int8
+    salt: Annotated[Bytes, Wire(secret=True)]
+    stored_key: Annotated[Bytes, Wire(secret=True)]
+    server_key: Annotated[Bytes, Wire(secret=True)]
+    iterations: Int32
     unknown_tags: UnknownTags = ()
 
 
@@ -204,9 +272,10 @@ class FeatureLevelRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 12
     type_name: ClassVar[str] = "FEATURE_LEVEL_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    name: str
-    feature_level: int
+    name: String
+    feature_level: Int16
     unknown_tags: UnknownTags = ()
 
 
@@ -215,11 +284,12 @@ class ClientQuotaRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 14
     type_name: ClassVar[str] = "CLIENT_QUOTA_RECORD"
+    latest_version: ClassVar[int] = 0
 
     entity: tuple[QuotaEntity, ...]
-    key: str
-    value: float
-    remove: bool
+    key: String
+    value: Float64
+    remove: Bool
     unknown_tags: UnknownTags = ()
 
 
@@ -228,10 +298,11 @@ class ProducerIdsRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 15
     type_name: ClassVar[str] = "PRODUCER_IDS_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    broker_id: int
-    broker_epoch: int
-    next_producer_id: int
+    broker_id: Int32
+    broker_epoch: Annotated[Int64, Wire(default=-1)]
+    next_producer_id: Int64
     unknown_tags: UnknownTags = ()
 
 
@@ -240,12 +311,42 @@ class BrokerRegistrationChangeRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 17
     type_name: ClassVar[str] = "BROKER_REGISTRATION_CHANGE_RECORD"
+    latest_version: ClassVar[int] = 3
 
-    broker_id: int
-    broker_epoch: int
-    fenced: int | None = None
-    in_controlled_shutdown: int | None = None
-    log_dirs: tuple[bytes, ...] | None = None
+    broker_id: Int32
+    broker_epoch: Int64
+    fenced: Annotated[Int8 | None, Wire(tag=0, none_on_wire=0)] = None
+    in_controlled_shutdown: Annotated[Int8 | None, Wire(since=1, tag=1, none_on_wire=0)] = None
+    log_dirs: Annotated[tuple[Uuid, ...] | None, Wire(since=2, tag=2, none_on_wire=())] = None
+    unknown_tags: UnknownTags = ()
+
+
+class AccessControlEntryRecord(msgspec.Struct, frozen=True, gc=False):
+    """An access control entry was created. Its numbers are Kafka's codes for resources and operations."""
+
+    api_key: ClassVar[int] = 18
+    type_name: ClassVar[str] = "ACCESS_CONTROL_ENTRY_RECORD"
+    latest_version: ClassVar[int] = 0
+
+    id: Uuid
+    resource_type: Int8
+    resource_name: String
+    pattern_type: Int8
+    principal: String
+    host: String
+    operation: Int8
+    permission_type: Int8
+    unknown_tags: UnknownTags = ()
+
+
+class RemoveAccessControlEntryRecord(msgspec.Struct, frozen=True, gc=False):
+    """An access control entry was removed."""
+
+    api_key: ClassVar[int] = 19
+    type_name: ClassVar[str] = "REMOVE_ACCESS_CONTROL_ENTRY_RECORD"
+    latest_version: ClassVar[int] = 0
+
+    id: Uuid
     unknown_tags: UnknownTags = ()
 
 
@@ -254,6 +355,7 @@ class NoOpRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 20
     type_name: ClassVar[str] = "NO_OP_RECORD"
+    latest_version: ClassVar[int] = 0
 
     unknown_tags: UnknownTags = ()
 
@@ -263,8 +365,21 @@ class ZkMigrationStateRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 21
     type_name: ClassVar[str] = "ZK_MIGRATION_STATE_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    zk_migration_state: int
+    zk_migration_state: Int8
+    unknown_tags: UnknownTags = ()
+
+
+class RemoveUserScramCredentialRecord(msgspec.Struct, frozen=True, gc=False):
+    """A user's SCRAM credential was removed."""
+
+    api_key: ClassVar[int] = 22
+    type_name: ClassVar[str] = "REMOVE_USER_SCRAM_CREDENTIAL_RECORD"
+    latest_version: ClassVar[int] = 0
+
+    name: String
+    mechanism: Int8
     unknown_tags: UnknownTags = ()
 
 
@@ -273,8 +388,9 @@ class BeginTransactionRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 23
     type_name: ClassVar[str] = "BEGIN_TRANSACTION_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    name: str | None = None
+    name: Annotated[String | None, Wire(tag=0)] = None
     unknown_tags: UnknownTags = ()
 
 
@@ -283,6 +399,7 @@ class EndTransactionRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 24
     type_name: ClassVar[str] = "END_TRANSACTION_RECORD"
+    latest_version: ClassVar[int] = 0
 
     unknown_tags: UnknownTags = ()
 
@@ -292,8 +409,20 @@ class AbortTransactionRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 25
     type_name: ClassVar[str] = "ABORT_TRANSACTION_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    reason: str | None = None
+    reason: Annotated[String | None, Wire(tag=0)] = None
+    unknown_tags: UnknownTags = ()
+
+
+class RemoveDelegationTokenRecord(msgspec.Struct, frozen=True, gc=False):
+    """A delegation token was removed."""
+
+    api_key: ClassVar[int] = 26
+    type_name: ClassVar[str] = "REMOVE_DELEGATION_TOKEN_RECORD"
+    latest_version: ClassVar[int] = 0
+
+    token_id: String
     unknown_tags: UnknownTags = ()
 
 
@@ -302,10 +431,11 @@ class ControllerRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 27
     type_name: ClassVar[str] = "REGISTER_CONTROLLER_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    controller_id: int
-    incarnation_id: bytes = ZERO_UUID
-    zk_migration_ready: bool = False
+    controller_id: Int32
+    incarnation_id: Uuid = ZERO_UUID
+    zk_migration_ready: Bool = False
     end_points: tuple[ControllerEndpoint, ...] = ()
     features: tuple[ControllerFeature, ...] = ()
     unknown_tags: UnknownTags = ()
@@ -317,8 +447,9 @@ class ClearElrRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 28
     type_name: ClassVar[str] = "CLEAR_ELR_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    topic_name: str
+    topic_name: String
     unknown_tags: UnknownTags = ()
 
 
@@ -327,8 +458,9 @@ class UnregisterControllerRecord(msgspec.Struct, frozen=True, gc=False):
 
     api_key: ClassVar[int] = 29
     type_name: ClassVar[str] = "UNREGISTER_CONTROLLER_RECORD"
+    latest_version: ClassVar[int] = 0
 
-    controller_id: int
+    controller_id: Int32
     unknown_tags: UnknownTags = ()
 
 

@@ -1,9 +1,5 @@
 """Requests to the active controller and their responses, as values.
 
-Owns the requests about brokers, topics, the image and the quorum, and the unions of all requests to a
-controller; other subjects are in modules beside it. Knows no encoding (`runtime.api` and Kafka's protocol
-have one each) and no error codes, which are in `errors`.
-
 They follow Kafka's messages of the same names; `None` means absent, durations are in ms. A request that fails
 as a whole is answered with an `ApiError` instead of a response.
 """
@@ -14,18 +10,121 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.records.control import VoterEndpoint
-from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
-from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdResponse, BrokerIdRequest
-from metaquorum.metadata.requests.partitions import PartitionsRequest, PartitionsResponse
-from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, AlterReassignmentsResponse
+from metaquorum.metadata.broker_ids import IdSource
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.records.batch_cause import BatchCause
+from metaquorum.metadata.records.control import Voter, VoterEndpoint
+from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.requests.partitions import (
+    AlterReassignmentsRequest,
+    AlterReassignmentsResponse,
+    PartitionsRequest,
+    PartitionsResponse,
+)
 from metaquorum.metadata.requests.settings import SettingsAnswer, SettingsRequest
-from metaquorum.metadata.requests.voters import RaftVoterRequest
 from metaquorum.storage.files.known_committed import CommittedLoss
 
 if TYPE_CHECKING:
     from metaquorum.metadata.image import MetadataImage
+
+
+# Requests that change the quorum's voters, as values (KIP-853).
+# `cluster_id` None accepts any cluster. A change is answered with `Done` when it is committed, and with
+# REQUEST_TIMED_OUT if that takes longer than `timeout_ms`: it may still be committed later.
+
+DEFAULT_CHANGE_TIMEOUT_MS = 30_000
+
+
+CONTROLLERS = 2
+"""The endpoint type of controllers in DescribeCluster (KIP-919)."""
+
+
+class AddRaftVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Makes an observing controller a voter (AddRaftVoter, key 80). `voter` has its directory, its
+    endpoints and the levels of kraft.version that it supports. `validate_only`: the node's identity is
+    checked, and nothing is changed."""
+
+    voter: Voter
+    cluster_id: str | None = None
+    timeout_ms: int = DEFAULT_CHANGE_TIMEOUT_MS
+    validate_only: bool = False
+
+
+class RemoveRaftVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Makes a voter an observer, the leader included (RemoveRaftVoter, key 81)."""
+
+    voter_id: int
+    voter_directory_id: bytes
+    cluster_id: str | None = None
+    timeout_ms: int = DEFAULT_CHANGE_TIMEOUT_MS
+
+
+class UpgradeKRaftVersionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Raises kraft.version to `kraft_version`. `voters` are the configured ones, each with its directory, its
+    endpoints and what it supports."""
+
+    kraft_version: int
+    voters: tuple[Voter, ...]
+    timeout_ms: int = DEFAULT_CHANGE_TIMEOUT_MS
+
+
+RaftVoterRequest = AddRaftVoterRequest | RemoveRaftVoterRequest | UpgradeKRaftVersionRequest
+
+
+def runs_with_static_voters(node_id: int, where: str) -> ApiError:
+    """Why a node that leads or follows a quorum from its own configuration cannot be added to this one."""
+    return ApiError(
+        ErrorCode.INVALID_REQUEST,
+        f"node {node_id} at {where} runs with static voters: replace controller.quorum.voters with"
+        " controller.quorum.bootstrap.servers there, format it with --no-initial-controllers, and start it",
+    )
+
+
+# Requests about broker ids (S0): allocating an id, and binding keys to ids.
+# They have no counterpart in Kafka's protocol, and know nothing of the entries in the log that remember
+# ids (`metadata.broker_ids`). A request that fails is answered with an `ApiError`.
+
+
+class AllocateBrokerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Sent by a broker that finds its id neither in its configuration nor in any of its directories.
+
+    `request_id` (16 bytes) is the same in every repetition of one start and never used by another.
+    `binding_key` is None if the broker has no stable name. `reuse_missing`: it may take over the only id that
+    partitions name and no broker has (S0.7, S0.12). `cluster_id` is None if it does not know its cluster yet.
+    """
+
+    request_id: bytes
+    cluster_id: str | None = None
+    binding_key: str | None = None
+    reuse_missing: bool = False
+
+
+class AllocateBrokerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The id and where it came from, and the cluster's id. With `broker_id` None, the broker must repeat the
+    request after `retry_after_ms` because of `waiting_for`."""
+
+    cluster_id: str
+    broker_id: int | None = None
+    source: IdSource | None = None
+    retry_after_ms: int = 0
+    waiting_for: str = ""
+
+
+class BindBrokerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """From now on a broker that starts with this key and without an id is `broker_id` (S0.15). Other keys of
+    the same id are no longer bound: an id has one home."""
+
+    key: str
+    broker_id: int
+
+
+class UnbindBrokerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Removes the binding of a key."""
+
+    key: str
+
+
+BrokerIdRequest = AllocateBrokerIdRequest | BindBrokerIdRequest | UnbindBrokerIdRequest
 
 
 class RegisterBrokerRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +158,8 @@ class BrokerHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
     want_fence: bool = False
     want_shutdown: bool = False
     offline_directories: tuple[bytes, ...] = ()
+    min_insync_replicas: int = 0
+    """min.insync.replicas of its file, which no record has; 0 from an earlier release."""
 
 
 class BrokerHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,16 +288,16 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     """The request was carried out; there is nothing else to return."""
 
 
+AnsweredByNode = ReadImageRequest | DescribeQuorumRequest | TransferLeadershipRequest | RaftVoterRequest
+"""Requests that need no decision of the active controller: they read, or are Raft's."""
+
 ControllerRequest = (
-    RegisterBrokerRequest
+    AnsweredByNode
+    | RegisterBrokerRequest
     | BrokerHeartbeatRequest
     | UnregisterBrokerRequest
     | CreateTopicsRequest
     | DeleteTopicsRequest
-    | ReadImageRequest
-    | DescribeQuorumRequest
-    | TransferLeadershipRequest
-    | RaftVoterRequest
     | SettingsRequest
     | PartitionsRequest
     | BrokerIdRequest
@@ -214,3 +315,34 @@ ControllerResponse = (
     | AllocateBrokerIdResponse
     | AlterReassignmentsResponse
 )
+
+
+# A request as it reaches a controller node, and the node's answer to it.
+# What is known about a request beside its content: the time, the caller, the quota it counts against.
+
+
+class Mutator(msgspec.Struct, frozen=True, kw_only=True):
+    """A client whose changes of partitions count against its quota (KIP-599). `strict`: it understands a
+    refusal; others have to wait after their change."""
+
+    user: str
+    client_id: str
+    strict: bool
+
+
+class RequestArrived(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of a client or broker. `arrived_ms` was taken on arrival, before any queue. `mutator` None:
+    no quota applies. `cause`: the caller (None: unknown)."""
+
+    key: int
+    arrived_ms: int
+    request: ControllerRequest
+    mutator: Mutator | None = None
+    cause: BatchCause | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer the client request `key`. Released only when what it reports is committed."""
+
+    key: int
+    response: ControllerResponse | ApiError

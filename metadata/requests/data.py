@@ -1,9 +1,8 @@
 """Requests to a broker about partition data, and the responses, as values.
 
 They follow Kafka's messages of the same names; every service in front of the core (gRPC, another protocol)
-translates to and from these. Owns the values, and the unions of requests and responses of a broker's core.
-Must not name a topic: topics are identified by id (16 bytes), and services translate names. Offsets that end
-something are exclusive. A request that fails as a whole is answered with an `ApiError`.
+translates to and from these. Offsets that end something are exclusive. A request that fails as a whole is
+answered with an `ApiError`.
 """
 
 from __future__ import annotations
@@ -13,17 +12,96 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from metaquorum.metadata.access.authorizer import ANONYMOUS
+from metaquorum.metadata.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
-from metaquorum.metadata.requests.log_ends import (
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.types import LogPosition
+
+# Requests about the ends of logs: deleting records at the start, and where epochs end.
+# A `key` is (topic id, partition index).
+
+TO_HIGH_WATERMARK = -1
+"""`DeleteRecordsPartition.offset`: everything that clients may read."""
+
+
+class DeleteRecordsPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """Deletes everything below `offset`."""
+
+    key: tuple[bytes, int]
+    offset: int
+
+
+class DeleteRecordsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """DeleteRecords (key 21), to leaders."""
+
+    timeout_ms: int
+    partitions: tuple[DeleteRecordsPartition, ...]
+
+
+class DeletedRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """`low_watermark`: no in-sync replica holds records below it."""
+
+    key: tuple[bytes, int]
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    low_watermark: int = -1
+
+
+class DeleteRecordsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    results: tuple[DeletedRecords, ...]
+
+
+class EpochPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests the end of `leader_epoch`. `current_leader_epoch` -1: unknown."""
+
+    key: tuple[bytes, int]
+    leader_epoch: int
+    current_leader_epoch: int = -1
+
+
+class OffsetForLeaderEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """OffsetForLeaderEpoch (key 23), to leaders."""
+
+    partitions: tuple[EpochPartition, ...]
+
+
+class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest epoch not above the requested one, and where it ends; -1 if the log has none."""
+
+    key: tuple[bytes, int]
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+class OffsetForLeaderEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
+    results: tuple[EpochEnd, ...]
+
+
+# Moving replicas between the log directories of a broker (KIP-113), as values.
+
+
+class WantedDirectory(msgspec.Struct, frozen=True, kw_only=True):
+    """The directory that the receiving broker should keep a replica in, whether the replica
+    exists yet or not."""
+
+    path: str
+    topic: str
+    partition: int
+
+
+class AlterReplicaLogDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """AlterReplicaLogDirs (key 34)."""
+
+    wanted: tuple[WantedDirectory, ...]
+
+
+class AlterReplicaLogDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The result for each replica, in the order of the request."""
+
+    errors: tuple[ErrorCode, ...]
+
 
 PartitionKey = tuple[bytes, int]
 """(topic id, partition index)."""
@@ -47,11 +125,13 @@ BEFORE_ALL = -99
 class ProducePartition(Struct, frozen=True, kw_only=True):
     """`batch`: as the producer built it, parsed and not checked (`Batches.arrived`); the leader sets its base
     offset and leader epoch. `guard`: the value from `BeginVerification`, once the coordinator has confirmed
-    that the partition is in the producer's transaction."""
+    that the partition is in the producer's transaction. `opened`: what the leader's checks of the records
+    found (`replica.partition.validation.OpenedEarlier`), if they ran before."""
 
     key: PartitionKey
     batch: Batches
     guard: int | None = None
+    opened: Any = None
 
 
 class ProduceRequest(Struct, frozen=True, kw_only=True):

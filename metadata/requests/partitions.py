@@ -1,16 +1,21 @@
 """Requests about partitions and their responses, as values: growth, elections, ISRs, log directories.
 
-Owns the values; moving replicas is in `reassignments`, and topics are in `common`. Knows no encoding. They
-follow Kafka's messages of the same names; `None` means absent, ids of topics and directories are 16 bytes. A
-request that fails as a whole is answered with an `ApiError` instead of a response.
+They follow Kafka's messages of the same names; `None` means absent, ids of topics and directories are 16
+bytes. A request that fails as a whole is answered with an `ApiError` instead of a response.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.records.parts import LEADER_RECOVERED
+from metaquorum.metadata.records.types import LEADER_RECOVERED
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage, PartitionInfo
 
 
 class TopicGrowth(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,10 +133,76 @@ class AssignReplicasToDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
 PartitionsRequest = (
     CreatePartitionsRequest | ElectLeadersRequest | AlterPartitionRequest | AssignReplicasToDirsRequest
 )
-PARTITIONS_REQUESTS = (
-    CreatePartitionsRequest,
-    ElectLeadersRequest,
-    AlterPartitionRequest,
-    AssignReplicasToDirsRequest,
-)
 PartitionsResponse = ElectLeadersResponse | AlterPartitionResponse | AssignReplicasToDirsResponse
+
+
+# Requests about moving replicas and their responses, as values (KIP-455, KIP-860).
+
+
+class WantedReplicas(msgspec.Struct, frozen=True, kw_only=True):
+    """`replicas` in order, the preferred leader first; None cancels the current reassignment."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+class AlterReassignmentsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """AlterPartitionReassignments (key 45). `validate_only`: only report what would be refused."""
+
+    wanted: tuple[WantedReplicas, ...]
+    allow_replication_factor_change: bool = True
+    validate_only: bool = False
+
+
+class ReassignmentResult(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    error: ErrorCode
+    message: str | None = None
+
+
+class AlterReassignmentsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    results: tuple[ReassignmentResult, ...]
+
+
+class OngoingReassignment(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition whose replicas are moving (ListPartitionReassignments, key 46). `waiting_for`: replicas
+    that stay and are not in sync yet; the reassignment completes when there are none."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    isr: tuple[int, ...]
+
+    @property
+    def waiting_for(self) -> tuple[int, ...]:
+        return tuple([one for one in self.replicas if one not in self.removing and one not in self.isr])
+
+
+def ongoing_reassignments(
+    image: MetadataImage, partitions: Sequence[tuple[str, int]] | None = None
+) -> Iterator[OngoingReassignment]:
+    """Partitions whose replicas are moving, by topic name and index; `partitions` None: all of them."""
+    topics = image.topics
+    found: list[PartitionInfo] = []
+    for row, fields in topics.columns.rare.items_sorted():
+        if fields.adding or fields.removing:
+            found.append(topics.at(row))
+    wanted = None if partitions is None else frozenset(partitions)
+    named = []
+    for partition in found:
+        info = topics.topic(partition.topic_id)
+        if info is not None and (wanted is None or (info.name, partition.index) in wanted):
+            named.append((info.name, partition.index, partition))
+    for name, index, partition in sorted(named, key=lambda each: each[:2]):
+        yield OngoingReassignment(
+            topic=name,
+            partition=index,
+            replicas=partition.replicas,
+            adding=partition.adding,
+            removing=partition.removing,
+            isr=partition.isr,
+        )

@@ -1,8 +1,4 @@
-"""Recent use of a resource, measured as Kafka's quotas measure it (KIP-13).
-
-Owns the windows, as numbers. Knows no clock (times are arguments), no users and no limits:
-`replica.throttles` and `runtime.kafka.quotas` have those.
-"""
+"""Recent use of a resource, measured as Kafka's quotas measure it (KIP-13)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Requests about configurations, feature levels, access control, SCRAM, quotas, tokens and producer ids.
 
-Owns the values. Does not know which keys and values are valid: `metadata.settings` does. They follow Kafka's
-messages of the same names, with the conventions of `common`. Every response with several parts has one result
-per part, in the order of the request.
+They follow Kafka's messages of the same names, with the conventions of `common`. Every response with several
+parts has one result per part, in the order of the request.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, ConfigResource
-from metaquorum.metadata.records.parts import ControllerEndpoint, ControllerFeature
+from metaquorum.metadata.records.types import ControllerEndpoint, ControllerFeature
 from metaquorum.metadata.settings.acls import AclFilter
 
 
@@ -240,19 +239,6 @@ SettingsRequest = (
     | ExpireTokenRequest
     | AllocateProducerIdsRequest
     | RegisterControllerRequest
-)
-SETTINGS_REQUESTS = (
-    AlterConfigsRequest,
-    UpdateFeaturesRequest,
-    CreateAclsRequest,
-    DeleteAclsRequest,
-    AlterScramRequest,
-    AlterQuotasRequest,
-    CreateTokenRequest,
-    RenewTokenRequest,
-    ExpireTokenRequest,
-    AllocateProducerIdsRequest,
-    RegisterControllerRequest,
 )
 SettingsAnswer = (
     SettingsResponse

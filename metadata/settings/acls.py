@@ -1,7 +1,4 @@
-"""Access control entries: the numbers of Kafka's protocol by name, valid entries, and filters.
-
-Owns matching (KIP-290 for patterns). Does not authorize.
-"""
+"""Access control entries: the numbers of Kafka's protocol by name, valid entries, and filters (KIP-290)."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Configurations of resources: what may be set on each, and the values in force with their sources.
+"""What may be set on each resource, and the values in force with their sources.
 
-Owns the description of a resource's configuration. Sources and their order are Kafka's: the topic, the
-broker, the default of all brokers, the broker's file, the program's default. Reads images, and does not
-decide on changes: the active controller does.
+Sources and their order are Kafka's: the topic, the broker, the default of all brokers, the broker's file, the
+program's default. What is stored but has no effect has a note, so that none is accepted silently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -29,17 +29,84 @@ from metaquorum.metadata.settings.broker_keys import (
     check_broker_value,
     is_id_memory,
 )
-from metaquorum.metadata.settings.effective import NOTHING, topic_setting
-from metaquorum.metadata.settings.effects import note_on
-from metaquorum.metadata.settings.group_keys import GROUP_KEYS, GroupBounds, check_group_values
-from metaquorum.metadata.settings.keys import ConfigKey, ConfigValueError, Kind
-from metaquorum.metadata.settings.metrics_keys import METRICS_KEYS, check_metrics_values
-from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS, check_topic_values
+from metaquorum.metadata.settings.keys import MAX_LONG, ConfigValueError, Key, Kind, whole_number
+from metaquorum.metadata.settings.resource_keys import (
+    GROUP_KEYS,
+    METRICS_KEYS,
+    TOPIC_KEYS,
+    GroupBounds,
+    check_group_values,
+    check_metrics_values,
+    check_topic_values,
+)
 
 if TYPE_CHECKING:
     from metaquorum.metadata.image import MetadataImage
 
-BROKER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
+
+CLUSTER_DEFAULT = ConfigResource(BROKER_RESOURCE, "")
+
+_MS_PER_UNIT = {"minutes": 60_000, "hours": 3_600_000}
+
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def topic_setting(
+    image: MetadataImage,
+    topic_name: str,
+    key: str,
+    *,
+    broker_id: int | None = None,
+    static: Mapping[str, str] = NOTHING,
+) -> str | None:
+    """The text in force for a topic, in the key's own unit; None if not set.
+
+    `broker_id`: this broker's own dynamic configuration counts too, before that of all brokers. `static`:
+    settings from the node's file, by their broker names; they count last.
+    """
+    own = (image.configs.get(ConfigResource(TOPIC_RESOURCE, topic_name)) or NOTHING).get(key)
+    if own is not None:
+        return own
+    if broker_id is not None:
+        value = _of_broker(image.configs.get(ConfigResource(BROKER_RESOURCE, str(broker_id))), key)
+        if value is not None:
+            return value
+    value = _of_broker(image.configs.get(CLUSTER_DEFAULT), key)
+    return value if value is not None else _of_broker(static, key)
+
+
+def group_setting(image: MetadataImage, group_id: str, key: str) -> int | None:
+    """The value set on a group; None if there is none or it cannot be read."""
+    text = (image.configs.get(ConfigResource(GROUP_RESOURCE, group_id)) or NOTHING).get(key)
+    if text is None:
+        return None
+    try:
+        return cast(int, GROUP_KEYS[key].parse(text))
+    except ConfigValueError:
+        return None
+
+
+def _of_broker(configs: Mapping[str, str] | None, key: str) -> str | None:
+    """A broker configuration's value for a topic's key; the strongest name wins."""
+    if not configs:
+        return None
+    known = TOPIC_KEYS.get(key)
+    for name in (key,) if known is None else (key, *known.synonyms):
+        value = configs.get(name)
+        if value is not None:
+            return _in_ms(name, value)
+    return None
+
+
+def _in_ms(name: str, text: str) -> str:
+    """`text` unchanged, or converted to ms if the broker's key has a longer unit."""
+    factor = _MS_PER_UNIT.get(name.rpartition(".")[2])
+    digits = text.strip()
+    value = whole_number(digits.removeprefix("-"), MAX_LONG)
+    if factor is None or value is None:
+        return text
+    return str(-value if digits.startswith("-") else value * factor)
 
 
 class ConfigSource(Enum):
@@ -77,7 +144,7 @@ class ConfigEntry(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-def key_of(resource_type: int, name: str) -> ConfigKey | None:
+def key_of(resource_type: int, name: str) -> Key | None:
     """The key of that name; None if the resource has no such key."""
     match resource_type:
         case 2:
@@ -191,10 +258,10 @@ def _topic_entries(
     return tuple(entries)
 
 
-def _strongest(synonyms: list[Synonym], key: ConfigKey | None) -> Synonym:
+def _strongest(synonyms: list[Synonym], key: Key | None) -> Synonym:
     if synonyms:
         return synonyms[0]
-    default = None if key is None else key.default
+    default = None if key is None else key.default_text
     return Synonym(source=ConfigSource.DEFAULT_CONFIG, name="", value=default)
 
 
@@ -226,7 +293,7 @@ def _sources(
         own = image.configs.get(ConfigResource(BROKER_RESOURCE, str(broker_id))) or NOTHING
     return [
         (ConfigSource.DYNAMIC_BROKER_CONFIG, own),
-        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, image.configs.get(BROKER_DEFAULT) or NOTHING),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, image.configs.get(CLUSTER_DEFAULT) or NOTHING),
         (ConfigSource.STATIC_BROKER_CONFIG, static),
         (ConfigSource.DEFAULT_CONFIG, STATIC_DEFAULTS),
     ]
@@ -237,7 +304,7 @@ def describe_broker(
 ) -> tuple[ConfigEntry, ...]:
     """A broker's configuration by name: what was set on it alone, or everything (`all_keys`)."""
     own = image.configs.get(ConfigResource(BROKER_RESOURCE, str(broker_id))) or NOTHING
-    shared = image.configs.get(BROKER_DEFAULT) or NOTHING
+    shared = image.configs.get(CLUSTER_DEFAULT) or NOTHING
     entries = []
     for name in sorted({*own, *shared, *BROKER_KEYS} if all_keys else own):
         synonyms = _synonyms(image, BROKER_SYNONYMS.get(name, _names(name)), broker_id, static)
@@ -262,7 +329,7 @@ def _names(name: str) -> tuple[str, ...]:
 
 def describe_broker_default(image: MetadataImage) -> tuple[ConfigEntry, ...]:
     """What was set for all brokers, by name."""
-    return _plain(image, BROKER_DEFAULT, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    return _plain(image, CLUSTER_DEFAULT, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
 def describe_group(
@@ -275,7 +342,7 @@ def describe_group(
         sources = (
             (ConfigSource.DYNAMIC_GROUP_CONFIG, (key.name,), own),
             (ConfigSource.STATIC_BROKER_CONFIG, key.synonyms, static),
-            (ConfigSource.DEFAULT_CONFIG, key.synonyms, dict.fromkeys(key.synonyms, key.default)),
+            (ConfigSource.DEFAULT_CONFIG, key.synonyms, dict.fromkeys(key.synonyms, key.default_text)),
         )
         synonyms = tuple(
             Synonym(source=source, name=name, value=values[name])
@@ -324,7 +391,15 @@ def describe_resource(
 ) -> tuple[ConfigEntry, ...]:
     """Any resource as the broker `broker_id` with the file `static` sees it, with notes."""
     entries = _entries(image, resource, broker_id, static, all_keys)
-    notes = [note_on(resource.resource_type, entry.name, entry.value) for entry in entries]
+    notes = [
+        note_on(
+            resource.resource_type,
+            entry.name,
+            entry.value,
+            in_file=entry.source is ConfigSource.STATIC_BROKER_CONFIG,
+        )
+        for entry in entries
+    ]
     return tuple(
         [replace(entry, note=note) if note else entry for entry, note in zip(entries, notes, strict=True)]
     )
@@ -349,3 +424,46 @@ def _entries(
             return describe_group(image, resource.name, static=static, all_keys=all_keys)
         case _:
             return describe_client_metrics(image, resource.name)
+
+
+NO_EFFECT = "this is stored but has no effect yet"
+FILE_ONLY = "this is stored but has no effect: set it in the broker's file, and restart the broker"
+UNKNOWN = "this is stored, but brokers do not support the key: check the spelling"
+
+
+def note_on(resource_type: int, name: str, value: str | None, *, in_file: bool = False) -> str | None:
+    """What has no effect in a value, as one clause; None if it takes full effect, or matches the behaviour
+    anyway. `resource_type` is Kafka's. `in_file`: the value is in force from a broker's file."""
+    if value is None:
+        return None
+    match resource_type:
+        case 2 if name in TOPIC_KEYS:
+            return _note(TOPIC_KEYS[name], value)
+        case 4 if name in BROKER_SYNONYMS:
+            key = next(key for key in TOPIC_KEYS.values() if name in key.synonyms)
+            return _note(key, value)
+        case 4 if (shared := broker_key(name)) is not None:
+            if shared.is_live or (in_file and shared.roles) or _is_usual(shared, value):
+                return None
+            return FILE_ONLY if shared.roles else NO_EFFECT
+        case 4 if not is_id_memory(name):
+            return UNKNOWN
+    return None
+
+
+def notes_on(resource_type: int, values: Iterable[tuple[str, str | None]]) -> str | None:
+    """The same for several keys and values, each named."""
+    found = [(name, value, note_on(resource_type, name, value)) for name, value in values]
+    return "; ".join(f"{name}={value}: {note}" for name, value, note in found if note) or None
+
+
+def _note(key: Key, value: str) -> str | None:
+    return None if key.roles or _is_usual(key, value) else NO_EFFECT
+
+
+def _is_usual(key: Key, value: str) -> bool:
+    """Whether a value is the default, or none that the key can have."""
+    try:
+        return key.parse(value) == key.default
+    except ConfigValueError:
+        return True

@@ -1,54 +1,68 @@
-"""The names of Apache Kafka's configuration keys for brokers and controllers, as of 3.7, with those of 3.9
-and those of later ones that we have.
+"""The names of Apache Kafka's configuration keys for brokers and controllers, from 3.7 to 4.3.
 
-Owns the list, which shows whether a key that is not ours is Kafka's or a mistake. Names only: does not know a
-node's file or what a key means.
+What is not among them and not ours is a mistake.
 """
 
 from __future__ import annotations
 
 _NAMES = """
-advertised.listeners allow.everyone.if.no.acl.found alter.config.policy.class.name
-alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
-authorizer.class.name auto.create.topics.enable auto.include.jmx.reporter auto.leader.rebalance.enable
-background.threads broker.heartbeat.interval.ms broker.id broker.id.generation.enable broker.rack
-broker.session.timeout.ms client.quota.callback.class compression.type config.providers
+add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms advertised.listeners
+allow.everyone.if.no.acl.found alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
+alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name auto.create.topics.enable
+auto.include.jmx.reporter auto.leader.rebalance.enable background.threads broker.heartbeat.interval.ms
+broker.id broker.id.generation.enable broker.rack broker.session.timeout.ms client.quota.callback.class
+compression.gzip.level compression.lz4.level compression.type compression.zstd.level config.providers
 connection.failed.authentication.delay.ms connections.max.idle.ms connections.max.reauth.ms
 control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
-controlled.shutdown.retry.backoff.ms controller.listener.names controller.quorum.append.linger.ms
-controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
-controller.quorum.election.backoff.max.ms
-controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms
-controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.quorum.voters
-controller.quota.window.num controller.quota.window.size.seconds controller.socket.timeout.ms
-create.topic.policy.class.name default.replication.factor delegation.token.expiry.check.interval.ms
-delegation.token.expiry.time.ms delegation.token.master.key delegation.token.max.lifetime.ms
-delegation.token.secret.key delete.records.purgatory.purge.interval.requests delete.topic.enable
-early.start.listeners eligible.leader.replicas.enable fetch.max.bytes
-fetch.purgatory.purge.interval.requests follower.replication.throttled.rate group.consumer.assignors
-group.consumer.heartbeat.interval.ms group.consumer.max.heartbeat.interval.ms
+controlled.shutdown.retry.backoff.ms controller.listener.names
+controller.performance.always.log.threshold.ms controller.performance.sample.period.ms
+controller.quorum.append.linger.ms controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
+controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
+controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes
+controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms
+controller.quorum.voters controller.quota.window.num controller.quota.window.size.seconds
+controller.socket.timeout.ms cordoned.log.dirs create.topic.policy.class.name default.replication.factor
+delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms delegation.token.master.key
+delegation.token.max.lifetime.ms delegation.token.secret.key
+delete.records.purgatory.purge.interval.requests delete.topic.enable early.start.listeners
+eligible.leader.replicas.enable fetch.max.bytes fetch.purgatory.purge.interval.requests
+follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
+group.consumer.assignment.interval.ms group.consumer.assignors group.consumer.heartbeat.interval.ms
+group.consumer.max.assignment.interval.ms group.consumer.max.heartbeat.interval.ms
 group.consumer.max.session.timeout.ms group.consumer.max.size group.consumer.migration.policy
-group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms
-group.consumer.regex.refresh.interval.ms
-group.consumer.session.timeout.ms group.coordinator.append.linger.ms group.coordinator.new.enable
+group.consumer.min.assignment.interval.ms group.consumer.min.heartbeat.interval.ms
+group.consumer.min.session.timeout.ms group.consumer.regex.refresh.interval.ms
+group.consumer.session.timeout.ms group.coordinator.append.linger.ms group.coordinator.background.threads
+group.coordinator.cached.buffer.max.bytes group.coordinator.new.enable
 group.coordinator.rebalance.protocols group.coordinator.threads group.initial.rebalance.delay.ms
-group.max.session.timeout.ms group.max.size group.min.session.timeout.ms group.share.delivery.count.limit
-group.share.enable group.share.heartbeat.interval.ms group.share.max.groups
-group.share.max.heartbeat.interval.ms group.share.max.record.lock.duration.ms
-group.share.max.session.timeout.ms group.share.max.size group.share.min.heartbeat.interval.ms
+group.max.session.timeout.ms group.max.size group.min.session.timeout.ms
+group.share.assignment.interval.ms group.share.assignors group.share.delivery.count.limit
+group.share.enable group.share.heartbeat.interval.ms group.share.initialize.retry.interval.ms
+group.share.max.assignment.interval.ms group.share.max.delivery.count.limit group.share.max.groups
+group.share.max.heartbeat.interval.ms group.share.max.partition.max.record.locks
+group.share.max.record.lock.duration.ms group.share.max.session.timeout.ms group.share.max.share.sessions
+group.share.max.size group.share.min.assignment.interval.ms group.share.min.delivery.count.limit
+group.share.min.heartbeat.interval.ms group.share.min.partition.max.record.locks
 group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
-group.share.partition.max.record.locks group.share.record.lock.duration.ms group.share.session.timeout.ms
+group.share.partition.max.record.locks group.share.persister.class.name
+group.share.record.lock.duration.ms group.share.session.timeout.ms group.streams.assignment.interval.ms
+group.streams.heartbeat.interval.ms group.streams.initial.rebalance.delay.ms
+group.streams.max.assignment.interval.ms group.streams.max.heartbeat.interval.ms
+group.streams.max.session.timeout.ms group.streams.max.size group.streams.max.standby.replicas
+group.streams.min.assignment.interval.ms group.streams.min.heartbeat.interval.ms
+group.streams.min.session.timeout.ms group.streams.num.standby.replicas group.streams.session.timeout.ms
 initial.broker.registration.timeout.ms inter.broker.listener.name inter.broker.protocol.version
-kafka.metrics.polling.interval.secs kafka.metrics.reporters leader.imbalance.check.interval.seconds
-leader.imbalance.per.broker.percentage leader.replication.throttled.rate listener.security.protocol.map
-listeners log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms
-log.cleaner.enable log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
-log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio
-log.cleaner.min.compaction.lag.ms log.cleaner.threads log.cleanup.policy log.dir
-log.dir.failure.timeout.ms log.dirs log.flush.interval.messages log.flush.interval.ms
-log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms
-log.flush.start.offset.checkpoint.interval.ms log.index.interval.bytes log.index.size.max.bytes
-log.initial.task.delay.ms log.local.retention.bytes log.local.retention.ms
+internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
+internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs kafka.metrics.reporters
+leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
+leader.replication.throttled.rate listener.security.protocol.map listeners log.cleaner.backoff.ms
+log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms log.cleaner.enable
+log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second
+log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms
+log.cleaner.threads log.cleanup.policy log.dir log.dir.failure.timeout.ms log.dirs
+log.flush.interval.messages log.flush.interval.ms log.flush.offset.checkpoint.interval.ms
+log.flush.scheduler.interval.ms log.flush.start.offset.checkpoint.interval.ms log.index.interval.bytes
+log.index.size.max.bytes log.initial.task.delay.ms log.local.retention.bytes log.local.retention.ms
 log.message.downconversion.enable log.message.format.version log.message.timestamp.after.max.ms
 log.message.timestamp.before.max.ms log.message.timestamp.difference.max.ms log.message.timestamp.type
 log.preallocate log.retention.bytes log.retention.check.interval.ms log.retention.hours
@@ -69,20 +83,22 @@ password.encoder.cipher.algorithm password.encoder.iterations password.encoder.k
 password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
 principal.builder.class process.roles producer.id.expiration.check.interval.ms producer.id.expiration.ms
 producer.purgatory.purge.interval.requests queued.max.request.bytes queued.max.requests quota.window.num
-quota.window.size.seconds remote.fetch.max.wait.ms remote.log.index.file.cache.total.size.bytes
+quota.window.size.seconds remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
+remote.log.index.file.cache.total.size.bytes remote.log.index.file.cache.ttl.ms
 remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
 remote.log.manager.copy.quota.window.num remote.log.manager.copy.quota.window.size.seconds
 remote.log.manager.expiration.thread.pool.size remote.log.manager.fetch.max.bytes.per.second
 remote.log.manager.fetch.quota.window.num remote.log.manager.fetch.quota.window.size.seconds
-remote.log.manager.task.interval.ms remote.log.manager.task.retry.backoff.max.ms
-remote.log.manager.task.retry.backoff.ms remote.log.manager.task.retry.jitter
-remote.log.manager.thread.pool.size remote.log.metadata.custom.metadata.max.bytes
-remote.log.metadata.manager.class.name remote.log.metadata.manager.class.path
-remote.log.metadata.manager.impl.prefix remote.log.metadata.manager.listener.name
-remote.log.reader.max.pending.tasks remote.log.reader.threads remote.log.storage.manager.class.name
-remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix
-remote.log.storage.system.enable replica.alter.log.dirs.io.max.bytes.per.second replica.fetch.backoff.ms
-replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
+remote.log.manager.follower.thread.pool.size remote.log.manager.task.interval.ms
+remote.log.manager.task.retry.backoff.max.ms remote.log.manager.task.retry.backoff.ms
+remote.log.manager.task.retry.jitter remote.log.manager.thread.pool.size
+remote.log.metadata.custom.metadata.max.bytes remote.log.metadata.manager.class.name
+remote.log.metadata.manager.class.path remote.log.metadata.manager.impl.prefix
+remote.log.metadata.manager.listener.name remote.log.reader.max.pending.tasks remote.log.reader.threads
+remote.log.storage.manager.class.name remote.log.storage.manager.class.path
+remote.log.storage.manager.impl.prefix remote.log.storage.system.enable
+replica.alter.log.dirs.io.max.bytes.per.second replica.fetch.backoff.ms replica.fetch.max.bytes
+replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
 replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms replica.selector.class
 replica.socket.receive.buffer.bytes replica.socket.timeout.ms replication.quota.window.num
 replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
@@ -93,12 +109,27 @@ sasl.login.callback.handler.class sasl.login.class sasl.login.connect.timeout.ms
 sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds
 sasl.login.refresh.window.factor sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms
 sasl.login.retry.backoff.ms sasl.mechanism.controller.protocol sasl.mechanism.inter.broker.protocol
-sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
+sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer sasl.oauthbearer.header.urlencode
 sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
 sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
 sasl.server.callback.handler.class sasl.server.max.receive.size security.inter.broker.protocol
-security.providers server.max.startup.time.ms socket.connection.setup.timeout.max.ms
+security.providers server.max.startup.time.ms share.coordinator.append.linger.ms
+share.coordinator.cached.buffer.max.bytes share.coordinator.cold.partition.snapshot.interval.ms
+share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot
+share.coordinator.state.topic.compression.codec share.coordinator.state.topic.min.isr
+share.coordinator.state.topic.num.partitions share.coordinator.state.topic.prune.interval.ms
+share.coordinator.state.topic.replication.factor share.coordinator.state.topic.segment.bytes
+share.coordinator.threads share.coordinator.write.timeout.ms share.fetch.max.fetch.records
+share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
 socket.connection.setup.timeout.ms socket.listen.backlog.size socket.receive.buffer.bytes
 socket.request.max.bytes socket.send.buffer.bytes ssl.allow.dn.changes ssl.allow.san.changes
 ssl.cipher.suites ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm
@@ -111,10 +142,10 @@ transaction.max.timeout.ms transaction.partition.verification.enable
 transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.load.buffer.size
 transaction.state.log.min.isr transaction.state.log.num.partitions
 transaction.state.log.replication.factor transaction.state.log.segment.bytes
-transactional.id.expiration.ms unclean.leader.election.enable unclean.leader.election.interval.ms
-unstable.api.versions.enable unstable.feature.versions.enable unstable.metadata.versions.enable
-zookeeper.clientCnxnSocket zookeeper.connect zookeeper.connection.timeout.ms
-zookeeper.max.in.flight.requests zookeeper.metadata.migration.enable
+transaction.two.phase.commit.enable transactional.id.expiration.ms unclean.leader.election.enable
+unclean.leader.election.interval.ms unstable.api.versions.enable unstable.feature.versions.enable
+unstable.metadata.versions.enable zookeeper.clientCnxnSocket zookeeper.connect
+zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests zookeeper.metadata.migration.enable
 zookeeper.metadata.migration.min.batch.size zookeeper.session.timeout.ms zookeeper.set.acl
 zookeeper.ssl.cipher.suites zookeeper.ssl.client.enable zookeeper.ssl.crl.enable
 zookeeper.ssl.enabled.protocols zookeeper.ssl.endpoint.identification.algorithm

@@ -1,15 +1,15 @@
-"""Client quotas (KIP-546, KIP-612): entities, keys, which quota applies to a client, and filters over an
-image.
+"""Client quotas (KIP-546, KIP-612): entities, keys, which quota applies to a client, and filters.
 
-Owns the rules about entities and values. Does not measure use or delay anyone: brokers and the active
-controller do.
+Kafka answers what it keeps in Java's HashMap by hash, not by name or age, and people compare the printed
+answers of its tools. Source of the order: the documentation of `String.hashCode`, `Map.hashCode` and
+`Objects.hash`; the layout of OpenJDK's HashMap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG
 
 if TYPE_CHECKING:
     from metaquorum.metadata.image import MetadataImage
+
 
 USER = "user"
 CLIENT_ID = "client-id"
@@ -108,10 +109,14 @@ def value_problem(entity: QuotaEntity, key: str, value: float) -> str | None:
 def describe_quotas(
     image: MetadataImage, wanted: QuotaFilter | None = None
 ) -> tuple[tuple[QuotaEntity, Mapping[str, float]], ...]:
-    """(entity, quotas by key) of all entities that the filter selects, defaults first."""
+    """(entity, quotas by key) of all entities that the filter selects, in Kafka's order."""
+    every = hash_order(image.quotas.items_sorted(quota_sort_key), lambda item: 31 + map_hash(dict(item[0])))
     return tuple(
-        (entity, dict(sorted(quotas.items())))
-        for entity, quotas in image.quotas.items_sorted(quota_sort_key)
+        (
+            tuple(hash_order(entity, lambda part: string_hash(part[0]), capacity=DEFAULT_CAPACITY)),
+            dict(hash_order(sorted(quotas.items()), lambda item: string_hash(item[0]))),
+        )
+        for entity, quotas in every
         if wanted is None or _is_meant(wanted, entity)
     )
 
@@ -147,3 +152,36 @@ def _entities(user: str, client_id: str) -> tuple[tuple[QuotaEntity, tuple[str |
         (((CLIENT_ID, client_id),), of_client),
         (((CLIENT_ID, None),), of_client),
     )
+
+
+T = TypeVar("T")
+
+DEFAULT_CAPACITY = 16
+
+
+def string_hash(text: str | None) -> int:
+    """`String.hashCode`, over UTF-16; 0 for null."""
+    value = 0
+    data = (text or "").encode("utf-16-be", "surrogatepass")
+    for high, low in zip(data[::2], data[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value
+
+
+def map_hash(entries: Mapping[str, str | None]) -> int:
+    """`Map.hashCode` of strings."""
+    return sum(string_hash(key) ^ string_hash(value) for key, value in entries.items()) & 0xFFFFFFFF
+
+
+def hash_order(items: Iterable[T], hash_of: Callable[[T], int], *, capacity: int = 1) -> list[T]:
+    """The items, whose order is that of their insertion, as HashMap iterates over them. `capacity`: that of
+    the empty map; it doubles while more than three quarters are used."""
+    found = list(items)
+    while len(found) > capacity * 3 // 4:
+        capacity *= 2
+
+    def place(item: T) -> int:
+        value = hash_of(item)
+        return (value ^ value >> 16) & (capacity - 1)
+
+    return sorted(found, key=place)

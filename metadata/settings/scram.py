@@ -1,7 +1,6 @@
-"""SCRAM credentials (RFC 5802, RFC 7677): mechanisms, limits, and the keys derived from a password.
+"""SCRAM credentials (RFC 5802, RFC 7677), derived as in Kafka: without SASLprep, the password in UTF-8.
 
-Owns the derivation, as in Kafka: without SASLprep, the password in UTF-8. Salts are generated elsewhere. A
-password or a salted password is never stored.
+Neither a password nor a salted password is ever stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Valid names of topics (Kafka's rules).
-
-Owns the rules on length, characters and collisions. Knows no image: the caller provides the lookup.
-"""
+"""Valid names of topics: Kafka's rules on length, characters and collisions."""
 
 from __future__ import annotations
 

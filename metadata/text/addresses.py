@@ -1,8 +1,4 @@
-"""Addresses and listeners as text, for people and for lists of addresses.
-
-Owns the brackets around an IPv6 host (RFC 3986, section 3.2.2). Does not parse: `runtime.config.addresses`
-does.
-"""
+"""Addresses and listeners as text, for people and for lists of addresses."""
 
 from __future__ import annotations
 

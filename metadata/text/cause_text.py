@@ -1,7 +1,7 @@
 """Causes of batches as text for people, and as JSON.
 
-Owns the words. Does not decode causes: `records.batch_cause` does. Clients choose their ids, and a log's
-writer chose everything in it: only printable characters of a cause reach a terminal.
+Clients choose their ids, and a log's writer chose everything in it: only printable characters of a cause
+reach a terminal.
 """
 
 from __future__ import annotations

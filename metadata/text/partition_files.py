@@ -1,7 +1,5 @@
 """The files beside a log's segments and in a log directory, as rows of names and values; indexes and producer
 snapshots have the names that kafka-dump-log prints.
-
-Owns which files those are, the content of their rows, and where a file is damaged. Does not open files.
 """
 
 from __future__ import annotations
@@ -14,19 +12,10 @@ from typing import BinaryIO, NamedTuple
 from metaquorum.storage.errors import CorruptFileError
 from metaquorum.storage.files import known_committed, meta_properties, quorum_state
 from metaquorum.storage.files.checkpoint_text import decode_offsets
-from metaquorum.storage.log import epochs, recovery
+from metaquorum.storage.log import epochs, recovery, segment_index
 from metaquorum.storage.log.config import PARTITION_METADATA_FILE
-from metaquorum.storage.log.segment_index import (
-    ABORTED_ENTRY,
-    ABORTED_VERSION,
-    INDEX_ENTRY,
-    INDEX_SUFFIX,
-    TIME_ENTRY,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-)
-from metaquorum.storage.partition.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
-from metaquorum.storage.partition.producer_snapshot import decode_entries as decode_producers
+from metaquorum.storage.partition.log_producers import SUFFIX as SNAPSHOT_SUFFIX
+from metaquorum.storage.partition.log_producers import decode_entries as decode_producers
 from metaquorum.storage.partition.replica_directory import (
     CLEANER_OFFSET_FILE,
     HIGH_WATERMARK_FILE,
@@ -112,7 +101,7 @@ def _damage(path: str, at: int, what: str, advice: str = _REBUILT) -> CorruptFil
 
 def _index_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
     last = (-1, -1)
-    for at, (delta, position) in _used(file, path, INDEX_ENTRY):
+    for at, (delta, position) in _used(file, path, segment_index.INDEX_ENTRY):
         if delta <= last[0] or position <= last[1]:
             raise _damage(
                 path,
@@ -125,7 +114,7 @@ def _index_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
 
 def _time_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
     last_ms, last = -1, 0
-    for at, (time_ms, delta) in _used(file, path, TIME_ENTRY):
+    for at, (time_ms, delta) in _used(file, path, segment_index.TIME_ENTRY):
         if time_ms <= last_ms or delta < last:
             raise _damage(
                 path,
@@ -139,9 +128,9 @@ def _time_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
 
 def _aborted_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
     ended = base - 1
-    for at, (version, producer_id, first, last, stable) in _entries(file, path, ABORTED_ENTRY):
-        if version != ABORTED_VERSION:
-            raise _damage(path, at, f"expected version {ABORTED_VERSION}, found {version}")
+    for at, (version, producer_id, first, last, stable) in _entries(file, path, segment_index.ABORTED_ENTRY):
+        if version != segment_index.ABORTED_VERSION:
+            raise _damage(path, at, f"expected version {segment_index.ABORTED_VERSION}, found {version}")
         if last <= ended or not 0 <= first <= last:
             raise _damage(path, at, f"expected offsets that end above {ended}, found {first} to {last}")
         ended = last
@@ -219,6 +208,7 @@ def _recovery_rows(data: bytes, path: str) -> Iterator[Row]:
         "startOffset": found.start_offset,
         "startEpoch": found.start_epoch,
         "resetting": found.resetting,
+        "epoch": found.epoch,
     }
 
 
@@ -231,9 +221,9 @@ def _committed_rows(data: bytes, path: str) -> Iterator[Row]:
 
 
 _BY_SUFFIX: dict[str, Callable[[BinaryIO, str, int], Iterator[Row]]] = {
-    INDEX_SUFFIX: _index_rows,
-    TIME_INDEX_SUFFIX: _time_rows,
-    TXN_INDEX_SUFFIX: _aborted_rows,
+    segment_index.INDEX_SUFFIX: _index_rows,
+    segment_index.TIME_INDEX_SUFFIX: _time_rows,
+    segment_index.TXN_INDEX_SUFFIX: _aborted_rows,
     SNAPSHOT_SUFFIX: lambda file, path, _: _whole(_producer_rows)(file, path),
 }
 _BY_NAME: dict[str, Callable[[bytes, str], Iterator[Row]]] = {

@@ -1,7 +1,7 @@
 """A partition's record batches as text in kafka-dump-log's form: with `--deep-iteration --print-data-log`
 and, for the internal topics, with its decoders.
 
-Owns the lines of one batch. Does not read files. The JSON of internal topics' records is in `stored_json`.
+The JSON of internal topics' records is in `stored_json`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from metaquorum.metadata.text.stored_json import stored_json
+from metaquorum.metadata.text.dump import struct_json
 from metaquorum.storage.batches.batch import RawRecord, RecordBatch, batch_problem, parse_control_key
 from metaquorum.storage.batches.format import DELETE_HORIZON, BatchHeader, Compression
 from metaquorum.storage.errors import BatchError
-from metaquorum.wire.embedded import assigned_partitions
+from metaquorum.wire.embedded import assigned_partitions, consumer_assignment, consumer_subscription
 from metaquorum.wire.errors import DecodeError
-from metaquorum.wire.messages import GroupMetadataKey, OffsetCommitKey, TransactionLogKey
-from metaquorum.wire.stored import StoredRecord, decode_stored
+from metaquorum.wire.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, TransactionLogKey
+from metaquorum.wire.stored import DECODED_TOPICS, StoredRecord, decode_stored, stored_structures
 
 _OPTIONAL = frozenset({"deleteHorizonMs", "currentTxnFirstOffset"})
 _MAX_SEQUENCE = 2**31 - 1
@@ -32,7 +32,6 @@ _STATES = (
     "Dead",
     "PrepareEpochFence",
 )
-DECODED_TOPICS = ("__consumer_offsets", "__transaction_state")
 _DELETED = "<DELETE>"
 
 
@@ -198,3 +197,32 @@ def sequence_at(header: BatchHeader, delta: int) -> int:
 
 def _size(data: bytes | None) -> int:
     return -1 if data is None else len(data)
+
+
+# Records of the internal topics as JSON, in the form in which kafka-dump-log prints them from Kafka 3.8
+# on.
+#
+# Names and structure: `type` is the version of the key, which identifies the record's type. A consumer's
+# own data in a group's record is decoded too.
+
+_TAKEN_APART = {"subscription": consumer_subscription, "assignment": consumer_assignment}
+
+
+def stored_json(stored: StoredRecord) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Key and value; the value is None for a record that deletes."""
+    key = {"type": str(stored.key_version), "data": _plain_value(stored.key, stored.key_version)}
+    if stored.value is None:
+        return key, None
+    data = _plain_value(stored.value, stored.value_version)
+    if isinstance(stored.value, GroupMetadataValue) and stored.value.protocol_type == "consumer":
+        for shown, member in zip(data["members"], stored.value.members, strict=True):
+            for name, decode in _TAKEN_APART.items():
+                found = decode(getattr(member, name))
+                if found is not None:
+                    shown[name] = struct_json(found.schema, found.version)(found.value)
+    return key, {"version": str(stored.value_version), "data": data}
+
+
+def _plain_value(value: Any, version: int) -> dict[str, Any]:
+    data: dict[str, Any] = struct_json(stored_structures()[type(value).__name__], version)(value)
+    return data

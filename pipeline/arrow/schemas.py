@@ -1,24 +1,28 @@
-"""All Arrow tables of the data source, by the option `type`: their schemas and their rows.
-
-Owns the choice between the wide view, typed tables and damage. Does not build columns: `wide` and `typed` do;
-the interval tables are not here but in `pipeline.tables`.
-"""
+"""All Arrow tables of the data source, by the option `type`: the wide view, typed tables, damage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from functools import cache
+from typing import Any, cast
 
 import pyarrow as pa
 
-from metaquorum.pipeline.arrow.base import same
-from metaquorum.pipeline.arrow.fields import typed_schema
+from metaquorum.metadata.columnar.windows import BatchWindow, windows
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
+from metaquorum.metadata.records.schema import SCHEMA_BY_API_KEY
+from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.text.dump import frame_payloads, payload_texter
+from metaquorum.pipeline.arrow.fields import CHUNK_ROWS, TIME_TYPE, same, times, typed_schema
 from metaquorum.pipeline.arrow.typed import typed_batches
-from metaquorum.pipeline.arrow.wide import WIDE_SCHEMA, wide_batches
 from metaquorum.pipeline.logs.damage import Dialect, log_damage
 from metaquorum.pipeline.logs.pieces import Piece, read_piece, undamaged
 from metaquorum.pipeline.logs.places import LogPlace
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.stores.disk import StoreDisk
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.reader import Damage
 
 ALL, DAMAGE = "all", "damage"
@@ -88,3 +92,118 @@ def damage_batches(place: LogPlace, dialect: Dialect | None) -> Iterator[pa.Reco
             pa.array([row.reason for row in rows], pa.string()),
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=DAMAGE_SCHEMA)
+
+
+WIDE_SCHEMA = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("node_id", pa.int32()),
+        ("file", pa.string()),
+        ("offset", pa.int64()),
+        ("epoch", pa.int32()),
+        ("timestamp", TIME_TYPE),
+        ("type", pa.string()),
+        ("version", pa.int32()),
+        ("control", pa.bool_()),
+        ("payload", pa.string()),
+    ]
+)
+
+
+@cache
+def _type_name(key: int, version: int) -> str:
+    """The name of a record type from its api key; for unknown ones, with the numbers."""
+    schema = SCHEMA_BY_API_KEY.get(key)
+    return UnknownRecord.type_name if schema is None or version not in schema.versions else schema.type_name
+
+
+class _Rows:
+    """Columns under construction."""
+
+    def __init__(self, piece: Piece, secrets: bool) -> None:
+        self._piece = piece
+        self._secrets = secrets
+        self._clear()
+
+    def _clear(self) -> None:
+        self.offsets: list[int] = []
+        self.epochs: list[int] = []
+        self.times_ms: list[int] = []
+        self.types: list[str] = []
+        self.versions: list[int] = []
+        self.controls: list[bool] = []
+        self.payloads: list[str] = []
+
+    def add(self, batch: RecordBatch, records: Iterable[DecodedRecord]) -> None:
+        last: Any = None
+        before = len(self.offsets)
+        for offset, timestamp_ms, version, record in records:
+            self.offsets.append(offset)
+            self.times_ms.append(timestamp_ms)
+            self.types.append(record.type_name)
+            self.versions.append(version)
+            kind = (record.__class__, version)
+            if kind != last:
+                last, text = kind, payload_texter(cast(Hashable, kind[0]), version, self._secrets)
+            self.payloads.append(f"{{{text(record)}}}")
+        added = len(self.offsets) - before
+        self.epochs += [batch.header.leader_epoch] * added
+        self.controls += [batch.header.is_control] * added
+
+    def add_window(self, window: BatchWindow) -> None:
+        """Adds all records of several batches. Raises RecordDecodeError, then without adding any."""
+        frames, batches = window.frames, window.batches
+        texts, _ = frame_payloads(frames, secrets=self._secrets)
+        versions = frames.versions.tolist()
+        self.offsets += window.offsets().tolist()
+        self.epochs += window.each([at.header.leader_epoch for at in batches]).tolist()
+        self.times_ms += window.each([at.header.max_timestamp_ms for at in batches]).tolist()
+        self.types += map(_type_name, frames.keys.tolist(), versions)
+        self.versions += versions
+        self.controls += [False] * len(texts)
+        self.payloads += [f"{{{text}}}" for text in texts]
+
+    def take(self) -> pa.RecordBatch:
+        piece, count = self._piece, len(self.offsets)
+        columns = [
+            same(piece.cluster, count, pa.string()),
+            same(piece.node_id, count, pa.int32()),
+            same(piece.file, count, pa.string()),
+            pa.array(self.offsets, pa.int64()),
+            pa.array(self.epochs, pa.int32()),
+            times(self.times_ms),
+            pa.array(self.types, pa.string()),
+            pa.array(self.versions, pa.int32()),
+            pa.array(self.controls, pa.bool_()),
+            pa.array(self.payloads, pa.string()),
+        ]
+        self._clear()
+        return pa.RecordBatch.from_arrays(columns, schema=WIDE_SCHEMA)
+
+
+def wide_batches(
+    piece: Piece, items: Iterable[RecordBatch | Damage], selection: Selection
+) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of the piece's selected records. Leaves out what is damaged or cannot be
+    decoded: the damage table has it."""
+    rows = _Rows(piece, selection.secrets)
+    wanted = (item for item in items if not isinstance(item, Damage) and selection.may_hold(item.header))
+    for found in windows(wanted) if selection.wants_all else wanted:
+        _add(rows, found, selection)
+        if len(rows.offsets) >= CHUNK_ROWS:
+            yield rows.take()
+    if rows.offsets:
+        yield rows.take()
+
+
+def _add(rows: _Rows, found: BatchWindow | RecordBatch, selection: Selection) -> None:
+    try:
+        if isinstance(found, BatchWindow):
+            rows.add_window(found)
+        else:
+            records = decode_batch(found, tolerant=True)
+            rows.add(found, [at for at in records if selection.wants(at.record.type_name, at.offset, at[1])])
+    except (RecordDecodeError, BatchError):
+        if isinstance(found, BatchWindow):  # one of its batches has a record that cannot be decoded
+            for batch in found.batches:
+                _add(rows, batch, selection)

@@ -1,8 +1,7 @@
 """Findings: what in a fleet deserves attention, by named rules with limits.
 
-Owns the rules and their order. Each rule takes the facts of one cluster and yields findings:
-what, where, since when, how much, and which other command to use for a closer look. Does not read
-tables (`gather` does) or print.
+Each rule takes the facts of one cluster and yields findings: what, where, since when, how much, and which
+other command to use for a closer look.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, quantiles
-from metaquorum.pipeline.audit.incidents import Incident, bursts
+from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, Incident, bursts, quantiles
 from metaquorum.pipeline.tables import FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
 
 ERROR, WARNING, INFO = "error", "warning", "info"
@@ -139,9 +137,9 @@ def _longest(at: Incident) -> str:
 def unclean_elections(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Elected leaders that were not in sync: acknowledged records may be lost."""
     for at in one.unclean.incidents():
-        many = "1 election" if at.stretches == 1 else f"{at.stretches} elections"
+        many = "1 election" if at.sections == 1 else f"{at.sections} elections"
         text = f"{many} of a broker that was not in sync, in {_partitions(at.partitions)}"
-        found = _incident(one, ERROR, "unclean-election", at, text, count=at.stretches)
+        found = _incident(one, ERROR, "unclean-election", at, text, count=at.sections)
         yield msgspec.structs.replace(found, seconds=None)
 
 
@@ -245,7 +243,7 @@ def slow_failovers(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFind
     reported by `leaderless`, too."""
     numbers = quantiles(one.durations())
     for at in one.slow.longer_than(limits.slow_failover_ms).incidents():
-        text = f"{_replaced(at.stretches)} only after more than {_limit(limits)}, the last after "
+        text = f"{_replaced(at.sections)} only after more than {_limit(limits)}, the last after "
         text += seconds_text(at.worst_ms / 1000)
         if numbers is not None:
             text += (

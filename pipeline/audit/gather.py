@@ -1,7 +1,7 @@
 """Gathers the facts about every cluster of a fleet, in one pass over each table.
 
-Owns the queries and the sums. Judges nothing and knows no limits of findings. Memory grows with brokers,
-stretches of trouble, failovers and buckets, and must not grow with rows.
+Judges nothing and knows no limits of findings. Memory grows with brokers, sections of trouble, failovers and
+buckets, and must not grow with rows.
 """
 
 from __future__ import annotations

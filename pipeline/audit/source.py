@@ -1,8 +1,4 @@
-"""Reads the pipeline's tables: the Parquet files of the newest version, with pyarrow and without Spark.
-
-Owns finding the tables, reading their rows as plain Python and numpy values, and the error for a missing
-table. Knows no rules and no facts; writing the files is `pipeline.ingest`'s.
-"""
+"""Reads the pipeline's tables: the Parquet files of the newest version, with pyarrow and without Spark."""
 
 from __future__ import annotations
 
@@ -14,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.pipeline.columns import TIME
 from metaquorum.pipeline.ingest.layout import DATA, READ_FROM, LayoutError, load_manifest
 from metaquorum.pipeline.stores.address import address
 from metaquorum.pipeline.stores.folder import Folder
-from metaquorum.pipeline.tables import TABLES, arrow_schema
+from metaquorum.pipeline.tables import TABLES, TIME, arrow_schema
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import StorageError
 

@@ -1,8 +1,6 @@
 """Builds the record batches of one synthetic log, in order.
 
-Owns the position in the log (offset, epoch, time) and the bytes of batches that were not taken
-yet. Rows of partitions come as arrays and are encoded in columns, single records by the codec.
-Knows no cluster and no files.
+Rows of partitions come as arrays and are encoded in columns, single records by the codec.
 """
 
 from __future__ import annotations
@@ -14,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar.encode import framed_value
-from metaquorum.metadata.columnar.rows import Bytes, framed
+from metaquorum.metadata.columnar.encode import Bytes, framed, framed_value
 from metaquorum.metadata.features import write_version
 from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter

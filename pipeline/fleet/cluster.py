@@ -1,8 +1,6 @@
 """One synthetic cluster: brokers, topics and the changes of which every incident consists.
 
-Owns what a controller writes when a broker registers, is fenced, shuts down or returns, when ISRs shrink and
-grow, and while the cluster is idle; and the truth about it. Does not choose incidents: `incidents` and
-`script` do. Pure: randomness comes from the plan's seed, and time is a number.
+Pure: randomness comes from the plan's seed, and time is a number.
 """
 
 from __future__ import annotations
@@ -13,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from metaquorum.metadata.columnar.rows import NewRows, partition_values, topic_words
-from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.columnar.encode import NewRows, partition_values, topic_words
 from metaquorum.metadata.records.types import (
+    BrokerEndpoint,
+    BrokerFeature,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -52,7 +51,7 @@ class Broker:
     online: tuple[bytes, ...] = ()
 
 
-class Cluster:
+class FleetCluster:
     """State, log and truth of one cluster."""
 
     def __init__(self, plan: ClusterPlan) -> None:
@@ -144,7 +143,7 @@ class Cluster:
         """A session ends: leaders and ISRs move, then the fence, in one batch. Returns what changed."""
         broker = self.brokers[broker_id]
         record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=1)
-        told = self.leave(broker_id, record, "fenced")
+        told = self.leave(broker_id, record, "broker-fenced")
         self._state(broker, FENCED, self.log.offset - 1)
         return told
 
@@ -153,7 +152,7 @@ class Cluster:
         marked. Returns what changed."""
         broker = self.brokers[broker_id]
         record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, in_controlled_shutdown=1)
-        told = self.leave(broker_id, record, SHUTDOWN)
+        told = self.leave(broker_id, record, "controlled-shutdown")
         self._state(broker, SHUTDOWN, self.log.offset - 1)
         return told
 

@@ -1,7 +1,6 @@
 """Incidents of a synthetic cluster: each a function that writes one to the log and adds it to the truth.
 
-Owns the course of the kinds in `plan.KINDS`, except moves of replicas (`moves`). Each leaves the cluster
-healthy. Does not choose when an incident happens; `script` does.
+Each leaves the cluster healthy.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from metaquorum.metadata.records.types import BrokerRegistrationChangeRecord, PartitionChangeRecord
-from metaquorum.pipeline.fleet.cluster import Cluster
+from metaquorum.pipeline.fleet.cluster import FleetCluster
 from metaquorum.pipeline.fleet.partitions import NO_BROKER, Change, Ints, Rows
 
 SECOND_MS = 1000
@@ -19,7 +18,7 @@ MAX_DOWN_MS = 120 * SECOND_MS
 _SESSION_TIMEOUT_MS = 9000
 
 
-def comes_back(cluster: Cluster, broker: int, *, restarted: bool) -> dict[str, int]:
+def comes_back(cluster: FleetCluster, broker: int, *, restarted: bool) -> dict[str, int]:
     """The broker registers (if its process is new), is unfenced and catches up. Returns the times."""
     if restarted:
         cluster.register(broker)
@@ -34,7 +33,7 @@ def comes_back(cluster: Cluster, broker: int, *, restarted: bool) -> dict[str, i
     }
 
 
-def broker_crash(cluster: Cluster) -> None:
+def broker_crash(cluster: FleetCluster) -> None:
     """kill -9: the session times out, the broker is fenced and returns as a new process."""
     broker = cluster.rng.choice(cluster.active())
     start, first = cluster.log.now_ms, cluster.log.offset
@@ -60,7 +59,7 @@ def broker_crash(cluster: Cluster) -> None:
     )
 
 
-def controlled_restart(cluster: Cluster) -> None:
+def controlled_restart(cluster: FleetCluster) -> None:
     """One step of a rolling restart: controlled shutdown, fence, registration, unfence."""
     broker = cluster.rng.choice(cluster.active())
     start, first = cluster.log.now_ms, cluster.log.offset
@@ -87,7 +86,7 @@ def controlled_restart(cluster: Cluster) -> None:
     )
 
 
-def flapping_broker(cluster: Cluster) -> None:
+def flapping_broker(cluster: FleetCluster) -> None:
     """A broker that loses its session repeatedly without a restart."""
     broker = cluster.rng.choice(cluster.active())
     start, first = cluster.log.now_ms, cluster.log.offset
@@ -104,7 +103,7 @@ def flapping_broker(cluster: Cluster) -> None:
 FLAPS = (4, 6)
 
 
-def fence_storm(cluster: Cluster) -> None:
+def fence_storm(cluster: FleetCluster) -> None:
     """Several brokers lose their sessions within a few seconds, as when a switch fails."""
     active = cluster.active()
     count = min(max(3, len(active) // 3), len(active) - 1)
@@ -134,7 +133,7 @@ def fence_storm(cluster: Cluster) -> None:
     )
 
 
-def directory_failure(cluster: Cluster) -> None:
+def directory_failure(cluster: FleetCluster) -> None:
     """A log directory of a broker goes offline. Later the broker restarts with the directory repaired."""
     broker_id = cluster.rng.choice(cluster.active())
     broker = cluster.brokers[broker_id]
@@ -145,7 +144,7 @@ def directory_failure(cluster: Cluster) -> None:
     at = cluster.partitions.at
     held = ((at.replicas[own] == broker_id) & (at.directory[own] == lost)).any(axis=1)
     record = BrokerRegistrationChangeRecord(broker_id, broker.epoch, log_dirs=broker.online)
-    failed = cluster.leave(broker_id, record, "directory_lost", own[held])
+    failed = cluster.leave(broker_id, record, "directory-failed", own[held])
     cluster.idle(cluster.rng.randint(10 * SECOND_MS, 60 * SECOND_MS))
     cluster.controlled_shutdown(broker_id)
     cluster.after(500, 2000)
@@ -169,14 +168,14 @@ def directory_failure(cluster: Cluster) -> None:
     )
 
 
-def shrink_to_one(cluster: Cluster, rows: Rows, keep: Rows | Ints) -> None:
+def shrink_to_one(cluster: FleetCluster, rows: Rows, keep: Rows | Ints) -> None:
     """The ISR of each of `rows` shrinks to its leader, `keep`, a column of broker ids."""
     at = cluster.partitions.at
     isr = at.isr[rows] & (at.replicas[rows] == keep[:, None])
     cluster.alter(Change(rows, isr, at.leader[rows].copy()))
 
 
-def some_replicated(cluster: Cluster, most: int, leader: int | None = None, width: int = 2) -> Rows:
+def some_replicated(cluster: FleetCluster, most: int, leader: int | None = None, width: int = 2) -> Rows:
     """A few partitions with at least `width` replicas, all in sync (and with the leader `leader`)."""
     at = cluster.partitions.at
     rows = cluster.partitions.live()
@@ -189,7 +188,7 @@ def some_replicated(cluster: Cluster, most: int, leader: int | None = None, widt
     return np.array(sorted(cluster.rng.sample(rows.tolist(), count)), dtype=np.int64)
 
 
-def unclean_election(cluster: Cluster) -> None:
+def unclean_election(cluster: FleetCluster) -> None:
     """Followers leave the ISR, its last member fails, and an operator elects one that was not in sync."""
     broker = _leading(cluster)
     rows = some_replicated(cluster, 5, broker)
@@ -216,13 +215,13 @@ def unclean_election(cluster: Cluster) -> None:
     )
 
 
-def _leading(cluster: Cluster) -> int:
+def _leading(cluster: FleetCluster) -> int:
     """A broker that leads a fully replicated partition."""
     rows = some_replicated(cluster, 1)
     return int(cluster.partitions.at.leader[rows[0]])
 
 
-def _elect_uncleanly(cluster: Cluster, row: int) -> dict[str, int | str]:
+def _elect_uncleanly(cluster: FleetCluster, row: int) -> dict[str, int | str]:
     partitions, at = cluster.partitions, cluster.partitions.at
     topic_id, index = partitions.topic_ids[at.topic[row]], int(at.index[row])
     old = partitions.isr_of(row)[0]
@@ -253,7 +252,7 @@ def _elect_uncleanly(cluster: Cluster, row: int) -> dict[str, int | str]:
     }
 
 
-def under_min_isr(cluster: Cluster) -> None:
+def under_min_isr(cluster: FleetCluster) -> None:
     """Followers of some partitions are too slow for a while: writes with acks=all are refused."""
     rows = some_replicated(cluster, 8)
     rows = rows[cluster.partitions.at.min_isr[rows] > 1]
@@ -270,14 +269,14 @@ def under_min_isr(cluster: Cluster) -> None:
     )
 
 
-def _with_min_isr(cluster: Cluster) -> Rows:
+def _with_min_isr(cluster: FleetCluster) -> Rows:
     at = cluster.partitions.at
     rows = cluster.partitions.live()
     fit: Rows = rows[(at.min_isr[rows] > 1) & (at.isr[rows].sum(axis=1) > 1)]
     return fit[:1]
 
 
-def leaderless(cluster: Cluster) -> None:
+def leaderless(cluster: FleetCluster) -> None:
     """The last member of some ISRs fails while unclean election is off: they have
     no leader until it returns."""
     broker = _leading(cluster)
@@ -305,7 +304,7 @@ def leaderless(cluster: Cluster) -> None:
     )
 
 
-def quorum_failover(cluster: Cluster) -> None:
+def quorum_failover(cluster: FleetCluster) -> None:
     """The active controller fails. Nothing is written until another one is elected."""
     start, first = cluster.log.last_ms, cluster.log.offset
     old = cluster.leader
@@ -318,13 +317,13 @@ def quorum_failover(cluster: Cluster) -> None:
     )
 
 
-def lead(cluster: Cluster, leader: int, epoch: int) -> None:
+def lead(cluster: FleetCluster, leader: int, epoch: int) -> None:
     """`leader` starts `epoch`."""
     offset = cluster.log.leader_change(leader, cluster.plan.controllers, epoch)
     cluster.epochs.append({"epoch": epoch, "leader": leader, "offset": offset, "time_ms": cluster.log.now_ms})
 
 
-def broken_invariant(cluster: Cluster, *, mend: bool = True) -> None:
+def broken_invariant(cluster: FleetCluster, *, mend: bool = True) -> None:
     """A deliberate controller bug: a leader outside the ISR, corrected a little later, or never."""
     partitions, at = cluster.partitions, cluster.partitions.at
     row = int(some_replicated(cluster, 1)[0])
@@ -360,7 +359,7 @@ def broken_invariant(cluster: Cluster, *, mend: bool = True) -> None:
     )
 
 
-Incident = Callable[[Cluster], None]
+Incident = Callable[[FleetCluster], None]
 
 INCIDENTS: dict[str, Incident] = {
     "broker_crash": broker_crash,

@@ -1,8 +1,7 @@
 """The partitions of one synthetic cluster in columns, with sums over their history.
 
-Owns leader, ISR, replicas and epochs of every partition, the encoding of a change, and the sums of the truth:
-how long partitions had no leader or too few replicas in sync, and how often leaders and ISRs changed.
-Knows no states of brokers (`cluster`) and no batches (`batches`).
+Leader, ISR, replicas and epochs of every partition, the encoding of a change, and the sums of the truth: how
+long partitions had no leader or too few replicas in sync, and how often leaders and ISRs changed.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar.rows import Bytes, ChangedRows, change_values, topic_words
+from metaquorum.metadata.columnar.encode import Bytes, ChangedRows, change_values, topic_words
 from metaquorum.metadata.records.types import PartitionChangeRecord
 
 CHANGE_VERSION = 1

@@ -1,7 +1,6 @@
 """The plan of a fleet: sizes, names, seeds, and the incidents of each cluster.
 
-Owns the step from a few numbers to one plan per cluster. Everything follows from the seed: the same numbers
-give the same bytes. Knows no records and no files; `script` performs a plan.
+Everything follows from the seed: the same numbers give the same bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The course of one synthetic cluster from its first record to its last, and the truth about it.
 
-Owns the order: how the cluster starts, what happens between incidents, which incident is next, and how the
-log gets exactly the planned number of records. Yields after every piece, so that the caller can write it and
-memory does not grow with the log. Does not write files (`files` does).
+The order: how the cluster starts, what happens between incidents, which incident is next, and how the log
+gets exactly the planned number of records. Yields after every piece, so that the caller can write it and
+memory does not grow with the log.
 """
 
 from __future__ import annotations
@@ -14,21 +14,31 @@ from typing import Any
 
 import numpy as np
 
-from metaquorum.metadata.records.parts import ControllerEndpoint, ControllerFeature, QuotaEntity
 from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    ControllerEndpoint,
+    ControllerFeature,
     ControllerRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    PartitionChangeRecord,
     ProducerIdsRecord,
+    QuotaEntity,
 )
 from metaquorum.pipeline.fleet.batches import LEVEL
-from metaquorum.pipeline.fleet.cluster import BROKER, MIN_ISR, TOPIC, Cluster
-from metaquorum.pipeline.fleet.incidents import FLAPS, MAX_DOWN_MS, SECOND_MS, broken_invariant, lead
-from metaquorum.pipeline.fleet.moves import EVERY, MOST
-from metaquorum.pipeline.fleet.partitions import NO_BROKER
+from metaquorum.pipeline.fleet.cluster import BROKER, MIN_ISR, TOPIC, FleetCluster
+from metaquorum.pipeline.fleet.incidents import (
+    FLAPS,
+    INCIDENTS,
+    MAX_DOWN_MS,
+    SECOND_MS,
+    broken_invariant,
+    lead,
+    some_replicated,
+)
+from metaquorum.pipeline.fleet.partitions import NO_BROKER, WIDTH
 from metaquorum.pipeline.fleet.plan import ClusterPlan
 from metaquorum.storage.uuids import random_uuid
 
@@ -36,12 +46,12 @@ SLACK = 40
 """Records to keep free beyond those that an incident may need."""
 
 
-def live(plan: ClusterPlan) -> Iterator[Cluster]:
+def live(plan: ClusterPlan) -> Iterator[FleetCluster]:
     """Yields the cluster of a plan as its log grows, last when it is complete.
 
     Raises RuntimeError if the number of records is not the planned one (a bug in the bounds).
     """
-    cluster = Cluster(plan)
+    cluster = FleetCluster(plan)
     _begin(cluster)
     yield cluster
     for _ in _topics(cluster):
@@ -60,7 +70,7 @@ def live(plan: ClusterPlan) -> Iterator[Cluster]:
         raise RuntimeError(f"{plan.name} has {cluster.log.offset} records, {plan.records} were asked for")
 
 
-def _begin(cluster: Cluster) -> None:
+def _begin(cluster: FleetCluster) -> None:
     plan, log = cluster.plan, cluster.log
     lead(cluster, cluster.leader, 1)
     cluster.after(5, 50)
@@ -95,7 +105,7 @@ def _begin(cluster: Cluster) -> None:
         cluster.unfence(broker)
 
 
-def _topics(cluster: Cluster) -> Iterator[None]:
+def _topics(cluster: FleetCluster) -> Iterator[None]:
     """Creates topics until the planned partitions exist."""
     most = max(4, cluster.plan.partitions // 12)
     while len(cluster.partitions) < cluster.plan.partitions:
@@ -107,7 +117,7 @@ def _topics(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-def _topic(cluster: Cluster, partitions: int, width: int = 0) -> None:
+def _topic(cluster: FleetCluster, partitions: int, width: int = 0) -> None:
     width = width or cluster.rng.choices((1, 2, 3), (1, 1, 5))[0]
     min_isr = (2 if cluster.rng.random() < 0.6 or len(cluster.partitions) == 0 else None) if width == 3 else 1
     cluster.create_topic(partitions, width, min_isr)
@@ -116,7 +126,7 @@ def _topic(cluster: Cluster, partitions: int, width: int = 0) -> None:
 # -- between incidents -------------------------------------------------------------------------------
 
 
-def _between(cluster: Cluster) -> None:
+def _between(cluster: FleetCluster) -> None:
     """A while without an incident: idle time, slow followers, changes by users."""
     rng = cluster.rng
     reserve = _reserve(cluster)
@@ -133,7 +143,7 @@ def _between(cluster: Cluster) -> None:
         _delete_a_topic(cluster)
 
 
-def _slow_follower(cluster: Cluster, most: int) -> bool:
+def _slow_follower(cluster: FleetCluster, most: int) -> bool:
     """A follower falls out of some ISRs and catches up. False if there is no room for it."""
     most = min(most, (cluster.room - _reserve(cluster)) // 2)
     active = cluster.active()
@@ -155,7 +165,7 @@ def _slow_follower(cluster: Cluster, most: int) -> bool:
     return True
 
 
-def _small_change(cluster: Cluster) -> None:
+def _small_change(cluster: FleetCluster) -> None:
     rng, log = cluster.rng, cluster.log
     cluster.after(10, 2000)
     match rng.randrange(3):
@@ -177,7 +187,7 @@ def _small_change(cluster: Cluster) -> None:
             log.records([quota])
 
 
-def _delete_a_topic(cluster: Cluster) -> None:
+def _delete_a_topic(cluster: FleetCluster) -> None:
     """Deletes the smallest topic, except the first two and those whose states the truth has."""
     partitions = cluster.partitions
     kept = {int(partitions.at.topic[row]) for row in partitions.samples} | {0, 1}
@@ -193,7 +203,7 @@ def _delete_a_topic(cluster: Cluster) -> None:
 # -- which incident ------------------------------------------------------------------------------------
 
 
-def _next_kind(cluster: Cluster, turn: int) -> str | None:
+def _next_kind(cluster: FleetCluster, turn: int) -> str | None:
     """The next kind whose records surely fit; None if there is none."""
     kinds = cluster.plan.kinds
     bounds = _bounds(cluster)
@@ -204,17 +214,17 @@ def _next_kind(cluster: Cluster, turn: int) -> str | None:
     return None
 
 
-def _most_held(cluster: Cluster) -> int:
+def _most_held(cluster: FleetCluster) -> int:
     replicas = cluster.partitions.at.replicas
     return int(np.bincount(replicas[replicas != NO_BROKER]).max())
 
 
-def _reserve(cluster: Cluster) -> int:
+def _reserve(cluster: FleetCluster) -> int:
     """Records to keep free: some, and those for the fence of a broker that stays down at the end."""
     return SLACK + (_most_held(cluster) + 1 if cluster.plan.ends_open else 0)
 
 
-def _bounds(cluster: Cluster) -> dict[str, int]:
+def _bounds(cluster: FleetCluster) -> dict[str, int]:
     """The most records that each kind may write now."""
     partitions = cluster.partitions
     held, rows = _most_held(cluster), partitions.live()
@@ -241,7 +251,7 @@ def _bounds(cluster: Cluster) -> dict[str, int]:
 # -- the end ---------------------------------------------------------------------------------------------
 
 
-def _fill(cluster: Cluster) -> Iterator[None]:
+def _fill(cluster: FleetCluster) -> Iterator[None]:
     """Slow followers and idle batches until the log has its planned length."""
     most = max(2, cluster.plan.partitions // 10)
     while cluster.room > 2 * SLACK + _reserve(cluster) + 2 * most and _slow_follower(cluster, most):
@@ -270,7 +280,7 @@ def _fill(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-def truth(cluster: Cluster) -> dict[str, Any]:
+def truth(cluster: FleetCluster) -> dict[str, Any]:
     """Everything known about a complete cluster, for JSON. Times are Unix ms."""
     log, partitions = cluster.log, cluster.partitions
     leaderless, under = partitions.close(log.last_ms)
@@ -309,3 +319,108 @@ def truth(cluster: Cluster) -> dict[str, Any]:
             for row, states in sorted(partitions.samples.items())
         ],
     }
+
+
+MOST = 20
+"""Most partitions in one reassignment."""
+
+
+def _replicas(cluster: FleetCluster, row: int) -> list[tuple[int, int]]:
+    """(broker, number of its directory) of every replica."""
+    at = cluster.partitions.at
+    pairs = zip(at.replicas[row].tolist(), at.directory[row].tolist(), strict=True)
+    return [(broker, directory) for broker, directory in pairs if broker != NO_BROKER]
+
+
+def _write(
+    cluster: FleetCluster, row: int, replicas: list[tuple[int, int]], isr: set[int], **fields: Any
+) -> int:
+    """One record with new replicas for `row` (and ISR and leader if they differ). Returns its offset."""
+    partitions, at = cluster.partitions, cluster.partitions.at
+    ids = tuple(broker for broker, _ in replicas)
+    before, leader = set(partitions.isr_of(row)), int(at.leader[row])
+    ordered = tuple(one for one in ids if one in isr)
+    new_leader = leader if leader in isr else ordered[0]
+    led = new_leader != leader
+    offset = cluster.log.records(
+        [
+            PartitionChangeRecord(
+                int(at.index[row]),
+                partitions.topic_ids[at.topic[row]],
+                isr=ordered if isr != before else None,
+                leader=new_leader if led else None,
+                replicas=ids,
+                directories=tuple(cluster.brokers[one].directories[held] for one, held in replicas),
+                **fields,
+            )
+        ]
+    )
+    at.replicas[row] = [*ids, *[NO_BROKER] * (WIDTH - len(ids))]
+    at.directory[row] = [*[held for _, held in replicas], *[0] * (WIDTH - len(ids))]
+    at.isr[row] = np.isin(at.replicas[row], list(isr))
+    at.leader[row] = new_leader
+    partitions.totals.leader_changes += led
+    # A replica that moved away did not fall out of the ISR.
+    partitions.totals.isr_shrinks += bool((before - isr) & set(ids))
+    partitions.totals.isr_expands += bool(isr - before)
+    partitions.note(row, cluster.log.now_ms, offset, led=led)
+    return offset
+
+
+def _start(cluster: FleetCluster, row: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]] | None:
+    """Starts to move one replica of `row`. Returns (replicas before, target), or
+    None without a free broker."""
+    before = _replicas(cluster, row)
+    held = {broker for broker, _ in before}
+    free = [one for one in cluster.active() if one not in held]
+    if not free:
+        return None
+    new, place = cluster.rng.choice(free), cluster.rng.randrange(len(before))
+    target = list(before)
+    old = before[place]
+    target[place] = (new, cluster.rng.randrange(len(cluster.brokers[new].directories)))
+    isr = set(cluster.partitions.isr_of(row))
+    _write(cluster, row, [*target, old], isr, adding_replicas=(new,), removing_replicas=(old[0],))
+    return before, target
+
+
+def _reassign(cluster: FleetCluster, kind: str, *, cancel: bool) -> None:
+    rows = some_replicated(cluster, MOST).tolist()
+    start, first = cluster.log.now_ms, cluster.log.offset
+    moved = []
+    for row in rows:
+        cluster.after(1, 50)
+        begun = _start(cluster, row)
+        if begun is not None:
+            moved.append((row, *begun))
+    cluster.idle(cluster.rng.randint(5 * SECOND_MS, 90 * SECOND_MS))
+    for row, before, target in moved:
+        cluster.after(1, 2000)
+        isr = set(cluster.partitions.isr_of(row))
+        ends = before if cancel else target
+        ids = {broker for broker, _ in ends}
+        _write(
+            cluster,
+            row,
+            ends,
+            (isr if cancel else isr | ids) & ids,
+            adding_replicas=(),
+            removing_replicas=(),
+        )
+    cluster.after(1000, 3000)
+    cluster.preferred()
+    cluster.tell(kind, start, first, partitions=[cluster.partitions.path(row) for row, _, _ in moved])
+
+
+def reassignment(cluster: FleetCluster) -> None:
+    """Moves replicas to other brokers."""
+    _reassign(cluster, "reassignment", cancel=False)
+
+
+def reassignment_cancelled(cluster: FleetCluster) -> None:
+    """Starts to move replicas, then cancels the move."""
+    _reassign(cluster, "reassignment_cancelled", cancel=True)
+
+
+EVERY = {**INCIDENTS, "reassignment": reassignment, "reassignment_cancelled": reassignment_cancelled}
+"""Every kind of incident, by its name in `plan.KINDS`."""

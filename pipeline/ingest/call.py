@@ -1,7 +1,7 @@
 """Functions that Spark sends to executors by value, so that one without this package can still report that.
 
-Owns the check of an executor's release. Must not use anything but arguments and other functions of this
-module, and must import inside functions: Spark pickles the module (`spark` asks for that).
+Must not use anything but arguments and other functions of this module, and must import inside functions:
+Spark pickles the module (`spark` asks for that).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Computes a table of one cluster from its history, in memory, for `make_table`.
 
-Owns the collection of rows that a run would write to files. Runs on executors. Does not
-publish or keep state; `job` does.
+Runs on executors.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from metaquorum.pipeline.ingest.replay import replay_into
 from metaquorum.pipeline.ingest.tasks import by_day
 from metaquorum.pipeline.ingest.work import ReplayTask
 from metaquorum.pipeline.ingest.writer import ClusterWriter
-from metaquorum.pipeline.logs.cut import stretch_pieces
+from metaquorum.pipeline.logs.cut import section_pieces
+from metaquorum.pipeline.logs.merged import MergedHistory
 from metaquorum.pipeline.logs.selection import Selection
-from metaquorum.pipeline.logs.spine import Spine
 from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema
 
 _DAY = datetime.timedelta(days=1)
@@ -59,22 +58,22 @@ def table_batches(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.R
     """Rows of the table `name` for every history (column `history`)."""
     for batch in batches:
         for history in batch.column("history").to_pylist():
-            spine = msgspec.msgpack.decode(history, type=Spine)
-            yield from _records(spine) if name == "records" else _replayed(spine, name)
+            merged = msgspec.msgpack.decode(history, type=MergedHistory)
+            yield from _records(merged) if name == "records" else _replayed(merged, name)
 
 
-def _records(spine: Spine) -> Iterator[pa.RecordBatch]:
-    for stretch in spine.stretches:
-        for piece in stretch_pieces(stretch.log, stretch.start, stretch.end):
+def _records(merged: MergedHistory) -> Iterator[pa.RecordBatch]:
+    for section in merged.sections:
+        for piece in section_pieces(section.log, section.start, section.end):
             for batch in record_batches("all", piece, Selection()):
                 for day, _, part in by_day(batch, 0):
-                    yield _whole("records", spine.cluster, day, part)
+                    yield _whole("records", merged.cluster, day, part)
 
 
-def _replayed(spine: Spine, name: str) -> Iterator[pa.RecordBatch]:
-    rows = _Rows(spine.cluster, name)
+def _replayed(merged: MergedHistory, name: str) -> Iterator[pa.RecordBatch]:
+    rows = _Rows(merged.cluster, name)
     task = ReplayTask(
-        spine=spine, resume_offset=0, state_file=None, out="", run="", state_target="", final_below=0
+        merged=merged, resume_offset=0, state_file=None, out="", run="", state_target="", final_below=0
     )
     replay_into(task, rows)
     yield from rows.kept

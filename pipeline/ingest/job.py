@@ -1,14 +1,12 @@
 """The run that writes the tables: plans on the driver, tasks on executors, and one publish at the end.
 
-Owns the order of these steps, which files of earlier runs stay, and progress. Spark moves tasks and results
-as bytes; rows go from a task to its Parquet files. Does not compute rows (`tasks` does), decide about a
-cluster (`plan`) or know how to publish (`layout`).
+Spark moves tasks and results as bytes; rows go from a task to its Parquet files.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +25,6 @@ from metaquorum.pipeline.ingest.layout import (
     load_manifest,
     publish,
 )
-from metaquorum.pipeline.ingest.left_out import left_out
 from metaquorum.pipeline.ingest.plan import IngestReport, Plan, final_below, next_entry, plan_clusters
 from metaquorum.pipeline.ingest.retained import retained_places
 from metaquorum.pipeline.ingest.spark import Watch, run_tasks, unwatched
@@ -43,13 +40,13 @@ from metaquorum.pipeline.ingest.work import (
     TaskResult,
 )
 from metaquorum.pipeline.intervals.cluster import RESUME_EVERY
-from metaquorum.pipeline.logs.clusters import histories
-from metaquorum.pipeline.logs.cut import stretch_pieces
+from metaquorum.pipeline.logs.clusters import merge_histories
+from metaquorum.pipeline.logs.cut import section_pieces
 from metaquorum.pipeline.logs.executors import can_read, unseen
 from metaquorum.pipeline.logs.identity import Facts
+from metaquorum.pipeline.logs.merged import SHARED_ID, MergedHistory
+from metaquorum.pipeline.logs.pieces import SPAN_RECORDS, spans_of
 from metaquorum.pipeline.logs.places import LogPlace, find_logs
-from metaquorum.pipeline.logs.spans import SPAN_RECORDS, spans_of
-from metaquorum.pipeline.logs.spine import Spine
 from metaquorum.pipeline.logs.survey import SPLIT_BYTES, LogSurvey
 from metaquorum.pipeline.stores.address import address
 from metaquorum.pipeline.stores.disk import StoreDisk
@@ -58,6 +55,7 @@ from metaquorum.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 Say = Callable[[str], None]
 Show = Callable[[str, int, int], None]
@@ -88,9 +86,9 @@ def ingest(
     places += retained_places(folder, manifest.clusters, shared_ids.values())
     run_all = _Runner(session=session, show=show, watch=watch)
     surveys = _survey(run_all, disk, places, split_bytes, report)
-    spines = histories(surveys, lambda logs: _facts(run_all, logs))
-    report.left_out = left_out(spines)
-    plans = plan_clusters(spines, shared_ids, manifest, report, say)
+    histories = merge_histories(surveys, lambda logs: _facts(run_all, logs))
+    report.left_out = left_out(histories)
+    plans = plan_clusters(histories, shared_ids, manifest, report, say)
     if not plans and manifest.version:
         report.rows = _row_counts(manifest)
         return report
@@ -109,13 +107,13 @@ def ingest(
     return report
 
 
-def survey_fleet(session: SparkSession, paths: list[str], cluster: str | None = None) -> list[Spine]:
+def survey_fleet(session: SparkSession, paths: list[str], cluster: str | None = None) -> list[MergedHistory]:
     """The history of each cluster of the logs below `paths`. Raises as `ingest` does."""
     disk = StoreDisk()
     places = find_logs(disk, [address(path) for path in paths], cluster)
     run_all = _Runner(session=session, show=lambda what, done, of: None, watch=unwatched)
     surveys = _survey(run_all, disk, places, SPLIT_BYTES, IngestReport(version=0))
-    return [_light(spine) for spine in histories(surveys, lambda logs: _facts(run_all, logs))]
+    return [_light(merged) for merged in merge_histories(surveys, lambda logs: _facts(run_all, logs))]
 
 
 class _Runner:
@@ -193,7 +191,7 @@ def _run_tasks(
     for result in results[: len(parts)]:
         left.setdefault(result.cluster, []).append(PartFile(result.part or "", result.files))
     joins: list[Task] = [
-        msgspec.structs.replace(at, parts=left[at.spine.cluster]) for at in replays if at.spans
+        msgspec.structs.replace(at, parts=left[at.merged.cluster]) for at in replays if at.spans
     ]
     joined = run_all("joining", joins)
     _require_done(joined, folder)
@@ -210,19 +208,19 @@ def _run_tasks(
 def _replays(plans: list[Plan], folder: Folder, run: IngestRun, span_records: int) -> list[ReplayTask]:
     """The longest first, so that no long one remains for the end."""
     replays: list[ReplayTask] = []
-    for plan in sorted(plans, key=lambda plan: plan.entry.resume_offset - plan.spine.end_offset):
-        spine, entry = _light(plan.spine), plan.entry
-        high = spine.end_offset // RESUME_EVERY * RESUME_EVERY - RESUME_EVERY
+    for plan in sorted(plans, key=lambda plan: plan.entry.resume_offset - plan.merged.end_offset):
+        merged, entry = _light(plan.merged), plan.entry
+        high = merged.end_offset // RESUME_EVERY * RESUME_EVERY - RESUME_EVERY
         replays.append(
             ReplayTask(
-                spine=spine,
-                spans=spans_of(spine, entry.resume_offset, high, span_records),
+                merged=merged,
+                spans=spans_of(merged, entry.resume_offset, high, span_records),
                 resume_offset=entry.resume_offset,
                 state_file=f"{STATE}/{entry.state}" if entry.state is not None else None,
                 out=folder.root,
                 run=run.id,
-                state_target=_state_name(spine.cluster, run),
-                final_below=max(final_below(spine), entry.records_offset),
+                state_target=_state_name(merged.cluster, run),
+                final_below=max(final_below(merged), entry.records_offset),
                 known_files=entry.files,
                 known_damage=entry.damage,
             )
@@ -233,17 +231,17 @@ def _replays(plans: list[Plan], folder: Folder, run: IngestRun, span_records: in
 def _records_tasks(plans: list[Plan], folder: Folder, run: IngestRun) -> list[RecordsTask]:
     records: list[RecordsTask] = []
     for plan in plans:
-        spine, entry = plan.spine, plan.entry
-        for stretch in spine.stretches:
-            low = max(stretch.start, entry.records_offset)
-            if low < stretch.end:
-                pieces = stretch_pieces(stretch.log, low, stretch.end)
-                about = (stretch.end - low) // max(len(pieces), 1)
+        merged, entry = plan.merged, plan.entry
+        for section in merged.sections:
+            low = max(section.start, entry.records_offset)
+            if low < section.end:
+                pieces = section_pieces(section.log, low, section.end)
+                about = (section.end - low) // max(len(pieces), 1)
                 records += [
                     RecordsTask(
                         piece=piece,
                         records=about,
-                        final_below=final_below(spine),
+                        final_below=final_below(merged),
                         out=folder.root,
                         run=run.id,
                     )
@@ -252,18 +250,18 @@ def _records_tasks(plans: list[Plan], folder: Folder, run: IngestRun) -> list[Re
     return records
 
 
-def _light(spine: Spine) -> Spine:
-    """The spine without the values for comparing logs, which the replay does not need."""
+def _light(merged: MergedHistory) -> MergedHistory:
+    """The merged without the values for comparing logs, which the replay does not need."""
     replace = msgspec.structs.replace
 
     def bare(log: LogSurvey) -> LogSurvey:
         return replace(log, sums={}, marks={})
 
     return replace(
-        spine,
-        stretches=[replace(at, log=bare(at.log)) for at in spine.stretches],
-        conflicts=[replace(at, log=bare(at.log)) for at in spine.conflicts],
-        logs=[bare(log) for log in spine.logs],
+        merged,
+        sections=[replace(at, log=bare(at.log)) for at in merged.sections],
+        conflicts=[replace(at, log=bare(at.log)) for at in merged.conflicts],
+        logs=[bare(log) for log in merged.logs],
     )
 
 
@@ -276,18 +274,18 @@ def _next(
 ) -> Manifest:
     """The next version: the files of this run, and those of the current version that it keeps."""
     replayed = {result.cluster: result for result in replays}
-    rebuilt = {plan.spine.cluster for plan in plans if plan.rebuild}
+    rebuilt = {plan.merged.cluster for plan in plans if plan.rebuild}
     kept = [file for file in manifest.files if _stays(file, replayed.get(file.cluster), rebuilt)]
     clusters = dict(manifest.clusters)
     for plan in plans:
-        result = replayed[plan.spine.cluster]
+        result = replayed[plan.merged.cluster]
         made = next_entry(plan, resumed=not result.anew)
         if result.has_state:
             made.resume_offset, made.resume_epoch = result.resume_offset, result.resume_epoch
-            made.state = _state_name(plan.spine.cluster, run) + STATE_SUFFIX
-        made.retained = _state_name(plan.spine.cluster, run) + RETAINED_SUFFIX
+            made.state = _state_name(plan.merged.cluster, run) + STATE_SUFFIX
+        made.retained = _state_name(plan.merged.cluster, run) + RETAINED_SUFFIX
         made.files, made.damage = result.told_files, result.told_damage
-        clusters[plan.spine.cluster] = made
+        clusters[plan.merged.cluster] = made
     files = [*kept, *(file for result in [*replays, *read] for file in result.files)]
     return Manifest(files=files, clusters=clusters)
 
@@ -306,3 +304,53 @@ def _row_counts(manifest: Manifest) -> dict[str, int]:
     for file in manifest.files:
         counts[file.table] = counts.get(file.table, 0) + file.rows
     return counts
+
+
+def left_out(histories: Iterable[MergedHistory]) -> list[str]:
+    """One line per reason, the most serious first; empty if everything is in the tables."""
+    histories = list(histories)
+    copies = conflicts = copied = lost = garbage = 0
+    for merged in histories:
+        for log in merged.logs:
+            for at in log.segments:
+                why = merged.why_unused(log, at)
+                count = at.end_offset - at.start_offset
+                if log.place.is_retained:
+                    continue
+                garbage += not count and at.size_bytes > 0
+                if why is None or not count:
+                    continue
+                if why.startswith("its records were read from"):
+                    copies, copied = copies + 1, copied + count
+                else:
+                    conflicts, lost = conflicts + 1, lost + count
+    lines = []
+    if conflicts:
+        lines.append(
+            f"{_files(conflicts)} with {lost:,} records that contradict the history of their cluster: "
+            "see `reason` in the table files, and the table damage"
+        )
+    holes = [(merged.cluster, *hole) for merged in histories for hole in merged.holes]
+    if holes:
+        cluster, start, end = holes[0]
+        total = sum(high - low for _, low, high in holes)
+        which = f"offsets {start} to {end - 1} of cluster {cluster}"
+        more = f" and {len(holes) - 1} more" if len(holes) > 1 else ""
+        lines.append(
+            f"{total:,} records inside the history that no log holds: {which}{more}; see the table coverage"
+        )
+    shared = [merged.cluster for merged in histories if any(at.kind == SHARED_ID for at in merged.conflicts)]
+    if shared:
+        lines.append(
+            f"{len(shared)} clusters share the cluster id of another and get their own names: "
+            f"{', '.join(shared[:5])}{' ...' if len(shared) > 5 else ''}"
+        )
+    if garbage:
+        lines.append(f"{_files(garbage)} without a readable record: see the table damage")
+    if copies:
+        lines.append(f"{_files(copies)} with {copied:,} records that were read from another node's log")
+    return lines
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"

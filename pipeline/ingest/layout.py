@@ -10,9 +10,6 @@ two runs never write one object. Readers take the newest complete manifest. If t
 version, the earlier manifest wins: the later run sees it after `settle_seconds`, removes its own and fails. A
 stale listing shows readers an older version, never a part of one. Folders begin with "_": a reader of plain
 Parquet folders finds nothing, instead of rows of several versions.
-
-Owns these names and the step from written to published. Knows no Spark and no rows; objects
-are written by `stores.folder`.
 """
 
 from __future__ import annotations
@@ -29,9 +26,10 @@ import msgspec
 
 from metaquorum.pipeline.logs.damage import DamageRow
 from metaquorum.pipeline.stores.folder import Folder
+from metaquorum.platforms import process_runs
 from metaquorum.storage.errors import FileMissingError, StorageError
 
-FORMAT = 8
+FORMAT = 9
 READ_FROM = 5
 """The oldest format whose tables can be read. It lacks tables and columns that were added later."""
 KEPT_VERSIONS = 2
@@ -200,19 +198,9 @@ def _bury(folder: Folder, name: str) -> None:
         run = msgspec.json.decode(folder.get(name), type=IngestRun)
     except (FileMissingError, msgspec.DecodeError):
         return
-    alive = _runs_here(run.process) if run.host == socket.gethostname() else None
+    alive = process_runs(run.process) if run.host == socket.gethostname() else None
     if alive is False or (alive is None and time.time() - run.began > ABANDONED_AFTER_S):
         abandon(folder, run)
-
-
-def _runs_here(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def publish(folder: Folder, run: IngestRun, manifest: Manifest) -> None:

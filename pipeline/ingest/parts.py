@@ -1,53 +1,54 @@
 """Parts of one cluster's history that are replayed in parallel, and joined.
 
-Owns what a part leaves for the task that joins, and the handling of a seam: if the state at the end of a part
+What a part leaves for the task that joins, and the handling of a seam: if the state at the end of a part
 differs from the snapshot with which the next one began, it is reported as damage, and the next part is
-replayed again. Does not choose the parts (`pipeline.logs.spans`); what must match at a seam is in
-`pipeline.intervals.seams`. Runs on any machine.
+replayed again. Runs on any machine.
 """
 
 from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from metaquorum.metadata.columnar.windows import BatchWindow, windows
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.image import MetadataImage, differing_parts
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.quorum import quorum_in_snapshot
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import NoOpRecord
+from metaquorum.metadata.snapshot import load_snapshot
 from metaquorum.pipeline.ingest.layout import STATE, WrittenFile
-from metaquorum.pipeline.ingest.reading import FLUSH_ROWS, image_of, pieces_of, snapshot_file, write_rows
 from metaquorum.pipeline.ingest.work import PartFile, PartTask, ReplayTask, TaskResult
 from metaquorum.pipeline.ingest.writer import ClusterWriter
 from metaquorum.pipeline.intervals import ClusterReplay, StateError
-from metaquorum.pipeline.intervals.moments import BatchClock
-from metaquorum.pipeline.intervals.silence import Silence
-from metaquorum.pipeline.intervals.state import decode_state
-from metaquorum.pipeline.intervals.stretch import (
+from metaquorum.pipeline.intervals.log_parts import (
     Before,
     EpochStart,
     LateReplay,
-    ToldStretch,
+    ReplayedSection,
     agrees,
     goes_on,
     spliced,
 )
-from metaquorum.pipeline.intervals.together.changes import feed_window
-from metaquorum.pipeline.logs.damage import SEAM, DamageNotes, DamageRow
-from metaquorum.pipeline.logs.pieces import read_piece
-from metaquorum.pipeline.logs.spans import HistorySpan
-from metaquorum.pipeline.logs.spine import SpineRun
-from metaquorum.pipeline.logs.survey import hop
+from metaquorum.pipeline.intervals.many_changes import feed_window
+from metaquorum.pipeline.intervals.moments import BatchClock, Row, Silence
+from metaquorum.pipeline.intervals.state import decode_state
+from metaquorum.pipeline.intervals.tables.states import StateRows
+from metaquorum.pipeline.logs.cut import section_pieces
+from metaquorum.pipeline.logs.damage import CORRUPT, SEAM, DamageNotes, DamageRow
+from metaquorum.pipeline.logs.merged import HistoryRun
+from metaquorum.pipeline.logs.pieces import HistorySpan, Piece, read_piece
+from metaquorum.pipeline.logs.survey import LogSurvey, hop
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch
 from metaquorum.storage.errors import StorageError
+from metaquorum.storage.files.snapshots import snapshot_path
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.types import LogPosition
 
@@ -62,7 +63,7 @@ class LeftPart(msgspec.Struct, kw_only=True):
     it cannot be joined. `seam`: how the snapshot at its end differs from the state that it reached."""
 
     state: bytes | None = None
-    told: ToldStretch | None = None
+    told: ReplayedSection | None = None
     rows: list[DamageRow] = []
     unknown: bytes = b""
     end_ms: int = 0
@@ -77,7 +78,7 @@ def keep_part(task: PartTask, left: LeftPart, writer: ClusterWriter) -> TaskResu
     replay = task.replay
     name = f"{STATE}/{replay.state_target}-{task.number}-{uuid.uuid4().hex[:16]}.part"
     Folder(replay.out).put(name, msgspec.msgpack.encode(left), private=True)
-    return TaskResult(cluster=replay.spine.cluster, files=writer.close(), part=name)
+    return TaskResult(cluster=replay.merged.cluster, files=writer.close(), part=name)
 
 
 def _first_snapshot(span: HistorySpan) -> tuple[str, MetadataImage] | None:
@@ -109,12 +110,12 @@ def run_part(task: PartTask) -> TaskResult:
     """Replays a part that begins at a snapshot."""
     replay, spans = task.replay, task.replay.spans
     span = spans[task.number]
-    writer = ClusterWriter(replay.out, replay.spine.cluster, replay.run)
-    run = next(iter(replay.spine.runs()))
+    writer = ClusterWriter(replay.out, replay.merged.cluster, replay.run)
+    run = next(iter(replay.merged.runs()))
     before = _before(replay, run, span)
     if before is None:
         return keep_part(task, LeftPart(), writer)
-    stretch, notes, left = LateReplay(replay.spine.cluster, before), DamageNotes(), LeftPart()
+    section, notes, left = LateReplay(replay.merged.cluster, before), DamageNotes(), LeftPart()
 
     def passed(records: int, end_ms: int) -> None:
         left.records += records
@@ -125,15 +126,15 @@ def run_part(task: PartTask) -> TaskResult:
         items = itertools.takewhile(
             lambda item: isinstance(item, Damage) or item.header.next_offset <= span.end, items
         )
-    _feed(stretch, items, notes, passed, lambda: write_rows(writer, stretch.take().items(), final=True))
-    write_rows(writer, stretch.take().items(), final=True)
+    _feed(section, items, notes, passed, lambda: write_rows(writer, section.take().items(), final=True))
+    write_rows(writer, section.take().items(), final=True)
     left.rows, left.unknown = notes.cut_off()
     try:
-        left.told = stretch.told()
+        left.told = section.told()
     except StateError:
         return keep_part(task, left, writer)
     if task.number + 1 < len(spans):
-        left.seam = seam_damage(stretch.engine, spans[task.number + 1])
+        left.seam = seam_damage(section.engine, spans[task.number + 1])
     return keep_part(task, left, writer)
 
 
@@ -179,7 +180,7 @@ def _feed(
             single(item)
 
 
-def _items(run: SpineRun, start: int, end: int) -> Iterable[RecordBatch | Damage]:
+def _items(run: HistoryRun, start: int, end: int) -> Iterable[RecordBatch | Damage]:
     for piece in pieces_of(run, start):
         for item in read_piece(StoreDisk(), piece):
             if isinstance(item, RecordBatch) and item.header.base_offset >= end:
@@ -187,7 +188,7 @@ def _items(run: SpineRun, start: int, end: int) -> Iterable[RecordBatch | Damage
             yield item
 
 
-def _before(task: ReplayTask, run: SpineRun, span: HistorySpan) -> Before | None:
+def _before(task: ReplayTask, run: HistoryRun, span: HistorySpan) -> Before | None:
     """What is known where a part begins; None if its snapshot cannot be read."""
     snapshot = _first_snapshot(span)
     if snapshot is None:
@@ -201,7 +202,7 @@ def _before(task: ReplayTask, run: SpineRun, span: HistorySpan) -> Before | None
     )
 
 
-def _election(run: SpineRun, offset: int) -> EpochStart | None:
+def _election(run: HistoryRun, offset: int) -> EpochStart | None:
     """The control batch at an offset."""
     for piece in pieces_of(run, offset):
         for header in hop(piece.path, None, piece.position):
@@ -215,7 +216,7 @@ def _election(run: SpineRun, offset: int) -> EpochStart | None:
     return None
 
 
-def _silence(task: ReplayTask, run: SpineRun, end: int, now_ms: int) -> object:
+def _silence(task: ReplayTask, run: HistoryRun, end: int, now_ms: int) -> object:
     """How long an idle quorum waits, according to the headers of the first batches. The task that joins
     examines it more closely."""
     silence, clock, start = Silence(), BatchClock(), run.start
@@ -242,8 +243,8 @@ class PartJoin:
     def __init__(self, task: ReplayTask, writer: ClusterWriter, first: LeftPart, state: bytes) -> None:
         """Raises StateError for a state that cannot be used."""
         self._task, self._writer = task, writer
-        self._run = next(iter(task.spine.runs()))
-        self.engine = ClusterReplay(task.spine.cluster, log_end=task.spine.end_offset, saved=state)
+        self._run = next(iter(task.merged.runs()))
+        self.engine = ClusterReplay(task.merged.cluster, log_end=task.merged.end_offset, saved=state)
         self.engine.is_resumed = first.is_resumed
         self.notes = DamageNotes()
         self.notes.go_on(first.rows, first.unknown)
@@ -292,7 +293,7 @@ class PartJoin:
         """Examines a seam again: the earlier result was about another state than the one that is reached."""
         self._seam = seam_damage(self.engine, later[0]) if later else None
 
-    def _splice(self, told: ToldStretch) -> bool:
+    def _splice(self, told: ReplayedSection) -> bool:
         if not goes_on(self.engine, told):
             return False
         for number, post in enumerate(told.posts):
@@ -300,9 +301,9 @@ class PartJoin:
             if not agrees(self.engine, post):
                 continue
             self._flush()
-            spine = self._task.spine
+            merged = self._task.merged
             try:
-                self.engine, rows = spliced(self.engine, told, number, spine.cluster, spine.end_offset)
+                self.engine, rows = spliced(self.engine, told, number, merged.cluster, merged.end_offset)
             except StateError:
                 return False
             write_rows(self._writer, rows, final=True)
@@ -321,3 +322,41 @@ class PartJoin:
 
 def _left(folder: Folder, part: PartFile) -> LeftPart:
     return msgspec.msgpack.decode(folder.get(part.name), type=LeftPart)
+
+
+FLUSH_ROWS = 20_000
+"""Rows of a table to gather before they are written."""
+
+
+def pieces_of(run: HistoryRun, start: int) -> Iterator[Piece]:
+    """The pieces of a run from offset `start` on."""
+    for section in run.sections:
+        if section.end > start:
+            yield from section_pieces(section.log, max(section.start, start), section.end)
+
+
+def snapshot_file(log: LogSurvey, position: LogPosition) -> str:
+    """The file of a log's snapshot."""
+    source = MetadataLog(StoreDisk(), log.place.path)
+    return source.path if source.is_checkpoint else snapshot_path(source.directory, position)
+
+
+def image_of(log: LogSurvey, position: LogPosition, notes: DamageNotes) -> MetadataImage | None:
+    """The image of a snapshot; None, with a note, if it is incomplete."""
+    path = snapshot_file(log, position)
+    try:
+        batches = [item for item in MetadataLog(StoreDisk(), path).batches() if isinstance(item, RecordBatch)]
+        return load_snapshot(batches, position=position, on_error=lambda error: None)
+    except (RecordDecodeError, ReplayError, StorageError, OSError) as error:
+        notes.add(CORRUPT, path, 0, position.offset, str(error))
+        return None
+
+
+def write_rows(writer: ClusterWriter, rows: Iterable[tuple[str, Sequence[Row]]], *, final: bool) -> None:
+    """Writes rows by table."""
+    for table, some in rows:
+        if isinstance(some, StateRows):
+            writer.states(table, some, final=final)
+            continue
+        for low in range(0, len(some), FLUSH_ROWS):
+            writer.rows(table, some[low : low + FLUSH_ROWS], final=final)

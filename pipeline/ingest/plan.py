@@ -1,8 +1,6 @@
 """Decides for each cluster whether a run continues, reads it again, or leaves its tables as they are.
 
-Owns the comparison of the present history with what earlier runs read. What was read stays, unless
-logs that hold all of it contradict it. Does not run tasks (`job` does) and does not choose between
-logs (`pipeline.logs.spine`).
+What was read stays, unless logs that hold all of it contradict it.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import msgspec
 
 from metaquorum.pipeline.ingest.layout import ClusterEntry, LogLook, Manifest
 from metaquorum.pipeline.intervals.cluster import RESUME_EVERY
-from metaquorum.pipeline.logs.spine import Spine, choose_spine
+from metaquorum.pipeline.logs.merged import MergedHistory, merge_logs
 from metaquorum.pipeline.logs.survey import LogSurvey
 
 Say = Callable[[str], None]
@@ -40,52 +38,56 @@ class IngestReport(msgspec.Struct, kw_only=True):
 class Plan(msgspec.Struct, kw_only=True):
     """The work for one cluster."""
 
-    spine: Spine
+    merged: MergedHistory
     entry: ClusterEntry
     rebuild: bool
     shared_id: str
 
 
 def plan_clusters(
-    spines: Iterable[Spine], shared_ids: dict[str, str], manifest: Manifest, report: IngestReport, say: Say
+    histories: Iterable[MergedHistory],
+    shared_ids: dict[str, str],
+    manifest: Manifest,
+    report: IngestReport,
+    say: Say,
 ) -> list[Plan]:
     """A plan for every cluster with something new. `shared_ids`: the cluster id of each log, by path."""
     plans = []
-    for spine in spines:
-        given = _given(spine)
+    for merged in histories:
+        given = _given(merged)
         if not given:
             continue
-        known = manifest.clusters.get(spine.cluster)
-        found = spine, ClusterEntry(), False
+        known = manifest.clusters.get(merged.cluster)
+        found = merged, ClusterEntry(), False
         if known is not None and known.logs == looks(given):
-            report.unchanged.append(spine.cluster)
+            report.unchanged.append(merged.cluster)
             continue
         if known is not None:
-            chosen = _go_on(spine, given, known)
+            chosen = _go_on(merged, given, known)
             if isinstance(chosen, str):
-                report.kept.append(spine.cluster)
-                say(f"cluster {spine.cluster}: {chosen}; its tables are not changed")
+                report.kept.append(merged.cluster)
+                say(f"cluster {merged.cluster}: {chosen}; its tables are not changed")
                 continue
             found = chosen
-        new_spine, entry, rebuild = found
+        new_merged, entry, rebuild = found
         if rebuild:
-            report.rebuilt.append(spine.cluster)
+            report.rebuilt.append(merged.cluster)
             say(
-                f"cluster {spine.cluster}: its logs have more or other records than those read before: "
+                f"cluster {merged.cluster}: its logs have more or other records than those read before: "
                 "reading them again"
             )
         shared_id = shared_ids[given[0].place.path]
-        plans.append(Plan(spine=new_spine, entry=entry, rebuild=rebuild, shared_id=shared_id))
-        report.ingested.append(spine.cluster)
+        plans.append(Plan(merged=new_merged, entry=entry, rebuild=rebuild, shared_id=shared_id))
+        report.ingested.append(merged.cluster)
     return plans
 
 
 def _go_on(
-    spine: Spine, given: list[LogSurvey], known: ClusterEntry
-) -> tuple[Spine, ClusterEntry, bool] | str:
+    merged: MergedHistory, given: list[LogSurvey], known: ClusterEntry
+) -> tuple[MergedHistory, ClusterEntry, bool] | str:
     """The history to read, where to start, and whether to read everything again; or
     the reason to read nothing."""
-    of_given = choose_spine(spine.cluster, given)
+    of_given = merge_logs(merged.cluster, given)
     is_older = (of_given.last_epoch, of_given.end_offset) < (known.last_epoch, known.end_offset)
     if is_older and _within(covered(of_given), known.covered):
         return (
@@ -93,35 +95,35 @@ def _go_on(
             f"{known.end_offset}"
         )
     holds_all = _within(known.covered, covered(of_given))
-    if not _continues(spine, known):
+    if not _continues(merged, known):
         if holds_all or of_given.start_offset == 0:
-            return _anew(spine, of_given), ClusterEntry(), True
+            return _anew(merged, of_given), ClusterEntry(), True
         return "these are not the logs of an earlier run, and they lack records that it read"
     below = known.resume_offset
     more = _size(covered(of_given), below) > _size(known.covered, below)
     if holds_all and more:
-        return _anew(spine, of_given), ClusterEntry(), True
-    return spine, known, False
+        return _anew(merged, of_given), ClusterEntry(), True
+    return merged, known, False
 
 
-def _anew(spine: Spine, of_given: Spine) -> Spine:
-    shared = [at for at in spine.conflicts if at not in of_given.conflicts and at.kind == "shared-id"]
+def _anew(merged: MergedHistory, of_given: MergedHistory) -> MergedHistory:
+    shared = [at for at in merged.conflicts if at not in of_given.conflicts and at.kind == "shared-id"]
     return msgspec.structs.replace(of_given, conflicts=[*shared, *of_given.conflicts])
 
 
-def _given(spine: Spine) -> list[LogSurvey]:
+def _given(merged: MergedHistory) -> list[LogSurvey]:
     """The logs that exist now."""
-    return [log for log in spine.logs if not log.place.is_retained]
+    return [log for log in merged.logs if not log.place.is_retained]
 
 
-def _continues(spine: Spine, known: ClusterEntry) -> bool:
+def _continues(merged: MergedHistory, known: ClusterEntry) -> bool:
     """Whether the history before the resume points is the one that was read (Raft's log matching)."""
     for offset, epoch in (
         (known.resume_offset, known.resume_epoch),
         (known.records_offset, known.records_epoch),
     ):
-        found = spine.epoch_at(offset - 1) if offset > spine.start_offset else None
-        if spine.end_offset < offset or (found is not None and found != epoch):
+        found = merged.epoch_at(offset - 1) if offset > merged.start_offset else None
+        if merged.end_offset < offset or (found is not None and found != epoch):
             return False
     return True
 
@@ -136,9 +138,9 @@ def looks(logs: Iterable[LogSurvey]) -> dict[str, LogLook]:
     return found
 
 
-def covered(spine: Spine) -> Ranges:
+def covered(merged: MergedHistory) -> Ranges:
     """Offsets (first, after the last) of existing records."""
-    return [(run.start, run.end) for run in spine.runs() if run.start < run.end]
+    return [(run.start, run.end) for run in merged.runs() if run.start < run.end]
 
 
 def _within(inner: Ranges, outer: Ranges) -> bool:
@@ -149,23 +151,23 @@ def _size(ranges: Ranges, below: int) -> int:
     return sum(max(0, min(end, below) - start) for start, end in ranges)
 
 
-def final_below(spine: Spine) -> int:
+def final_below(merged: MergedHistory) -> int:
     """Records below this offset are final: it is the last place where a later run can continue."""
-    return spine.records_end // RESUME_EVERY * RESUME_EVERY
+    return merged.records_end // RESUME_EVERY * RESUME_EVERY
 
 
 def next_entry(plan: Plan, resumed: bool) -> ClusterEntry:
     """What is known of a cluster after its plan was performed, without the results of the replay."""
-    spine, entry = plan.spine, plan.entry
-    below = max(final_below(spine), entry.records_offset)
+    merged, entry = plan.merged, plan.entry
+    below = max(final_below(merged), entry.records_offset)
     made = ClusterEntry(
         records_offset=below,
-        records_epoch=_epoch_before(spine, below, entry),
-        end_offset=spine.end_offset,
-        last_epoch=spine.last_epoch,
-        logs=looks(_given(spine)),
+        records_epoch=_epoch_before(merged, below, entry),
+        end_offset=merged.end_offset,
+        last_epoch=merged.last_epoch,
+        logs=looks(_given(merged)),
         shared_id=plan.shared_id,
-        covered=_together([*entry.covered, *covered(spine)]),
+        covered=_together([*entry.covered, *covered(merged)]),
     )
     if resumed:
         made.resume_offset, made.resume_epoch = entry.resume_offset, entry.resume_epoch
@@ -173,10 +175,10 @@ def next_entry(plan: Plan, resumed: bool) -> ClusterEntry:
     return made
 
 
-def _epoch_before(spine: Spine, offset: int, entry: ClusterEntry) -> int:
+def _epoch_before(merged: MergedHistory, offset: int, entry: ClusterEntry) -> int:
     if offset == entry.records_offset:
         return entry.records_epoch
-    found = spine.epoch_at(offset - 1) if offset else None
+    found = merged.epoch_at(offset - 1) if offset else None
     return -1 if found is None else found
 
 

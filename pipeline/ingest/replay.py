@@ -1,8 +1,7 @@
 """Replays one cluster's history, run by run, into the files of its tables.
 
-Owns the input of a replay: batches of the chosen logs, snapshots where a run begins without a state, the
-state of an earlier run; and the damage found on the way. Does not know what rows a batch gives
-(`pipeline.intervals` does) or which log is read (`pipeline.logs.spine`). Runs on any machine.
+The input of a replay: batches of the chosen logs, snapshots where a run begins without a state, the state of
+an earlier run; and the damage found on the way. Runs on any machine.
 """
 
 from __future__ import annotations
@@ -24,19 +23,27 @@ from metaquorum.pipeline.ingest.layout import (
     ToldDamage,
     WrittenFile,
 )
-from metaquorum.pipeline.ingest.parts import LeftPart, PartJoin, keep_part, seam_damage
-from metaquorum.pipeline.ingest.reading import FLUSH_ROWS, image_of, pieces_of, snapshot_file, write_rows
+from metaquorum.pipeline.ingest.parts import (
+    FLUSH_ROWS,
+    LeftPart,
+    PartJoin,
+    image_of,
+    keep_part,
+    pieces_of,
+    seam_damage,
+    snapshot_file,
+    write_rows,
+)
 from metaquorum.pipeline.ingest.retained import retain
 from metaquorum.pipeline.ingest.work import PartTask, ReplayTask, TaskResult
 from metaquorum.pipeline.ingest.writer import ClusterWriter, day_of
 from metaquorum.pipeline.intervals import ClusterReplay, StateError
+from metaquorum.pipeline.intervals.many_changes import feed_window
 from metaquorum.pipeline.intervals.moments import DAY_MS, Row
-from metaquorum.pipeline.intervals.together.changes import feed_window
 from metaquorum.pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNotes, DamageRow, log_damage
 from metaquorum.pipeline.logs.identity import facts_of_image
-from metaquorum.pipeline.logs.pieces import read_piece
-from metaquorum.pipeline.logs.spans import part_of
-from metaquorum.pipeline.logs.spine import Spine, SpineRun
+from metaquorum.pipeline.logs.merged import HistoryRun, MergedHistory
+from metaquorum.pipeline.logs.pieces import part_of, read_piece
 from metaquorum.pipeline.logs.survey import LogSurvey
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
@@ -48,10 +55,10 @@ from metaquorum.storage.types import LogPosition
 
 def run_replay(task: ReplayTask) -> TaskResult:
     """Replays a cluster from its start or from a saved state; or joins its parts, and replays the rest."""
-    writer = ClusterWriter(task.out, task.spine.cluster, task.run)
+    writer = ClusterWriter(task.out, task.merged.cluster, task.run)
     joining = PartJoin.of(task, writer)
     feeder = _Feeder(task, writer, joining)
-    for run in task.spine.runs():
+    for run in task.merged.runs():
         feeder.run(run)
     return feeder.finish()
 
@@ -59,16 +66,16 @@ def run_replay(task: ReplayTask) -> TaskResult:
 def run_first_part(task: PartTask) -> TaskResult:
     """Replays a cluster up to the start of the next part."""
     replay, span = task.replay, task.replay.spans[0]
-    writer = ClusterWriter(replay.out, replay.spine.cluster, replay.run)
+    writer = ClusterWriter(replay.out, replay.merged.cluster, replay.run)
     feeder = _Feeder(replay, writer)
-    feeder.run(part_of(next(iter(replay.spine.runs())), span.end))
+    feeder.run(part_of(next(iter(replay.merged.runs())), span.end))
     return keep_part(task, feeder.part(), writer)
 
 
 def replay_into(task: ReplayTask, writer: ClusterWriter) -> None:
     """Replays a cluster from its start and gives all rows to `writer`. Keeps no state."""
     feeder = _Feeder(task, writer)
-    for run in task.spine.runs():
+    for run in task.merged.runs():
         feeder.run(run)
     feeder.rest()
 
@@ -78,7 +85,7 @@ class _Feeder:
 
     def __init__(self, task: ReplayTask, writer: ClusterWriter, joined: PartJoin | None = None) -> None:
         self._task = task
-        self._spine = task.spine
+        self._merged = task.merged
         self._notes = DamageNotes()
         self._writer = writer
         self._kept_notes: bytes | None = None
@@ -91,7 +98,7 @@ class _Feeder:
             self._end_ms, self._used_snapshots = joined.end_ms, joined.used_snapshots
             self._node_of, self._records = joined.node_of, joined.records
         else:
-            new = ClusterReplay(task.spine.cluster, log_end=task.spine.end_offset)
+            new = ClusterReplay(task.merged.cluster, log_end=task.merged.end_offset)
             self._engine = self._resumed() or new
 
     def _resumed(self) -> ClusterReplay | None:
@@ -102,14 +109,14 @@ class _Feeder:
         try:
             folder = Folder(self._task.out)
             saved = folder.get(file)
-            engine = ClusterReplay(self._spine.cluster, log_end=self._spine.end_offset, saved=saved)
+            engine = ClusterReplay(self._merged.cluster, log_end=self._merged.end_offset, saved=saved)
             self._notes.load(folder.get(file + NOTES_SUFFIX))
             return engine
         except (StateError, StorageError, msgspec.DecodeError):
             self._notes = DamageNotes()
             return None
 
-    def run(self, run: SpineRun) -> None:
+    def run(self, run: HistoryRun) -> None:
         """Feeds one run of the history, from the replay's position on."""
         engine = self._engine
         start = engine.end_offset
@@ -140,14 +147,14 @@ class _Feeder:
         self._learn_before(run.end, snapshots)
         if not engine.knows_state and run.start < run.end:
             reason = f"no snapshot has the state at offset {run.start}, where the log begins"
-            self._notes.add(MISSING, run.stretches[0].log.place.path, 0, run.start, reason)
+            self._notes.add(MISSING, run.sections[0].log.place.path, 0, run.start, reason)
 
-    def _hole(self, end: int, run: SpineRun) -> None:
+    def _hole(self, end: int, run: HistoryRun) -> None:
         if end:
             reason = (
                 f"offsets {end} to {run.start - 1} are in none of the logs: what happened there is unknown"
             )
-            self._notes.add(MISSING, run.stretches[0].log.place.path, 0, end, reason)
+            self._notes.add(MISSING, run.sections[0].log.place.path, 0, end, reason)
 
     def _note_gap(self, batch: RecordBatch, expected: int | None) -> None:
         """Notes a batch that does not follow the one before: pieces are read separately and do not see it."""
@@ -250,13 +257,13 @@ class _Feeder:
 
     def _result(self, files: list[WrittenFile]) -> TaskResult:
         task, engine = self._task, self._engine
-        result = TaskResult(cluster=task.spine.cluster, files=files, records=self._records)
+        result = TaskResult(cluster=task.merged.cluster, files=files, records=self._records)
         result.anew = task.state_file is not None and not engine.is_resumed
         folder, target = Folder(task.out), f"{STATE}/{task.state_target}"
         low = engine.resume_point[0] if engine.saved_state is not None else task.resume_offset
         low = min(0 if result.anew and engine.saved_state is None else low, task.final_below)
         facts = facts_of_image(engine.image, engine.end_offset)
-        retain(task.spine, low, self._used_snapshots.items(), facts, folder, target + RETAINED_SUFFIX)
+        retain(task.merged, low, self._used_snapshots.items(), facts, folder, target + RETAINED_SUFFIX)
         if engine.saved_state is None:
             result.files = [msgspec.structs.replace(file, final=False) for file in files]
             return result
@@ -269,28 +276,28 @@ class _Feeder:
     def _told_damage(self) -> list[ToldDamage]:
         """Damage of logs that were not read, according to their headers; how logs differ; and what earlier
         runs reported of logs that are gone."""
-        given = {log.place.path for log in self._spine.logs if not log.place.is_retained}
+        given = {log.place.path for log in self._merged.logs if not log.place.is_retained}
         known = [at for at in self._task.known_damage if at.log not in given]
-        return [*known, *_other_damage(self._spine)]
+        return [*known, *_other_damage(self._merged)]
 
     def _told_files(self) -> list[tuple[int, FileRow]]:
         lines: dict[str, tuple[int, FileRow]] = {}
-        for log in self._spine.logs:
+        for log in self._merged.logs:
             if not log.place.is_retained:
                 for at in log.segments:
-                    why = self._spine.why_unused(log, at)
+                    why = self._merged.why_unused(log, at)
                     place = (log.place.node_id, at.file, at.size_bytes, at.start_offset, at.end_offset)
                     lines[at.file] = (day_of(at.last_ms), (*place, why is None, why))
         known = {line[1]: line for _, line in self._task.known_files}
-        for line in _snapshot_lines(self._spine, self._used_snapshots.keys()):
+        for line in _snapshot_lines(self._merged, self._used_snapshots.keys()):
             was_used = line[1] in known and known[line[1]][5]
             lines[line[1]] = (day_of(self._end_ms), known[line[1]] if was_used else line)
         gone = {line[1]: (day, line) for day, line in self._task.known_files if line[1] not in lines}
         return [*gone.values(), *lines.values()]
 
     def _write_damage(self, damage: list[tuple[DamageRow, bool]], told: list[ToldDamage], day: int) -> None:
-        nodes = {log.place.path: log.place.node_id for log in self._spine.logs}
-        for log in self._spine.logs:
+        nodes = {log.place.path: log.place.node_id for log in self._merged.logs}
+        for log in self._merged.logs:
             nodes |= {segment.file: log.place.node_id for segment in log.segments}
         nodes |= self._node_of | {at.row.file: at.node_id for at in told}
         for final in (True, False):
@@ -302,10 +309,10 @@ class _Feeder:
             self._writer.rows("damage", lines, final=final, day=day)
 
 
-def _other_damage(spine: Spine) -> Iterator[ToldDamage]:
-    used = {stretch.log.place.path for stretch in spine.stretches if stretch.start < stretch.end}
+def _other_damage(merged: MergedHistory) -> Iterator[ToldDamage]:
+    used = {section.log.place.path for section in merged.sections if section.start < section.end}
     seen: set[str] = set()
-    for log in spine.logs:
+    for log in merged.logs:
         place = log.place
         if place.path in used or place.path in seen or place.is_retained:
             continue
@@ -313,17 +320,17 @@ def _other_damage(spine: Spine) -> Iterator[ToldDamage]:
         if any(at.readable_bytes != at.size_bytes for at in log.segments):
             for row in log_damage(StoreDisk(), place):
                 yield ToldDamage(place.path, place.node_id, row)
-    for conflict in spine.conflicts:
+    for conflict in merged.conflicts:
         place = conflict.log.place
         if not place.is_retained:
             row = DamageRow(place.path, 0, conflict.offset, conflict.kind, conflict.reason)
             yield ToldDamage(place.path, place.node_id, row)
 
 
-def _snapshot_lines(spine: Spine, used: Container[str]) -> Iterator[FileRow]:
+def _snapshot_lines(merged: MergedHistory, used: Container[str]) -> Iterator[FileRow]:
     """Rows of `files` for the snapshots."""
     disk, seen = StoreDisk(), set[str]()
-    for log in spine.logs:
+    for log in merged.logs:
         for offset, epoch in log.snapshots:
             file = snapshot_file(log, LogPosition(epoch, offset))
             if file in seen or log.place.is_retained:

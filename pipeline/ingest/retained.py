@@ -1,8 +1,8 @@
 """Copies of log records that a run keeps beside its tables, for when Kafka has deleted them.
 
 Rows before the resume point are final. Those after it are written again by the next run, from the same bytes.
-Owns the copy of these bytes: a log for each run of the history, with its first snapshots, the origin of each,
-and the facts that identify the cluster. Does not choose the resume point (`pipeline.intervals.cluster` does).
+The copy of these bytes: a log for each run of the history, with its first snapshots, the origin of each, and
+the facts that identify the cluster.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from metaquorum.pipeline.ingest.layout import STATE, ClusterEntry
-from metaquorum.pipeline.logs.cut import stretch_pieces
+from metaquorum.pipeline.logs.cut import section_pieces
 from metaquorum.pipeline.logs.identity import Facts
+from metaquorum.pipeline.logs.merged import HistoryRun, MergedHistory
 from metaquorum.pipeline.logs.pieces import Piece, read_piece
 from metaquorum.pipeline.logs.places import FACTS_FILE, ORIGINS_FILE, LogPlace
-from metaquorum.pipeline.logs.spine import Spine, SpineRun
 from metaquorum.pipeline.logs.survey import Origin
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
@@ -29,12 +29,17 @@ COPY_BYTES = 1 << 20
 
 
 def retain(
-    spine: Spine, low: int, snapshots: Iterable[tuple[str, int]], facts: Facts, folder: Folder, target: str
+    merged: MergedHistory,
+    low: int,
+    snapshots: Iterable[tuple[str, int]],
+    facts: Facts,
+    folder: Folder,
+    target: str,
 ) -> None:
     """Copies the bytes from the batch before offset `low` on, and the `snapshots` (file, end offset) that end
     later, to `target` in a folder."""
     known = list(snapshots)
-    for number, run in enumerate(spine.runs()):
+    for number, run in enumerate(merged.runs()):
         if run.end < low:
             continue
         name = f"{target}/{number}"
@@ -46,14 +51,14 @@ def retain(
         folder.put(f"{name}/{FACTS_FILE}", msgspec.msgpack.encode(facts))
 
 
-def _copy_run(run: SpineRun, low: int, folder: Folder, target: str) -> dict[str, Origin]:
+def _copy_run(run: HistoryRun, low: int, folder: Folder, target: str) -> dict[str, Origin]:
     origins: dict[str, Origin] = {}
-    for stretch in run.stretches:
-        if stretch.end <= low or stretch.start >= stretch.end:
+    for section in run.sections:
+        if section.end <= low or section.start >= section.end:
             continue
-        last = stretch.log.segments[-1].file
+        last = section.log.segments[-1].file
         by_file: dict[str, list[Piece]] = {}
-        for piece in stretch_pieces(stretch.log, max(stretch.start, low), stretch.end):
+        for piece in section_pieces(section.log, max(section.start, low), section.end):
             by_file.setdefault(piece.path, []).append(piece)
         for path, pieces in by_file.items():
             found = _whole_batches(pieces)

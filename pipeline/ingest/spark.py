@@ -1,8 +1,6 @@
 """Runs tasks on Spark's executors, in any kind of session: values out, values back.
 
-Owns how tasks become a DataFrame and results come back, and the message about an executor that cannot run
-them. Uses DataFrames only, so the same code runs in a classic session, under spark-submit and over Spark
-Connect. Does not know what a task does (`tasks`).
+Uses DataFrames only, so the same code runs in a classic session, under spark-submit and over Spark Connect.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ def _size(task: Task) -> int:
     """The cost of a task, in replayed records."""
     match task:
         case ReplayTask() if not task.spans:
-            return TASK_RECORDS + max(0, task.spine.end_offset - task.resume_offset)
+            return TASK_RECORDS + max(0, task.merged.end_offset - task.resume_offset)
         case RecordsTask():
             return TASK_RECORDS + task.records
         case SurveyTask():

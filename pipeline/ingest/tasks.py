@@ -1,7 +1,6 @@
 """Runs a task on any machine: surveys a log, replays a cluster, or reads records.
 
-Owns the dispatch, and errors as values. Input and output are values and files; nothing else is shared with
-the driver. Knows no Spark (`spark` does).
+Input and output are values and files; nothing else is shared with the driver.
 """
 
 from __future__ import annotations
@@ -93,9 +92,9 @@ def _cluster_of(task: Task) -> str:
         case FactsTask():
             return task.log.place.cluster
         case ReplayTask():
-            return task.spine.cluster
+            return task.merged.cluster
         case PartTask():
-            return task.replay.spine.cluster
+            return task.replay.merged.cluster
         case RecordsTask():
             return task.piece.cluster
         case _:

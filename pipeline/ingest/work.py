@@ -1,7 +1,4 @@
-"""Tasks for executors and their results: values that travel as bytes.
-
-Owns their fields. Does not run anything (`tasks` does) and knows no Spark.
-"""
+"""Tasks for executors and their results: values that travel as bytes."""
 
 from __future__ import annotations
 
@@ -9,10 +6,9 @@ import msgspec
 
 from metaquorum.pipeline.ingest.layout import FileRow, ToldDamage, WrittenFile
 from metaquorum.pipeline.logs.identity import Facts
-from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.pipeline.logs.merged import MergedHistory
+from metaquorum.pipeline.logs.pieces import HistorySpan, Piece
 from metaquorum.pipeline.logs.places import LogPlace
-from metaquorum.pipeline.logs.spans import HistorySpan
-from metaquorum.pipeline.logs.spine import Spine
 from metaquorum.pipeline.logs.survey import LogSurvey
 
 
@@ -45,7 +41,7 @@ class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
     """Replay one cluster from `resume_offset` (0: its start) on, with the bytes of `state_file`. Writes to
     the tables in `out` for the run `run`, and its state to `state_target` plus a suffix."""
 
-    spine: Spine
+    merged: MergedHistory
     resume_offset: int
     state_file: str | None
     out: str

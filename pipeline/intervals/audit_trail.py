@@ -1,8 +1,4 @@
-"""The audit trail: which principal changed what, when and from where, one row per batch with a cause.
-
-Owns which entities of a batch are named; partitions of a topic count as the topic. Does not decode causes
-(`metadata.records.batch_cause` does) and knows no image; batches without a cause have no row.
-"""
+"""The audit trail: which principal changed what, when and from where, one row per batch with a cause."""
 
 from __future__ import annotations
 
@@ -16,13 +12,6 @@ from metaquorum.pipeline.intervals.moments import Moment, Row
 
 NAMED_MAX = 100
 """Most entities to name per batch; `records` counts all records."""
-
-
-def actor_of(cause: BatchCause | None) -> str | None:
-    """The principal, or the rule by which the controller acted; None: the log does not say."""
-    if cause is None:
-        return None
-    return cause.principal or cause.rule or cause.request
 
 
 class AuditTrail:

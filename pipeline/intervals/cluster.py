@@ -1,10 +1,9 @@
 """Replays one cluster's log once, and returns the rows of all tables that need a state.
 
-Owns the order in which the parts get a batch, and the resume point: the last batch boundary at or after a
-multiple of RESUME_EVERY before the log's end. Rows that ended before it are final. Rows after it, and those
-still open, are provisional: a later run starts at the resume point and writes them again, so an uncommitted
-tail of the log that is later replaced leaves nothing behind. Does not know what a change means for a table
-(`settle` and `tables` do), and no files or Spark.
+The order in which the parts get a batch, and the resume point: the last batch boundary at or after a multiple
+of RESUME_EVERY before the log's end. Rows that ended before it are final. Rows after it, and those still
+open, are provisional: a later run starts at the resume point and writes them again, so an uncommitted tail of
+the log that is later replaced leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from metaquorum.metadata.columnar.apply_changes import store
+from metaquorum.metadata.columnar.apply import store
 from metaquorum.metadata.columnar.windows import BatchWindow
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
@@ -31,17 +30,8 @@ from metaquorum.metadata.records.types import (
     UnknownRecord,
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
-from metaquorum.pipeline.intervals.audit_trail import actor_of
-from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
-from metaquorum.pipeline.intervals.settle import Settling
-from metaquorum.pipeline.intervals.state import (
-    SavedState,
-    StateError,
-    decode_image,
-    decode_state,
-    saved_bytes,
-)
-from metaquorum.pipeline.intervals.together.changes import (
+from metaquorum.pipeline.intervals.differences import BatchDifferences
+from metaquorum.pipeline.intervals.many_changes import (
     MIN_TOGETHER,
     NOT_THE_FIRST,
     Times,
@@ -50,6 +40,14 @@ from metaquorum.pipeline.intervals.together.changes import (
     first_unusual,
     kinds_of,
     times_of,
+)
+from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
+from metaquorum.pipeline.intervals.state import (
+    SavedState,
+    StateError,
+    decode_image,
+    decode_state,
+    saved_bytes,
 )
 from metaquorum.pipeline.intervals.trackers import Taken, Trackers
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
@@ -107,8 +105,8 @@ class ClusterReplay:
     def _go_on(self, image: MetadataImage) -> None:
         """From now on, records apply to `image`."""
         self._engine = Replayer(ReplayState(image), on_error=self._refuse)
-        self._settling = Settling(self.told, self._engine, image.features.metadata_version)
-        self._touched = self._settling.touched
+        self._differences = BatchDifferences(self.told, self._engine, image.features.metadata_version)
+        self._touched = self._differences.touched
         self._next_resume = _next_resume(image.provenance.offset)
 
     def begins(self, offset: int) -> None:
@@ -161,7 +159,7 @@ class ClusterReplay:
         the caller reports the gap."""
         header, cause = batch.header, cause_in(records[0].record) if records else None
         last, moment = self.moment, self.told.clock.moment(header.base_offset, header.max_timestamp_ms)
-        moment = self.moment = moment._replace(actor=actor_of(cause))
+        moment = self.moment = moment._replace(cause=cause)
         self._engine.builder.offset = header.base_offset
         self._note_begin(moment)
         idle = header.records_count == 1 and len(records) == 1 and type(records[0].record) is NoOpRecord
@@ -187,12 +185,12 @@ class ClusterReplay:
             else:
                 self._touched.add(records)
             if not self._touched.is_open:
-                self._settling.settle(moment, header.leader_epoch)
+                self._differences.compare(moment, header.leader_epoch)
         self._note_resume(header.next_offset)
 
     def window(self, window: BatchWindow) -> int:
         """Takes the next batches of the log, whose records all change partitions, are idle or about brokers.
-        Returns how many it took (see `Together` in `together.changes`)."""
+        Returns how many it took (see `Together`)."""
         engine, told = self._engine, self.told
         first, last = window.batches[0].header, window.batches[-1].header
         if (
@@ -212,24 +210,24 @@ class ClusterReplay:
             return 0
         turns = None
         if len(window.batches) > 1:
-            turns = self._settling.turns(zip(window.batches_of(kinds.others), others, strict=True))
+            turns = self._differences.turns(zip(window.batches_of(kinds.others), others, strict=True))
             if turns.alone:
                 return self._until(window, min(turns.alone))
         changes = changes_of(engine.builder, window, kinds.changes, times.moments)
         numbers = None if changes is None else self._partitions.numbers_of(changes)
         if changes is None or numbers is None:
             return self._until_unusual(window, kinds.changes)
-        alone = changes.twice.tolist() if turns is None else self._settling.alone(changes, turns)
+        alone = changes.twice.tolist() if turns is None else self._differences.alone(changes, turns)
         if alone:
             return self._until(window, min(alone))
         self._take(window, times, others)
         store(engine.builder, changes.versions)
         self._reached(last)
         if turns is not None:
-            self._settling.settle_together(times.moments, last.leader_epoch, changes, numbers, turns)
+            self._differences.compare_together(times.moments, last.leader_epoch, changes, numbers, turns)
         else:
             self._touched.add(others)
-            self._settling.settle(self.moment, last.leader_epoch, changes, numbers)
+            self._differences.compare(self.moment, last.leader_epoch, changes, numbers)
         told.time_goes_on(self.moment)
         self._note_resume(last.next_offset)
         return len(window.batches)

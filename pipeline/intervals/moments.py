@@ -1,15 +1,18 @@
-"""Places and times in a log, and time spans split at midnight (UTC).
+"""Places and times in a log, time spans split at midnight (UTC), and how long a quorum was silent.
 
-Owns the handling of clocks that run backwards or are clearly wrong. Knows no records; how long
-silence may last is in `silence`.
+Clocks that run backwards or are clearly wrong do not move the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
+
+from metaquorum.metadata.inspect.summary.limits import gap_ms
+from metaquorum.metadata.records.batch_cause import BatchCause
 
 DAY_MS = 86_400_000
 MAX_TIME_MS = 253_402_300_799_999
@@ -25,12 +28,18 @@ Row = tuple[Any, ...]
 
 class Moment(NamedTuple):
     """A place in a log. `time_ms`: the batch's timestamp, None if it is invalid. `now_ms`: never runs
-    backwards, for durations. `actor`: the cause of the batch, if it has one."""
+    backwards, for durations. `cause`: what the batch says of its cause."""
 
     offset: int
     time_ms: int | None
     now_ms: int
-    actor: str | None = None
+    cause: BatchCause | None = None
+
+    @property
+    def actor(self) -> str | None:
+        """The principal, or the rule by which the controller acted; None: the log does not say."""
+        cause = self.cause
+        return None if cause is None else cause.principal or cause.rule or cause.request
 
     def at(self, offset: int) -> Moment:
         """The same time at another offset."""
@@ -80,3 +89,55 @@ def tuples(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(tuples(item) for item in value)
     return value
+
+
+STEPS = 31
+"""Number of an idle quorum's first waits that are measured. Fewer than three give no limit."""
+_STEPS_MIN = 3
+
+
+class Silence:
+    """Takes every batch in order."""
+
+    def __init__(self) -> None:
+        self._steps: list[int] = []
+        self._last_ms = -1
+        self._was_idle = False
+        self._limit_ms: int | None = None
+
+    def ends(self, now_ms: int, *, idle: bool) -> bool:
+        """Whether the silence before a batch at `now_ms` was too long. `idle`:
+        the batch is one NoOpRecord."""
+        since_ms = now_ms - self._last_ms if self._last_ms >= 0 else 0
+        silent = self._limit_ms is not None and since_ms > self._limit_ms
+        if idle and self._was_idle and since_ms > 0 and len(self._steps) < STEPS and not silent:
+            self._steps.append(since_ms)
+            self._limit_ms = gap_ms(int(median(self._steps))) if len(self._steps) >= _STEPS_MIN else None
+        self._last_ms, self._was_idle = max(self._last_ms, now_ms), idle
+        return silent
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether all waits to measure were seen."""
+        return len(self._steps) >= STEPS
+
+    def at(self, now_ms: int) -> Any:
+        """What `save` would return if the last batch had been at `now_ms`."""
+        return [self._steps, now_ms, self._was_idle]
+
+    def copy(self) -> Silence:
+        """An independent copy."""
+        made = Silence()
+        made.load(self.save())
+        return made
+
+    def lose(self) -> None:
+        """Records are missing here: the next batch does not follow the last one."""
+        self._last_ms, self._was_idle = -1, False
+
+    def save(self) -> Any:
+        return [self._steps, self._last_ms, self._was_idle]
+
+    def load(self, saved: Any) -> None:
+        self._steps, self._last_ms, self._was_idle = list(saved[0]), saved[1], saved[2]
+        self._limit_ms = gap_ms(int(median(self._steps))) if len(self._steps) >= _STEPS_MIN else None

@@ -1,8 +1,4 @@
-"""Values that hold for an interval: started, replaced, ended, and returned as rows.
-
-Owns the interval columns at the end of most tables. Knows no records and no table:
-`tables` has a class for each.
-"""
+"""Values that hold for an interval: started, replaced, ended, and returned as rows."""
 
 from __future__ import annotations
 

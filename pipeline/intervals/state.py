@@ -1,7 +1,7 @@
 """State that is kept between two runs for one cluster's log: the image as a snapshot, and open values.
 
-Owns the bytes: MessagePack, with a version at the start. If a state cannot be read, the log is read from its
-start again. Does not know the parts' values (each saves and loads its own) or where the bytes are stored.
+The bytes: MessagePack, with a version at the start. If a state cannot be read, the log is read from its start
+again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.types import LogPosition
 
-VERSION = 9
+VERSION = 10
 
 
 class StateError(Exception):

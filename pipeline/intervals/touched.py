@@ -1,8 +1,7 @@
 """The entities that the records of a batch, or of a metadata transaction, are about.
 
-Owns the step from records to keys. Does not compare states: `settle` reads them from the image
-afterwards. The offset of a key is that of the last record about it; in a transaction, of the
-record that ends it (KIP-868).
+The offset of a key is that of the last record about it; in a transaction, of the record that ends it
+(KIP-868).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All parts that follow one cluster's log and make rows, and the events that concern several of them.
 
-Owns the parts, and the common events: a snapshot gives the state, records break off, rows are requested,
-everything is saved. Knows no records and no replay: `cluster` and `settle` call it.
+The parts, and the common events: a snapshot gives the state, records break off, rows are requested,
+everything is saved.
 """
 
 from __future__ import annotations
@@ -11,27 +11,31 @@ from typing import Any
 
 import msgspec
 
-from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
-from metaquorum.metadata.image import BrokerRegistration, ImageBuilder, MetadataImage, PartitionInfo
+from metaquorum.metadata.image import ImageBuilder, MetadataImage, PartitionInfo
+from metaquorum.metadata.inspect.changes.change_steps import BrokerStep
+from metaquorum.metadata.inspect.changes.leaderships import was_unclean
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.pipeline.intervals.audit_trail import AuditTrail
-from metaquorum.pipeline.intervals.moments import BatchClock, Moment, Row
-from metaquorum.pipeline.intervals.silence import Silence
+from metaquorum.pipeline.intervals.moments import BatchClock, Moment, Row, Silence
 from metaquorum.pipeline.intervals.state import StateError
 from metaquorum.pipeline.intervals.tables.availability import Availability
-from metaquorum.pipeline.intervals.tables.brokers import FENCED, SHUTDOWN, BrokerSessions, DirectoryEvents
+from metaquorum.pipeline.intervals.tables.brokers import (
+    FENCED,
+    BrokerIds,
+    BrokerSessions,
+    DirectoryEvents,
+    Upgrades,
+)
+from metaquorum.pipeline.intervals.tables.cause_feed import CauseFeed
 from metaquorum.pipeline.intervals.tables.coverage import CoverageRows
-from metaquorum.pipeline.intervals.tables.failovers import Failovers, is_unclean
-from metaquorum.pipeline.intervals.tables.ids import BrokerIds
+from metaquorum.pipeline.intervals.tables.failovers import Failovers
 from metaquorum.pipeline.intervals.tables.incidents import Incidents
 from metaquorum.pipeline.intervals.tables.partitions import PartitionStates
 from metaquorum.pipeline.intervals.tables.placement import BrokerShares
-from metaquorum.pipeline.intervals.tables.quorum import QuorumEpochs
+from metaquorum.pipeline.intervals.tables.quorum import QuorumEpochs, VoterPeriods
 from metaquorum.pipeline.intervals.tables.settings import Configs, Topics
-from metaquorum.pipeline.intervals.tables.upgrades import Upgrades
 from metaquorum.pipeline.intervals.tables.violations import Violations
-from metaquorum.pipeline.intervals.tables.voters import VoterPeriods
 from metaquorum.pipeline.intervals.touched import Touched
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -55,9 +59,10 @@ class Trackers:
         self.configs = Configs()
         self.partitions = PartitionStates()
         self.availability = Availability(self.brokers.racks)
-        self.failovers = Failovers(self.availability)
+        self.causes = CauseFeed(self.configs, self.brokers)
+        self.failovers = Failovers(self.availability, self.causes)
         self.violations = Violations()
-        self.incidents = Incidents(self.configs, self.brokers)
+        self.incidents = Incidents(self.causes)
         self.upgrades = Upgrades()
         self.placement = BrokerShares()
         self.ids = BrokerIds()
@@ -70,6 +75,7 @@ class Trackers:
             self.failovers.lose(moment._replace(time_ms=self.coverage.last_ms))
             self.coverage.unobserved(moment)
             self.incidents.silent(last, moment)
+            self.incidents.unobserved(moment.now_ms - last.now_ms)
         self.failovers.forget_late(moment.now_ms)
         if self.coverage.is_known:
             self.placement.passes(moment, self.brokers.registrations)
@@ -80,16 +86,14 @@ class Trackers:
         else:
             self.availability.advance(moment.now_ms)
 
-    def broker_changed(
-        self,
-        broker_id: int,
-        before: BrokerRegistration | None,
-        now: BrokerRegistration | None,
-        record: object,
-        moment: Moment,
-    ) -> None:
-        """A batch changed a broker, while the state is known."""
-        self.incidents.broker(broker_id, before, now, record, moment)
+    def broker_changed(self, step: BrokerStep, moment: Moment) -> None:
+        """A batch changed a broker. Its session is still that before the batch."""
+        self.causes.broker(step)
+        self.failovers.broker_changed(step)
+        if not self.coverage.is_known:
+            return
+        self.incidents.broker(step, moment)
+        broker_id, before, now = step.broker_id, step.before, step.after
         self.upgrades.node(broker_id, now, moment)
         if now is None:
             self.ids.gone(broker_id, moment)
@@ -125,17 +129,16 @@ class Trackers:
         """A batch changed brokers as a whole or levels, while the state is known. `ran`: the
         brokers that were active before."""
         if touched.brokers:
-            self.brokers_settled(builder, ran, moment)
+            self.brokers_compared(builder, ran, moment)
         for node_id, offset in touched.controllers.items():
             self.upgrades.controller(node_id, builder.controllers.get(node_id), moment.at(offset))
         for name, offset in touched.features.items():
             self.upgrades.feature(name, builder.finalized.get(name), moment.at(offset))
 
-    def brokers_settled(self, builder: ImageBuilder, ran: frozenset[int], moment: Moment) -> None:
+    def brokers_compared(self, builder: ImageBuilder, ran: frozenset[int], moment: Moment) -> None:
         """All changes of a batch to brokers and partitions were passed on."""
         self._brokers_changed(ran, moment)
-        level = builder.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
-        self.incidents.batch_ends(moment, level)
+        self.incidents.batch_ends()
 
     def elected(
         self, record: LeaderChangeMessage, epoch: int, last: Moment, moment: Moment, metadata_version: int
@@ -149,6 +152,7 @@ class Trackers:
         registered = self.brokers.registrations
         if any(at.is_active for at in registered.values()):
             self.availability.switched_on()
+            self.incidents.comes_back(moment.now_ms)
             self.coverage.comes_back(moment)
         elif ran and any(at.in_controlled_shutdown for at in registered.values() if at.broker_id in ran):
             self._go_off(moment)
@@ -156,6 +160,7 @@ class Trackers:
 
     def _go_off(self, moment: Moment) -> None:
         self.availability.switched_off()
+        self.incidents.goes_off(moment.now_ms)
         self.coverage.goes_off(moment)
 
     def stranger(self, broker_id: int, record: Any, moment: Moment) -> None:
@@ -163,8 +168,6 @@ class Trackers:
         state = self.brokers.heard(broker_id, record, moment, record.type_name)
         if state == FENCED:
             self.availability.fenced(broker_id)
-        if state in (None, FENCED, SHUTDOWN):
-            self.failovers.broker_went(broker_id, state or "unregistered")
 
     def min_isr_changed(self, topic: str | None) -> None:
         """min.insync.replicas changed, for a topic or for all topics without their own value."""
@@ -180,9 +183,8 @@ class Trackers:
     ) -> None:
         """Another broker leads the partition, or none."""
         rack = self.brokers.racks.get(before.leader)
-        registrations, is_known = self.brokers.registrations, self.coverage.is_known
-        self.failovers.leader_changed(key, name, before, now, moment, registrations, rack, all_known=is_known)
-        if is_unclean(before, now):
+        self.failovers.leader_changed(key, name, before, now, moment, rack)
+        if was_unclean(before, now):
             self.availability.unclean_election(now.leader)
 
     def learn(self, image: MetadataImage, quorum: QuorumView, moment: Moment) -> None:
@@ -219,6 +221,7 @@ class Trackers:
         self.placement.lose(self.brokers.registrations)
         self.brokers.lose(moment)
         self.incidents.lose(moment)
+        self.causes.lose()
         self.upgrades.lose(moment)
         self.ids.lose(moment)
         self.directories.lose()

@@ -1,7 +1,7 @@
 """Groups the logs of a fleet into clusters, and separates clusters that share one id.
 
-Owns which logs are read as one history, and the names of clusters that share an id: the id itself, then
-`ID~2` and so on. Does not read logs: `survey` and `identity` do; which log is read where is `spine`'s.
+Which logs are read as one history, and the names of clusters that share an id: the id itself, then `ID~2` and
+so on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from metaquorum.pipeline.logs.identity import Facts, Relation, by_bytes, by_facts
-from metaquorum.pipeline.logs.spine import SHARED_ID, Conflict, Spine, choose_spine
+from metaquorum.pipeline.logs.merged import SHARED_ID, Conflict, MergedHistory, merge_logs
 from metaquorum.pipeline.logs.survey import LogSurvey
 
 FactsOf = Callable[[list[LogSurvey]], list[Facts]]
@@ -28,15 +28,15 @@ class _Cluster:
         self.why = why
 
 
-def histories(surveys: Iterable[LogSurvey], facts_of: FactsOf) -> list[Spine]:
+def merge_histories(surveys: Iterable[LogSurvey], facts_of: FactsOf) -> list[MergedHistory]:
     """One history per cluster, sorted by name."""
     by_id: dict[str, list[LogSurvey]] = {}
     for one in surveys:
         by_id.setdefault(one.place.cluster, []).append(one)
-    return [spine for name, logs in sorted(by_id.items()) for spine in _of_one_id(name, logs, facts_of)]
+    return [merged for name, logs in sorted(by_id.items()) for merged in _of_one_id(name, logs, facts_of)]
 
 
-def _of_one_id(name: str, logs: list[LogSurvey], facts_of: FactsOf) -> list[Spine]:
+def _of_one_id(name: str, logs: list[LogSurvey], facts_of: FactsOf) -> list[MergedHistory]:
     parts = _same_bytes(logs)
     if len(parts) == 1:
         found = [_Cluster(logs, "")]
@@ -46,7 +46,7 @@ def _of_one_id(name: str, logs: list[LogSurvey], facts_of: FactsOf) -> list[Spin
         found = _told_apart(parts, [[next(known) for _ in part] for part in parts])
     names = _names(name, found)
     first = found[names.index(name) if name in names else 0]
-    return [_spine(name, told, one, first) for told, one in zip(names, found, strict=True)]
+    return [_merged(name, told, one, first) for told, one in zip(names, found, strict=True)]
 
 
 def _same_bytes(logs: list[LogSurvey]) -> list[list[LogSurvey]]:
@@ -132,14 +132,14 @@ def _names(name: str, found: list[_Cluster]) -> list[str]:
     return names
 
 
-def _spine(name: str, told: str, one: _Cluster, first: _Cluster) -> Spine:
+def _merged(name: str, told: str, one: _Cluster, first: _Cluster) -> MergedHistory:
     logs = []
     for log in one.logs:
         place = msgspec.structs.replace(log.place, cluster=told)
         logs.append(msgspec.structs.replace(log, place=place))
-    spine = choose_spine(told, logs)
+    merged = merge_logs(told, logs)
     if one is first:
-        return spine
+        return merged
     paths = sorted({log.place.path for log in first.logs})
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     why = one.why or first.why
@@ -147,5 +147,5 @@ def _spine(name: str, told: str, one: _Cluster, first: _Cluster) -> Spine:
         f"{paths[0]}{more} has the same cluster id {name} but is another cluster ({why}); this one is "
         f"named {told}"
     )
-    shared = Conflict(spine.logs[0], spine.start_offset, SHARED_ID, reason)
-    return msgspec.structs.replace(spine, conflicts=[shared, *spine.conflicts])
+    shared = Conflict(merged.logs[0], merged.start_offset, SHARED_ID, reason)
+    return msgspec.structs.replace(merged, conflicts=[shared, *merged.conflicts])

@@ -1,25 +1,27 @@
 """Cuts logs into pieces that are read in parallel.
 
-Owns which files are read, and their ranges. A segment smaller than a piece is one piece and is not opened;
-the headers of a larger one are read once. Does not read records (`pieces` does) or filter them (`selection`).
+A segment smaller than a piece is one piece and is not opened; the headers of a larger one are read once.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
-from metaquorum.pipeline.logs.clusters import histories
+from metaquorum.pipeline.logs.clusters import merge_histories
 from metaquorum.pipeline.logs.identity import read_facts
+from metaquorum.pipeline.logs.merged import MergedHistory
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import LogPlace
 from metaquorum.pipeline.logs.selection import Selection
-from metaquorum.pipeline.logs.spine import Spine
 from metaquorum.pipeline.logs.survey import LogSurvey, SegmentSurvey, Split, hop, survey
-from metaquorum.pipeline.logs.times import is_outside, times_of
 from metaquorum.pipeline.stores.disk import StoreDisk
-from metaquorum.storage.disk.interface import join
+from metaquorum.storage.archive import FileInArchive
+from metaquorum.storage.disk.interface import Disk, join
+from metaquorum.storage.errors import FileMissingError
 from metaquorum.storage.files.snapshots import list_snapshots, snapshot_path
 from metaquorum.storage.log.segment import list_segments, segment_name
 from metaquorum.storage.types import LogPosition
@@ -35,15 +37,15 @@ def record_pieces(
 ) -> list[Piece]:
     """Pieces of all logs that may have selected records."""
     found: list[Piece] = []
-    spines = _histories(places, split_bytes) if one_history else []
+    histories = _histories(places, split_bytes) if one_history else []
     if checkpoints != "only":
-        for spine in spines:
-            for stretch in spine.stretches:
-                found += stretch_pieces(stretch.log, stretch.start, stretch.end)
+        for merged in histories:
+            for section in merged.sections:
+                found += section_pieces(section.log, section.start, section.end)
         for place in () if one_history else places:
             found += _log_pieces(place, selection, split_bytes)
     if checkpoints != "false":
-        found += _newest_of_histories(spines) if one_history else _checkpoint_pieces(places)
+        found += _newest_of_histories(histories) if one_history else _checkpoint_pieces(places)
     elif not found:
         # Paths that are checkpoints are read without being asked for again.
         found += [_checkpoint(place, place.path) for place in places if ".checkpoint" in place.path]
@@ -104,11 +106,11 @@ def _checkpoint_pieces(places: Iterable[LogPlace]) -> list[Piece]:
     return found
 
 
-def _newest_of_histories(spines: Iterable[Spine]) -> list[Piece]:
+def _newest_of_histories(histories: Iterable[MergedHistory]) -> list[Piece]:
     """The newest snapshot of each cluster."""
     found: list[Piece] = []
-    for spine in spines:
-        known = [(epoch, offset, log.place) for log in spine.logs for offset, epoch in log.snapshots]
+    for merged in histories:
+        known = [(epoch, offset, log.place) for log in merged.logs for offset, epoch in log.snapshots]
         if known:
             epoch, offset, place = max(known, key=lambda at: (at[0], at[1], at[2].path))
             is_file = ".checkpoint" in place.path
@@ -117,13 +119,13 @@ def _newest_of_histories(spines: Iterable[Spine]) -> list[Piece]:
     return found
 
 
-def _histories(places: list[LogPlace], split_bytes: int) -> list[Spine]:
+def _histories(places: list[LogPlace], split_bytes: int) -> list[MergedHistory]:
     disk = StoreDisk()
     surveys = [one for place in places for one in survey(disk, place, split_bytes)]
-    return histories(surveys, lambda logs: [read_facts(disk, log) for log in logs])
+    return merge_histories(surveys, lambda logs: [read_facts(disk, log) for log in logs])
 
 
-def stretch_pieces(log: LogSurvey, start: int, end: int) -> list[Piece]:
+def section_pieces(log: LogSurvey, start: int, end: int) -> list[Piece]:
     """Pieces of a surveyed log with offsets `start` to below `end`."""
     found: list[Piece] = []
     for segment in log.segments:
@@ -169,3 +171,54 @@ def damage_places(places: list[LogPlace]) -> list[LogPlace]:
                 path = snapshot_path(place.path, snapshot)
                 found.append(LogPlace(path=path, cluster=place.cluster, node_id=place.node_id))
     return found
+
+
+_ENTRY = struct.Struct(">qi")
+
+
+class SegmentTimes(NamedTuple):
+    """No record is earlier than `low` or later than `high` (Unix ms); None: unknown."""
+
+    low: int | None = None
+    high: int | None = None
+
+
+def times_of(disk: Disk, directory: str, base_offset: int, next_base: int | None) -> SegmentTimes:
+    """The times of a segment. `next_base`: the base offset of the next one."""
+    path = join(directory, segment_name(base_offset))
+    file = disk.open_read(path)
+    try:
+        if isinstance(file, FileInArchive):
+            return SegmentTimes(*(file.times() or ()))
+    finally:
+        file.close()
+    if next_base is None:
+        return SegmentTimes()
+    return SegmentTimes(
+        high=_indexed(disk, path.removesuffix(".log") + ".timeindex", next_base - base_offset)
+    )
+
+
+def _indexed(disk: Disk, path: str, offsets: int) -> int | None:
+    """The highest timestamp in a time index whose last entry is close to the last of `offsets` offsets. None
+    for an index that is missing or ends earlier, since later batches may have higher timestamps."""
+    try:
+        file = disk.open_read(path)
+    except FileMissingError:
+        return None
+    try:
+        entries = file.size() // _ENTRY.size
+        last = file.read_at((entries - 1) * _ENTRY.size, _ENTRY.size) if entries else b""
+    finally:
+        file.close()
+    if len(last) < _ENTRY.size:
+        return None
+    timestamp_ms, relative_offset = _ENTRY.unpack(last)
+    return int(timestamp_ms) if timestamp_ms >= 0 and relative_offset == offsets - 1 else None
+
+
+def is_outside(times: SegmentTimes, selection: Selection) -> bool:
+    """Whether no record with such a time is selected."""
+    return (selection.from_ms is not None and times.high is not None and times.high < selection.from_ms) or (
+        selection.to_ms is not None and times.low is not None and times.low > selection.to_ms
+    )

@@ -1,8 +1,7 @@
 """What of a log cannot be read or trusted, as rows of the table `damage`.
 
-Owns the kinds of damage. `DamageNotes` takes what a tolerant reader returns, batch by batch, so that
-any reader of a log can report its damage. Does not read or repair; broken invariants are not damage and
-are in `pipeline.intervals`.
+`DamageNotes` takes what a tolerant reader returns, batch by batch, so that any reader of a log can report its
+damage.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class DamageNotes:
 
     def batch(self, batch: RecordBatch) -> tuple[DecodedRecord, ...] | None:
         """The records of a batch, with notes about them. None, and a row, if they cannot be decoded."""
-        self._settle(CORRUPT)
+        self._compare(CORRUPT)
         try:
             records = decode_batch(batch, tolerant=True)
         except (RecordDecodeError, BatchError) as error:
@@ -93,7 +92,7 @@ class DamageNotes:
 
     def whole(self) -> None:
         """Sound batches follow: what was noted before them is not a torn end of the log."""
-        self._settle(CORRUPT)
+        self._compare(CORRUPT)
 
     def _check_dialect(
         self, dialect: Dialect, batch: RecordBatch, records: tuple[DecodedRecord, ...]
@@ -120,19 +119,19 @@ class DamageNotes:
             if problem is not None:
                 self.add(DIALECT, batch.file, batch.position, decoded.offset, problem)
 
-    def _settle(self, kind: str) -> None:
+    def _compare(self, kind: str) -> None:
         for damage in self._pending:
             self.add(kind, damage.file, damage.position, damage.offset, damage.reason)
         self._pending = []
 
     def cut_off(self) -> tuple[list[DamageRow], bytes]:
         """All notes, for a reader that continues with other batches in notes of its own."""
-        self._settle(CORRUPT)
+        self._compare(CORRUPT)
         return self.take(), self.save()
 
     def go_on(self, rows: list[DamageRow], saved: bytes) -> None:
         """Takes over what `cut_off` returned, for the batches that follow."""
-        self._settle(CORRUPT)
+        self._compare(CORRUPT)
         self._rows += rows
         later = DamageNotes()
         later.load(saved)
@@ -144,7 +143,7 @@ class DamageNotes:
     def take(self, *, at_end: bool = False) -> list[DamageRow]:
         """Rows since the last call. `at_end`: also the log's torn end and the sums of unknown records."""
         if at_end:
-            self._settle(TAIL)
+            self._compare(TAIL)
             for (name, number, version), (offset, count) in self._unknown.items():
                 file, position = self._where[name, number, version]
                 times = "once" if count == 1 else f"{count} times from here on"

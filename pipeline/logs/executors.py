@@ -1,7 +1,6 @@
 """Checks that an executor sees the paths of the driver, and names executors in messages.
 
-Owns the check and the wording: driver and executors may be on different machines, or in different folders.
-Knows no Spark and no tasks; `pipeline.ingest.spark` runs them.
+The check and the wording: driver and executors may be on different machines, or in different folders.
 """
 
 from __future__ import annotations

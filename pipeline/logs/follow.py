@@ -1,7 +1,6 @@
 """The ends of growing logs, and the pieces between two ends, for streams.
 
-Owns the byte at which a stream continues: a trigger reads only what follows it. Does not decode records
-(`pieces` does) and knows no Spark (`pipeline.source`).
+The byte at which a stream continues: a trigger reads only what follows it.
 """
 
 from __future__ import annotations

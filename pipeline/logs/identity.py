@@ -1,8 +1,7 @@
 """Whether two logs are of one cluster, whatever their identity files say.
 
-Owns the facts that distinguish clusters: bytes at the same place, topic ids, processes of brokers, and the
-offsets of their registrations. A cluster id proves nothing: people copy the one in the documentation.
-Does not group logs or name clusters; `clusters` does.
+The facts that distinguish clusters: bytes at the same place, topic ids, processes of brokers, and the offsets
+of their registrations. A cluster id proves nothing: people copy the one in the documentation.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Reads a piece of a log: the batches from one place of a file to another, with damage between them.
-
-Owns the definition of a piece, which driver and executors share. Does not choose pieces (`cut` does)
-and does not decode records.
-"""
+"""Reads a piece of a log: the batches from one place of a file to another, with damage between them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import msgspec
 from msgspec.structs import replace
 
+from metaquorum.pipeline.logs.merged import HistoryRun, MergedHistory
+from metaquorum.pipeline.logs.survey import LogSurvey
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.log.reader import Damage, LogReader
@@ -83,3 +82,63 @@ def undamaged(items: Iterable[RecordBatch | Damage], start: int, end: int) -> It
         if isinstance(item, Damage) and start <= item.offset < end:
             raise DamagedError(f"{item.file} at byte {item.position} (offset {item.offset}): {item.reason}")
         yield item
+
+
+SPAN_RECORDS = 100_000
+"""Least number of records in a part. To join a part takes as long as to replay about a quarter of these, and
+parts are joined one after another. So the parts of a longer history grow with the square root of its length:
+then replay on many executors and joining take about the same time."""
+MAX_SPANS = 64
+
+
+class HistorySpan(msgspec.Struct, frozen=True):
+    """Offsets `start` to below `end`. All but the first begin at the end of a snapshot of `log` and `epoch`.
+    `elected`: the offset where that epoch began, None if no log has it."""
+
+    start: int
+    end: int
+    log: LogSurvey | None = None
+    epoch: int = -1
+    elected: int | None = None
+
+
+def spans_of(
+    merged: MergedHistory, low: int, high: int, span_records: int = SPAN_RECORDS
+) -> list[HistorySpan]:
+    """The parts from offset `low` to `high` of a history. Empty if the history is too short or has holes."""
+    runs = list(merged.runs())
+    start = max(low, runs[0].start)
+    if len(runs) > 1 or high - start < 2 * span_records:
+        return []
+    length = high - start
+    span_records = max(span_records, math.isqrt(span_records // 4 * length), math.ceil(length / MAX_SPANS))
+    known = merged.snapshots(runs[0].start, runs[0].end)
+    if runs[0].start > 0 and not low:  # the state before the first one is unknown
+        known = [at for at in known if at[1] > known[0][1]]
+    places: list[tuple[LogSurvey, int, int]] = []
+    for at in known:
+        before = places[-1][1] if places else start
+        if at[1] - before >= span_records and high - at[1] >= span_records:
+            places.append(at)
+    if not places:
+        return []
+    ends = [*(offset for _, offset, _ in places), high]
+    spans = [HistorySpan(start, ends[0])]
+    for (log, offset, epoch), end in zip(places, ends[1:], strict=True):
+        spans.append(HistorySpan(offset, end, log, epoch, _elected(merged, offset)))
+    return spans
+
+
+def part_of(run: HistoryRun, end: int) -> HistoryRun:
+    """A run up to offset `end`."""
+    kept = [msgspec.structs.replace(at, end=min(at.end, end)) for at in run.sections if at.start < end]
+    return HistoryRun(kept, [at for at in run.snapshots if at[1] <= end])
+
+
+def _elected(merged: MergedHistory, offset: int) -> int | None:
+    """The first offset of the epoch of the record before `offset`, in the log that is read there."""
+    for section in merged.sections:
+        if section.start < offset <= section.end:
+            begun = [start for _, start in section.log.epochs if start < offset]
+            return begun[-1] if begun and begun[-1] >= section.start else None
+    return None

@@ -1,8 +1,5 @@
-"""Finds the logs at the paths that a user gave: files, log directories, node directories, or trees of them.
-
-Owns the search, and the cluster and node of each log by `meta.properties`. Does not read segments (`survey`
-does); the syntax of addresses is `pipeline.stores.address`'.
-"""
+"""Finds the logs at the paths that a user gave: files, log directories, node directories, or trees of
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of
 from metaquorum.storage.errors import FileMissingError, NotALogError, StorageError
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE, list_snapshots
-from metaquorum.storage.log.log import METADATA_DIRECTORY
+from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.segment import list_segments
 
 ORIGINS_FILE, FACTS_FILE = "origins.json", "facts"

@@ -1,8 +1,4 @@
-"""Selects records by type, time and offset.
-
-Owns what matches, and which batches need not be decoded. Knows no options or filters of Spark, which
-`pipeline.source` and `pipeline.source_options` turn into a selection.
-"""
+"""Selects records by type, time and offset, and batches that need not be decoded."""
 
 from __future__ import annotations
 

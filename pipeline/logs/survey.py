@@ -1,8 +1,6 @@
 """Surveys a log by its batch headers: offsets, epochs, times, and where it can be cut.
 
-Owns the pass over the headers, which reads no payload, and the places at which a reader may start. A
-log with damage is read batch by batch after its whole part. Knows no records and no clusters:
-`identity` and `spine` compare surveys.
+A log with damage is read batch by batch after its whole part.
 """
 
 from __future__ import annotations

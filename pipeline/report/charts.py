@@ -1,8 +1,7 @@
 """Charts as SVG: bars over time, strips of states, a heat map, a histogram, ticks.
 
-Owns scales, axes and paths, and limits each chart's size: what is closer than a pixel is drawn once.
-Colors are classes of the page's style (`style`). Every chart has a title and a description. Knows no
-fleet: values come with labels.
+Scales, axes and paths, and limits each chart's size: what is closer than a pixel is drawn once. Colors are
+classes of the page's style (`style`). Every chart has a title and a description.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The sections of the report about whole clusters: an overview, and details of the most troubled.
-
-Owns which clusters have details, their figures and tables, and links to them. Does not list single
-partitions or failovers; `details` does.
-"""
+"""The sections of the report about whole clusters: an overview, and details of the most troubled."""
 
 from __future__ import annotations
 

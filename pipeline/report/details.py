@@ -1,8 +1,5 @@
-"""The sections of the report that list single things: partitions, failovers, elections, violations, damage.
-
-Owns their columns and limits. Knows nothing of the page around them (`page`) or of
-whole clusters (`clusters`).
-"""
+"""The sections of the report that list single things: partitions, failovers, elections, violations,
+damage."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from html import escape
 
 import numpy as np
 
+from metaquorum.metadata.inspect.causes.table import word_of
 from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Trouble, histogram, quantiles
 from metaquorum.pipeline.audit.findings import seconds_text
 from metaquorum.pipeline.report import charts
@@ -100,7 +98,7 @@ def failovers(fleet: Fleet) -> str:
     numbers = quantiles(joined)
     if numbers is None and not causes:
         return section("failovers", "Failovers", '<p class="note">No leader had to be replaced.</p>')
-    words = ", ".join(f"{cause.replace('_', ' ')} {count:,}" for cause, count in causes.most_common())
+    words = ", ".join(f"{word_of(cause)} {count:,}" for cause, count in causes.most_common())
     waiting = sum(one.failovers_open for one in fleet.clusters)
     intro = f"{sum(causes.values()):,} leaders had to be replaced. Causes: {words}."
     if waiting:
@@ -128,7 +126,7 @@ def _failovers_of_each(fleet: Fleet) -> str:
             number(one.failover_causes.total()),
             number(one.failovers_open),
             *(seconds(None if numbers is None else numbers[at] / 1000) for at in range(3)),
-            text(", ".join(cause.replace("_", " ") for cause, _ in one.failover_causes.most_common())),
+            text(", ".join(word_of(cause) for cause, _ in one.failover_causes.most_common())),
         )
         for one, numbers in listed[:MAX_ROWS]
     ]

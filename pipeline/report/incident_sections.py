@@ -1,8 +1,4 @@
-"""The sections of the report about what happened: incidents, and changes since the last report.
-
-Owns what a page stores about itself for the next one. Does not find incidents (`pipeline.intervals` does) and
-knows no rules of findings (`pipeline.audit.findings`).
-"""
+"""The sections of the report about what happened: incidents, and changes since the last report."""
 
 from __future__ import annotations
 
@@ -15,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from metaquorum.metadata.inspect.causes.table import is_orderly
 from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet
 from metaquorum.pipeline.audit.findings import AuditFinding, seconds_text
-from metaquorum.pipeline.derived_tables import BROKER_OUT, DIRECTORY_LOST, LEADER_CHANGED, QUORUM_SILENT
 from metaquorum.pipeline.report import charts
 from metaquorum.pipeline.report.charts import StateRow, TimeScale, figure
 from metaquorum.pipeline.report.clusters import NameCells, named
@@ -34,6 +30,7 @@ from metaquorum.pipeline.report.html import (
     text,
     utc,
 )
+from metaquorum.pipeline.tables import BROKER_OUT, DIRECTORY_LOST, LEADER_CHANGED, QUORUM_SILENT
 
 MAX_INCIDENTS = 30
 MAX_TIMELINES = 6
@@ -95,7 +92,7 @@ def _timelines(fleet: Fleet) -> list[str]:
         return -sum(row["partitions"] for row in one.incidents), -len(one.incidents), one.cluster
 
     ordered = sorted((one for one in fleet.clusters if one.incidents), key=weight)
-    parts = [key(((_ORDERLY, "a controlled shutdown, or another leader"), (_BAD, "anything else")))]
+    parts = [key(((_ORDERLY, "a clean shutdown, or another leader"), (_BAD, "anything else")))]
     for one in ordered[:MAX_TIMELINES]:
         scale = TimeScale(one.start_ms, one.end_ms)
         drawn = charts.states(f"Incidents of {one.cluster}", scale, [_row(one, kind) for kind in _KINDS])
@@ -109,7 +106,7 @@ def _row(one: ClusterFacts, kind: str) -> StateRow:
     rows = [row for row in one.incidents if row["what"] == kind and row["from_time"] is not None]
     spans = [
         (
-            _ORDERLY if row["cause"] == "controlled-shutdown" or kind == LEADER_CHANGED else _BAD,
+            _ORDERLY if is_orderly(row["cause"]) or kind == LEADER_CHANGED else _BAD,
             float(row["from_time"]),
             float(row["to_time"] if row["to_time"] is not None else max(one.end_ms, row["from_time"])),
         )

@@ -1,8 +1,6 @@
 """The report page: its sections, their order, and what is left out for a large fleet.
 
-Owns the order, the limits, the summary tiles and the list of findings. Does not compute facts
-(`pipeline.audit`) and has no markup of its own: `html`, `charts` and `style` do. The page is
-one text that loads nothing.
+The page is one text that loads nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +16,8 @@ from metaquorum.pipeline.report import charts, details, incident_sections
 from metaquorum.pipeline.report.charts import StateRow, TimeScale, figure
 from metaquorum.pipeline.report.clusters import named, one_by_one, overview
 from metaquorum.pipeline.report.html import (
+    CSS,
+    SCRIPT,
     Cell,
     cluster_name,
     code,
@@ -34,7 +34,6 @@ from metaquorum.pipeline.report.html import (
     tile,
     utc,
 )
-from metaquorum.pipeline.report.style import CSS, SCRIPT
 
 MAX_FINDINGS = 40
 MAX_HEAT = 40

@@ -1,8 +1,7 @@
 """Paths of this machine's file systems and addresses of object stores, as people write them.
 
-Owns which texts are addresses, and the one form that the pipeline uses: an absolute path without
-`file:`, or SCHEME://BUCKET/KEY. Does not open anything: `remote` opens stores, and
-`pipeline.logs.places` searches below a place.
+Which texts are addresses, and the one form that the pipeline uses: an absolute path without `file:`, or
+SCHEME://BUCKET/KEY.
 """
 
 from __future__ import annotations
@@ -11,7 +10,10 @@ import os
 import re
 from pathlib import Path
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+from metaquorum.platforms import slashed
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+"""At least two letters: one is a drive of Windows."""
 _STORES = {
     "s3": "s3",
     "s3a": "s3",
@@ -47,7 +49,7 @@ def address(text: str) -> str:
     """The place that `text` names: an absolute path, or the address of a store. Raises PathError."""
     scheme = scheme_of(text)
     if scheme in (None, "file"):
-        return os.path.abspath(local_path(text))
+        return slashed(os.path.abspath(local_path(text)))
     if scheme not in _STORES:
         raise PathError(f"{text}: {scheme} is not a store that can be read; use {_KNOWN}, or a path")
     rest = text[len(scheme) + 1 :].lstrip("/").rstrip("/")
@@ -67,5 +69,6 @@ def local_path(text: str) -> Path:
     if scheme is None:
         return Path(text)
     if scheme == "file":
-        return Path(re.sub(r"^file:/+", "/", text, flags=re.IGNORECASE))
+        found = re.sub(r"^file:/+", "/", text, flags=re.IGNORECASE)
+        return Path(found[1:] if Path(found[1:]).drive else found)
     raise PathError(f"{text}: this must be a path of a file system, not an address of a store")

@@ -1,8 +1,7 @@
 """The read-only `Disk` of the pipeline: paths on this machine, archives, and stores through pyarrow.
 
-Owns listing and reading of stores. Remembers a listing for the life of the object, so that a search for logs
-costs one request per folder, or a few for the whole tree (`look_below`); a new object sees changes. Does not
-write (`folder` does), and knows no formats of archives (`packed`) and no credentials (`remote`).
+Remembers a listing for the life of the object, so that a search for logs costs one request per folder, or a
+few for the whole tree (`look_below`); a new object sees changes.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Read-only files: objects in a store, and files packed in an archive.
-
-Owns reading them in pieces. Does not find or unpack them: `disk` and `packed` do.
-"""
+"""Read-only files: objects in a store, and files packed in an archive."""
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from typing import Any
 
 from metaquorum.pipeline.stores.remote import in_one_line, opened
+from metaquorum.platforms import read_at
 from metaquorum.storage.disk.interface import parent_of
 from metaquorum.storage.errors import DiskError, FileMissingError
 
@@ -105,7 +102,7 @@ class PackedFile(ReadOnlyFile):
         return self._size
 
     def _load(self, position: int, length: int) -> bytes:
-        return os.pread(self._handle.fileno(), length, self._first + position)
+        return read_at(self._handle.fileno(), length, self._first + position)
 
     def close(self) -> None:
         """Does nothing: others still read the open file."""

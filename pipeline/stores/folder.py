@@ -1,8 +1,6 @@
 """A folder of objects that a run writes: whole objects by name, never renamed, linked or locked.
 
-Owns writing, listing and removing below one root, on a file system or in a store. Relies only on what both
-promise: an object that was written and closed can be read by its name. Does not know what the names mean;
-`pipeline.ingest.layout` does.
+Relies only on what both promise: an object that was written and closed can be read by its name.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any
 from metaquorum.pipeline.stores.address import is_remote
 from metaquorum.pipeline.stores.remote import in_one_line, opened
 from metaquorum.storage.disk.interface import join, parent_of
-from metaquorum.storage.disk.private import PRIVATE_FILE
+from metaquorum.storage.disk.posix import PRIVATE_FILE
 from metaquorum.storage.errors import DiskError, FileMissingError
 
 SETTLE_SECONDS = {True: 2.0, False: 0.05}

@@ -1,9 +1,8 @@
 """Logs in archives: a tar file, or one of `metaquorum log archive`, is a directory;
 a gzip file has its own name.
 
-Owns which paths lead into an archive, and reading archives. A compressed archive is unpacked once per
-process, into a file without a name, which disappears with the process. Does not know which unpacked files are
-logs (`pipeline.logs.places`); the commands' archives are unpacked in `cli.log.input.archive`.
+A compressed archive is unpacked once per process, into a file without a name, which disappears with the
+process.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from typing import IO, Any
 from metaquorum.pipeline.stores.address import is_remote
 from metaquorum.pipeline.stores.files import PackedFile, RemoteFile
 from metaquorum.pipeline.stores.remote import in_one_line, opened
-from metaquorum.storage.archive.format import SUFFIX
-from metaquorum.storage.archive.opened import LogArchive
+from metaquorum.storage.archive import SUFFIX, LogArchive
 from metaquorum.storage.disk.interface import join, parent_of
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, FileMissingError

@@ -1,8 +1,6 @@
 """Stores through pyarrow: the file system of an address, and its errors in one line.
 
-Owns how a store is opened and what its failures mean. Does not keep credentials, region or endpoint: they
-come from where the store's own clients find them (environment, configuration files, roles of the machine), on
-executors, too. Reading in pieces is `files`'.
+Reading in pieces is `files`'.
 """
 
 from __future__ import annotations

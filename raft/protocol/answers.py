@@ -1,15 +1,12 @@
-"""A leader's responses to fetches: at once, or later, when there is news for a parked fetch (KIP-595).
-
-Owns which records a response offers and when a fetch is parked. Does not know what a fetch acknowledges;
-`replication` has counted it before.
-"""
+"""What a leader answers later: fetches, parked until there is news (KIP-595), and linearizable reads."""
 
 from __future__ import annotations
 
-from metaquorum.raft.effects import Respond, RespondWithRecords
+from metaquorum.raft import voters
+from metaquorum.raft.effects import ReadFailed, ReadReady, Respond, RespondWithRecords
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
-from metaquorum.raft.state.progress import LeaderView, ParkedFetch, ReplicaKey
-from metaquorum.raft.state.state import RaftState
+from metaquorum.raft.roles import Leader, LeaderView, ParkedFetch, ReplicaKey
+from metaquorum.raft.state import RaftState
 from metaquorum.storage.types import LogPosition
 
 
@@ -111,3 +108,52 @@ def wake_observers(state: RaftState) -> None:
         if _has_news(state, view, parked.request, is_voter=False):
             view.parked.pop_key(parked.key)
             answer(state, parked.key, parked.request)
+
+
+# Linearizable reads without a lease: the leader proves that it still leads after the read arrived. The
+# clock is no proof: a fetch may stay in a paused leader's socket for as long as the pause lasts.
+#
+# A read is served from a committed offset once the voters of a majority (the leader included) have sent a
+# fetch of this epoch *after* they saw the round's number, which was assigned after the read arrived.
+# Reads that arrive during a round share the next one. (Raft dissertation 6.4, for pull Raft.)
+
+
+def request_read(state: RaftState, token: int) -> None:
+    role = state.role
+    if not isinstance(role, Leader) or len(role.view.reads) >= state.config.pending_reads_max:
+        state.out.append(ReadFailed(token=token))
+        return
+    role.view.reads.waiting.append(token)
+    begin_read_round(state)
+
+
+def begin_read_round(state: RaftState) -> None:
+    """Start a round for the waiting reads, if none is in progress and a record of this epoch is committed:
+    before that, a new leader does not know what its predecessors committed."""
+    role = state.role
+    if not isinstance(role, Leader):
+        return
+    queue = role.view.reads
+    if queue.asking or not queue.waiting or state.log.high_watermark <= role.epoch_start_offset:
+        return
+    queue.asking, queue.waiting = queue.waiting, []
+    queue.round += 1
+    queue.offset = state.log.high_watermark
+    wake_voters(state)
+    settle_reads(state)
+
+
+def settle_reads(state: RaftState) -> None:
+    """Serve the reads of the round that a majority has confirmed."""
+    role = state.role
+    if not isinstance(role, Leader) or not role.view.reads.asking:
+        return
+    queue = role.view.reads
+    confirmed = {
+        node_id for node_id, progress in role.view.voters.items() if progress.read_round >= queue.round
+    }
+    if voters.has_majority(confirmed | {state.node_id}, state.voters):
+        tokens, queue.asking = queue.asking, []
+        for token in tokens:
+            state.out.append(ReadReady(token=token, offset=queue.offset))
+        begin_read_round(state)

@@ -1,24 +1,21 @@
 """The follower's and observer's side of replication: when to fetch, from which node, and what a response
 does.
 
-Owns the next fetch and the check of the records that arrive. Does not know chunks of snapshots (`snapshots`)
-or which other replicas fetch (`replication`).
-
 A voter fetches from its synced end, because its fetch offset is its acknowledgement; while a sync is in
 progress it only sends an occasional keep-alive. An observer that can never vote fetches from its end.
 """
 
 from __future__ import annotations
 
+from metaquorum.raft import memory
 from metaquorum.raft.config import doubled_ms
 from metaquorum.raft.effects import AppendLog, TruncateLog, Warn
 from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, RaftError
-from metaquorum.raft.protocol import leaders, membership, replication, snapshots, transitions
-from metaquorum.raft.state import known, memory
-from metaquorum.raft.state.roles import Follower, Unattached
-from metaquorum.raft.state.state import InFlight, RaftState
-from metaquorum.raft.voters.records import voter_changes
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.protocol import membership, replication, snapshots, transitions
+from metaquorum.raft.roles import Follower, Unattached
+from metaquorum.raft.state import InFlight, RaftState
+from metaquorum.raft.voters import voter_changes
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.types import LogPosition
 
@@ -70,9 +67,9 @@ def search_leader(state: RaftState, *, now_ms: int) -> None:
     pause = doubled_ms(FIRST_SEARCH_PAUSE_MS, role.attempts, state.config.retry_backoff_max_ms)
     role.attempts += 1
     role.next_fetch_ms = now_ms + pause // 2 + state.rng.randint(0, pause // 2)
-    known = [*state.other_voters, *state.config.bootstrap_ids]
-    if known:
-        _send_fetch(state, state.rng.choice(known), None, now_ms=now_ms)
+    memory = [*state.other_voters, *state.config.bootstrap_ids]
+    if memory:
+        _send_fetch(state, state.rng.choice(memory), None, now_ms=now_ms)
 
 
 def _is_busy(state: RaftState, role: Follower) -> bool:
@@ -105,7 +102,7 @@ def _send_fetch(state: RaftState, to: int, role: Follower | None, *, now_ms: int
 def _say_whom_it_cannot_follow(state: RaftState, response: FetchResponse) -> None:
     """The search continues: the next node may name a leader that this node can follow."""
     leader_id = response.leader_id
-    if leader_id not in (None, state.node_id) and not leaders.can_follow(
+    if leader_id not in (None, state.node_id) and not transitions.can_follow(
         state, leader_id, response.leader_endpoints
     ):
         state.warn_once(
@@ -120,7 +117,7 @@ def _say_whom_it_cannot_follow(state: RaftState, response: FetchResponse) -> Non
 def on_fetch_response(
     state: RaftState, flight: InFlight, request: FetchRequest, response: FetchResponse, *, now_ms: int
 ) -> None:
-    if leaders.learn(state, response, now_ms=now_ms):
+    if transitions.learn(state, response, now_ms=now_ms):
         return
     role = state.role
     if isinstance(role, Unattached):
@@ -166,7 +163,7 @@ def _on_error(
     if response.error is RaftError.INVALID_VOTER_KEY:
         memory.check_refusal(state, role.leader_id, fetch_offset, response.high_watermark)
     if response.error is RaftError.NOT_LEADER_OR_FOLLOWER:
-        leaders.doubt_leader(state, state.backoff_ms(), now_ms=now_ms)
+        transitions.doubt_leader(state, state.backoff_ms(), now_ms=now_ms)
     elif response.error not in (RaftError.FENCED_LEADER_EPOCH, RaftError.UNKNOWN_LEADER_EPOCH):
         state.warn_once(
             f"leader {role.leader_id} refuses fetches from this node with {response.error.name}: "
@@ -224,7 +221,7 @@ def on_records(state: RaftState, role: Follower, fetch_offset: int, records: byt
 
 
 def _cut(state: RaftState, end_offset: int, *, now_ms: int) -> None:
-    known.check_cut(state, end_offset)
+    memory.check_cut(state, end_offset)
     state.log.truncate(end_offset)
     state.out.append(TruncateLog(end_offset=end_offset))
     membership.undo(state, end_offset, now_ms=now_ms)
@@ -273,4 +270,4 @@ def _on_fetch_failed(state: RaftState, flight: InFlight, *, now_ms: int) -> None
     role.next_fetch_ms = role.keepalive_ms = now_ms + pause
     is_early = now_ms - flight.sent_ms < flight.timeout_ms * EARLY_TENTHS // 10
     if is_early and role.failures >= FAILURES_TO_DOUBT:
-        leaders.doubt_leader(state, state.rng.randint(0, config.election_backoff_max_ms), now_ms=now_ms)
+        transitions.doubt_leader(state, state.rng.randint(0, config.election_backoff_max_ms), now_ms=now_ms)

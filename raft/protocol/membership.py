@@ -1,23 +1,14 @@
-"""What a replica of any role does when the voters in force change with the log (KIP-853).
-
-Owns that a set is in force from its append on and is undone by a truncation, and how roles follow: a voter
-becomes an observer, an observer a voter. Does not know which changes a leader accepts: `voter_changes` owns
-that.
-"""
+"""What a replica of any role does when the voters in force change with the log (KIP-853)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metaquorum.raft import memory, roles
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.protocol import answers, transitions
-from metaquorum.raft.state import memory
-from metaquorum.raft.state.progress import LeaderView, ReplicaKey, ReplicaProgress
-from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from metaquorum.raft.state.state import RaftState
-from metaquorum.raft.voters.history import VotersAt
-from metaquorum.raft.voters.records import VoterChange
-from metaquorum.raft.voters.voter_set import VoterSet
+from metaquorum.raft.state import RaftState
+from metaquorum.raft.voters import VoterChange, VotersAt, VoterSet
 
 
 def note(state: RaftState, changes: Sequence[VoterChange], *, now_ms: int) -> None:
@@ -52,33 +43,33 @@ def _settle(state: RaftState, before: VoterSet, kind: tuple[bool, bool], *, now_
         return
     moved = kind != _kind(state)
     match state.role:
-        case Leader(view=view):
+        case roles.Leader(view=view):
             _follow_set(state, view, now_ms=now_ms)
-        case Prospective() | Candidate() if not state.may_stand:
+        case roles.Prospective() | roles.Candidate() if not state.may_stand:
             transitions.become_unattached(state, state.epoch, now_ms=now_ms)
-        case Unattached() as role if moved:
+        case roles.Unattached() as role if moved:
             fresh = transitions.unattached_role(state, now_ms=now_ms)
             role.deadline_ms, role.next_fetch_ms = fresh.deadline_ms, fresh.next_fetch_ms
-        case Follower() as role if moved:
+        case roles.Follower() as role if moved:
             # Its next fetch may be parked for as long as the new kind of replica allows.
             role.deadline_ms = now_ms + transitions.fetch_patience_ms(state)
-        case Resigned(unacknowledged=unacknowledged):
+        case roles.Resigned(unacknowledged=unacknowledged):
             unacknowledged &= set(state.other_voters)
         case _:
             pass
 
 
-def _follow_set(state: RaftState, view: LeaderView, *, now_ms: int) -> None:
+def _follow_set(state: RaftState, view: roles.LeaderView, *, now_ms: int) -> None:
     """Progress is kept: an observer that becomes a voter has acknowledged what it fetched. A parked fetch
     gets a response if its replica has changed kind: observers get only what is committed, so the record
     that makes an observer a voter would never reach it."""
     memory.fold(state, view)
     known = dict(view.observers)
     known.update(((one.node_id, one.directory_id), one) for one in view.voters.values())
-    voters: dict[int, ReplicaProgress] = {}
+    voters: dict[int, roles.ReplicaProgress] = {}
     for node_id in state.other_voters:
-        key: ReplicaKey = (node_id, state.voters[node_id].directory_id or b"")
-        new = ReplicaProgress(node_id=node_id, directory_id=key[1], next_begin_ms=now_ms)
+        key: roles.ReplicaKey = (node_id, state.voters[node_id].directory_id or b"")
+        new = roles.ReplicaProgress(node_id=node_id, directory_id=key[1], next_begin_ms=now_ms)
         voters[node_id] = known.pop(key, new)
     observers = {key: one for key, one in known.items() if one.last_fetch_ms is not None}
     moved = [key for key in observers if key not in view.observers]

@@ -1,27 +1,23 @@
-"""The leader's side of replication: fetches, the high watermark, check-quorum, resignation.
-
-Owns when a record is committed. Knows the log only through `LogView`.
-"""
+"""The leader's side of replication: fetches, the high watermark, check-quorum, resignation."""
 
 from __future__ import annotations
 
+from metaquorum.raft import memory, voters
 from metaquorum.raft.effects import AppendLog, HighWatermarkChanged, Warn
 from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
-from metaquorum.raft.protocol import answers, membership, reads, transitions
-from metaquorum.raft.state import known, memory, quorum
-from metaquorum.raft.state.progress import (
+from metaquorum.raft.protocol import answers, membership, transitions
+from metaquorum.raft.roles import (
+    Leader,
     LeaderView,
     ReplicaKey,
     ReplicaProgress,
     ReplicaState,
     Transfer,
 )
-from metaquorum.raft.state.roles import Leader
-from metaquorum.raft.state.state import RaftState
-from metaquorum.raft.voters.records import voter_changes
-from metaquorum.raft.voters.voter_set import PreferredCandidate
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.state import RaftState
+from metaquorum.raft.voters import PreferredCandidate, voter_changes
+from metaquorum.storage.batches.batch import Batches
 
 # ---- fetches -------------------------------------------------------------------------------------
 
@@ -68,19 +64,19 @@ def on_fetch(state: RaftState, key: int, request: FetchRequest, *, now_ms: int) 
     log = state.log
     if log.snapshot_needed(request.fetch_offset, request.last_fetched_epoch):
         behind = request.fetch_offset < log.start_offset
-        known.compare(state, request, log.end_offset if behind else log.start_offset)
-        reads.settle(state)
+        memory.compare(state, request, log.end_offset if behind else log.start_offset)
+        answers.settle_reads(state)
         answers.redirect_to_snapshot(state, key, request)
         return
     diverging = log.divergence(request.fetch_offset, request.last_fetched_epoch)
-    known.compare(state, request, log.end_offset if diverging is None else diverging.offset)
+    memory.compare(state, request, log.end_offset if diverging is None else diverging.offset)
     if diverging is not None:
-        reads.settle(state)
+        answers.settle_reads(state)
         state.respond(key, answers.response_now(state, request, diverging=diverging))
         return
     _count(state, view, progress, request, now_ms=now_ms)
     answers.answer_or_park(state, key, request, replica, now_ms=now_ms)
-    reads.settle(state)
+    answers.settle_reads(state)
     _try_transfer(state, now_ms=now_ms)
 
 
@@ -92,7 +88,8 @@ def touch(state: RaftState, replica: ReplicaKey, *, now_ms: int) -> ReplicaProgr
         if progress.directory_id != replica[1]:
             # Another disk: the previous disk's acknowledgements no longer count (an unpinned voter).
             memory.fold(state, view)
-            progress.directory_id, progress.acked_offset, progress.furthest_offset = replica[1], None, 0
+            progress.directory_id = replica[1]
+            progress.acked_offset, progress.highest_acked_offset = None, 0
         progress.next_begin_ms = now_ms + state.config.quiet_voter_ms
     elif replica[0] < 0:
         # A tool that reads the log: served like an observer, but nothing is remembered about it.
@@ -122,7 +119,7 @@ def _count(
     progress.end_at_last_fetch = end
     progress.acked_offset = request.fetch_offset
     if progress is view.voters.get(progress.node_id):
-        progress.furthest_offset = max(progress.furthest_offset, request.fetch_offset)
+        progress.highest_acked_offset = max(progress.highest_acked_offset, request.fetch_offset)
         advance_high_watermark(state, now_ms=now_ms)
 
 
@@ -166,7 +163,7 @@ def advance_high_watermark(state: RaftState, *, now_ms: int) -> None:
     durable = [progress.acked_offset for progress in role.view.voters.values()]
     if not state.is_observer:  # a leader that is being removed no longer counts
         durable.append(state.log.synced_offset)
-    reached = quorum.majority_value(durable)
+    reached = voters.majority_value(durable)
     if reached is None or reached <= role.epoch_start_offset or reached <= state.log.high_watermark:
         return
     set_high_watermark(state, reached)
@@ -181,7 +178,7 @@ def advance_high_watermark(state: RaftState, *, now_ms: int) -> None:
         view.announce_ms = now_ms + state.config.high_watermark_linger_ms
     if woken:
         answers.wake_observers(state)
-    reads.begin_round(state)
+    answers.begin_read_round(state)
 
 
 def set_high_watermark(state: RaftState, high_watermark: int) -> None:
@@ -204,7 +201,7 @@ def check_quorum_due_ms(state: RaftState) -> int | None:
         for progress in role.view.voters.values()
     ]
     heard.sort()
-    needed = quorum.majority(len(state.voters.nodes)) - (0 if state.is_observer else 1)
+    needed = voters.majority(len(state.voters.nodes)) - (0 if state.is_observer else 1)
     return heard[len(heard) - needed] + state.config.check_quorum_ms
 
 

@@ -1,8 +1,5 @@
 """Snapshots (KIP-630): serving one in chunks, and fetching one from the leader.
 
-Owns which chunk is next and what a complete snapshot does to the log. Does not know what a snapshot holds,
-nor when to write one: the node above does.
-
 An interrupted fetch of a snapshot resumes if the leader and the snapshot's id are still the same, and
 otherwise restarts at byte 0: two nodes' files for one id hold the same records but not necessarily the same
 bytes.
@@ -10,21 +7,13 @@ bytes.
 
 from __future__ import annotations
 
-from metaquorum.raft.effects import (
-    FinishSnapshot,
-    HighWatermarkChanged,
-    ResetLog,
-    RespondWithSnapshotChunk,
-    Warn,
-    WriteSnapshotChunk,
-)
+from metaquorum.raft import effects, memory
 from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.messages import FetchSnapshotRequest, FetchSnapshotResponse, RaftError
-from metaquorum.raft.protocol import leaders, membership, replication, transitions
-from metaquorum.raft.state import known
-from metaquorum.raft.state.roles import Follower, Leader, SnapshotFetch
-from metaquorum.raft.state.state import InFlight, RaftState
-from metaquorum.raft.voters.history import VotersAt
+from metaquorum.raft.protocol import membership, replication, transitions
+from metaquorum.raft.roles import Follower, Leader, SnapshotFetch
+from metaquorum.raft.state import InFlight, RaftState
+from metaquorum.raft.voters import VotersAt
 from metaquorum.storage.types import LogPosition
 
 # ---- leader --------------------------------------------------------------------------------------
@@ -49,7 +38,7 @@ def on_fetch_snapshot(state: RaftState, key: int, request: FetchSnapshotRequest,
         state.respond(key, response)
         return
     state.out.append(
-        RespondWithSnapshotChunk(
+        effects.RespondWithSnapshotChunk(
             key=key,
             response=response,
             snapshot=request.snapshot,
@@ -79,7 +68,7 @@ def redirect(
     log = state.log
     if fetched_from < log.end_offset and holds(state, snapshot):
         return  # the fetch carried an older, lower synced end: the next one continues from there
-    known.check_snapshot(state, snapshot, fetched_from)
+    memory.check_snapshot(state, snapshot, fetched_from)
     if snapshot.offset < log.high_watermark or snapshot == log.end_position:
         role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
         state.warn_once(
@@ -107,7 +96,7 @@ def send_fetch_snapshot(state: RaftState, role: Follower, fetch: SnapshotFetch, 
 def on_fetch_snapshot_response(
     state: RaftState, flight: InFlight, response: FetchSnapshotResponse, *, now_ms: int
 ) -> None:
-    if leaders.learn(state, response, now_ms=now_ms):
+    if transitions.learn(state, response, now_ms=now_ms):
         return
     role = state.role
     if not isinstance(role, Follower) or role.leader_id != flight.to:
@@ -128,7 +117,7 @@ def _chunk_refused(state: RaftState, role: Follower, response: FetchSnapshotResp
         # The leader has a newer one: the response to the next fetch names it.
         role.snapshot = None
     elif response.error is RaftError.NOT_LEADER_OR_FOLLOWER:
-        leaders.doubt_leader(state, state.backoff_ms(), now_ms=now_ms)
+        transitions.doubt_leader(state, state.backoff_ms(), now_ms=now_ms)
     role.next_fetch_ms = now_ms + state.config.retry_backoff_ms
 
 
@@ -147,7 +136,7 @@ def _take_chunk(
         role.snapshot = None
         role.next_fetch_ms = now_ms + state.config.retry_backoff_ms
         state.out.append(
-            Warn(
+            effects.Warn(
                 message=f"leader {role.leader_id} answered for snapshot {fetch.snapshot} at byte "
                 f"{fetch.position} with {response.snapshot} at byte {response.position}, "
                 f"size {response.size_bytes}: starting again"
@@ -155,12 +144,14 @@ def _take_chunk(
         )
         return
     fetch.size_bytes = response.size_bytes
-    state.out.append(WriteSnapshotChunk(snapshot=fetch.snapshot, position=fetch.position, data=response.data))
+    state.out.append(
+        effects.WriteSnapshotChunk(snapshot=fetch.snapshot, position=fetch.position, data=response.data)
+    )
     fetch.position = end
     if end == response.size_bytes:
         fetch.loading = True
         role.keepalive_ms = now_ms + state.config.keepalive_ms
-        state.out.append(FinishSnapshot(snapshot=fetch.snapshot, size_bytes=end))
+        state.out.append(effects.FinishSnapshot(snapshot=fetch.snapshot, size_bytes=end))
 
 
 def begin(state: RaftState) -> None:
@@ -169,7 +160,7 @@ def begin(state: RaftState) -> None:
     latest = state.log.latest_snapshot
     if latest is not None and latest.offset > state.log.end_offset:
         state.log.reset(latest)
-        state.out.append(ResetLog(position=latest))
+        state.out.append(effects.ResetLog(position=latest))
 
 
 def on_loaded(state: RaftState, position: LogPosition, voters: VotersAt, *, now_ms: int) -> None:
@@ -188,9 +179,9 @@ def on_loaded(state: RaftState, position: LogPosition, voters: VotersAt, *, now_
     if voters.kraft_version < state.voter_history.at(state.log.high_watermark).kraft_version:
         raise RaftUsageError(f"the snapshot {position} was loaded without the voters that it names")
     state.log.reset(position)
-    state.out.append(ResetLog(position=position))
+    state.out.append(effects.ResetLog(position=position))
     membership.restart(state, position.offset, voters, now_ms=now_ms)
-    state.out.append(HighWatermarkChanged(high_watermark=position.offset))
+    state.out.append(effects.HighWatermarkChanged(high_watermark=position.offset))
 
 
 def on_rejected(state: RaftState, position: LogPosition, *, now_ms: int) -> None:
@@ -199,5 +190,5 @@ def on_rejected(state: RaftState, position: LogPosition, *, now_ms: int) -> None
         role.snapshot = None
         role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
     state.out.append(
-        Warn(message=f"the fetched snapshot {position} is damaged; it is discarded and fetched again")
+        effects.Warn(message=f"the fetched snapshot {position} is damaged; it is discarded and fetched again")
     )

@@ -1,8 +1,4 @@
-"""Every timer of a replica, declared once: when it is due and what it does.
-
-Owns the two tables, and through them when a replica next has something to do. Does not hold a rule: those are
-in the modules that the tables name.
-"""
+"""Every timer of a replica, declared once: when it is due and what it does."""
 
 from __future__ import annotations
 
@@ -11,9 +7,9 @@ from typing import Protocol
 
 import msgspec
 
-from metaquorum.raft.protocol import announcements, election, fetching, replication, voter_changes
-from metaquorum.raft.state import known
-from metaquorum.raft.state.roles import (
+from metaquorum.raft import memory
+from metaquorum.raft.protocol import election, fetching, replication, voter_changes
+from metaquorum.raft.roles import (
     Candidate,
     Follower,
     Leader,
@@ -22,7 +18,7 @@ from metaquorum.raft.state.roles import (
     RoleState,
     Unattached,
 )
-from metaquorum.raft.state.state import RaftState
+from metaquorum.raft.state import RaftState
 
 _ANY: tuple[type[RoleState], ...] = (Unattached, Prospective, Candidate, Leader, Follower, Resigned)
 
@@ -102,6 +98,13 @@ TIMEOUTS = (
         election.stand,
     ),
     Timer(
+        "hearing",
+        (Prospective,),
+        "a node that won its pre-vote stops waiting for other voters",
+        election.hearing_due_ms,
+        election.end_pre_vote,
+    ),
+    Timer(
         "pre-vote",
         (Prospective,),
         "it returns to the last leader, or waits",
@@ -119,12 +122,12 @@ TIMEOUTS = (
         "resignation",
         (Resigned,),
         "it takes part in elections again",
-        announcements.resignation_due_ms,
-        announcements.end_resignation,
+        election.resignation_due_ms,
+        election.end_resignation,
     ),
 )
 """Only `tick` fires these: a message that has already arrived may make them unnecessary. At most one of
-the last four runs, because each belongs to different roles."""
+the last five fires, because each belongs to different roles or ends its role."""
 
 SENDS = (
     Timer(
@@ -152,15 +155,15 @@ SENDS = (
         "EndQuorumEpoch",
         (Resigned,),
         "it notifies the voters that do not know the leader",
-        announcements.ends_due_ms,
-        announcements.send_ends,
+        election.ends_due_ms,
+        election.send_ends,
     ),
     Timer(
         "BeginQuorumEpoch",
         (Leader,),
         "it notifies the voters that do not fetch",
-        announcements.begins_due_ms,
-        announcements.send_begins,
+        election.begins_due_ms,
+        election.send_begins,
     ),
     Timer(
         "fetch",
@@ -180,8 +183,8 @@ SENDS = (
         "note",
         _ANY,
         "the known high watermark is written to disk",
-        known.note_due_ms,
-        known.note,
+        memory.note_due_ms,
+        memory.note_committed,
     ),
 )
 """Every input ends with these, because most inputs make one of them due at once."""

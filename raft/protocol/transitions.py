@@ -1,38 +1,26 @@
 """Carries out role changes: role, epoch and vote of a node change here (`election.py` sets them at a start).
 
-Owns the steps of a change. Does not decide when to change: other modules of `protocol` do. Each `become_*`
-checks the table in `roles.py`, leaves the old role (a leader responds to what it parked), changes hard state
-in one write, and announces the new role.
+Each `become_*` checks the table in `roles.py`, leaves the old role (a leader responds to what it parked),
+changes hard state in one write, and announces the new role.
 """
 
 from __future__ import annotations
 
+from metaquorum.raft import memory, roles
 from metaquorum.raft.effects import AppendLog, ReadFailed
-from metaquorum.raft.messages import FetchResponse, RaftError
-from metaquorum.raft.state import memory
-from metaquorum.raft.state.progress import LeaderView, ReplicaProgress
-from metaquorum.raft.state.roles import (
-    Candidate,
-    Follower,
-    Leader,
-    Prospective,
-    Resigned,
-    RoleState,
-    Unattached,
-    check_start,
-    check_transition,
-)
-from metaquorum.raft.state.state import RaftState, Vote
-from metaquorum.raft.voters.history import CONFIGURED
-from metaquorum.raft.voters.records import (
+from metaquorum.raft.messages import FetchResponse, RaftError, RaftResponse
+from metaquorum.raft.state import RaftState, Vote
+from metaquorum.raft.voters import (
+    CONFIGURED,
+    Endpoint,
+    PreferredCandidate,
     encode_control_batch,
     kraft_version_record,
     leader_change_record,
     voter_changes,
     voters_record,
 )
-from metaquorum.raft.voters.voter_set import Endpoint, PreferredCandidate
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
 
 
 def become_unattached(state: RaftState, epoch: int, vote: Vote | None = None, *, now_ms: int) -> None:
@@ -49,7 +37,7 @@ def become_unattached(state: RaftState, epoch: int, vote: Vote | None = None, *,
 
 
 def become_prospective(state: RaftState, *, now_ms: int) -> None:
-    role = Prospective(
+    role = roles.Prospective(
         deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms), granted={state.node_id}
     )
     _change(state, role, epoch=state.epoch, vote=state.vote, leader_id=state.known_leader_id)
@@ -58,7 +46,7 @@ def become_prospective(state: RaftState, *, now_ms: int) -> None:
 def become_candidate(state: RaftState, *, now_ms: int) -> None:
     """Epoch + 1 and the node's own vote are one write; the vote requests wait for it."""
     state.election_attempts += 1
-    role = Candidate(
+    role = roles.Candidate(
         deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms), granted={state.node_id}
     )
     vote = Vote(state.node_id, state.identity.directory_id)
@@ -70,10 +58,12 @@ def become_leader(state: RaftState, granting: set[int], *, now_ms: int) -> None:
     epoch."""
     start = state.log.end_offset
     voters = {
-        node_id: ReplicaProgress(node_id=node_id, directory_id=state.voters[node_id].directory_id or b"")
+        node_id: roles.ReplicaProgress(
+            node_id=node_id, directory_id=state.voters[node_id].directory_id or b""
+        )
         for node_id in state.other_voters
     }
-    view = LeaderView(
+    view = roles.LeaderView(
         voters=voters,
         observer_wake_offset=max(0, state.log.high_watermark),
         elected_ms=now_ms,
@@ -88,7 +78,7 @@ def become_leader(state: RaftState, granting: set[int], *, now_ms: int) -> None:
     state.election_attempts = 0
     _change(
         state,
-        Leader(epoch_start_offset=start, view=view),
+        roles.Leader(epoch_start_offset=start, view=view),
         epoch=state.epoch,
         vote=state.vote,
         leader_id=state.node_id,
@@ -106,7 +96,7 @@ def become_follower(
     they were."""
     state.election_attempts = 0
     if endpoints or (epoch, leader_id) != (state.epoch, state.known_leader_id):
-        state.told_endpoints = endpoints
+        state.announced_endpoints = endpoints
     vote = state.vote if epoch == state.epoch else None
     _change(
         state, follower_role(state, leader_id, now_ms=now_ms), epoch=epoch, vote=vote, leader_id=leader_id
@@ -118,32 +108,34 @@ def become_resigned(state: RaftState, successors: tuple[PreferredCandidate, ...]
     _change(state, role, epoch=state.epoch, vote=state.vote, leader_id=state.known_leader_id)
 
 
-def start(state: RaftState, role: RoleState) -> None:
+def start(state: RaftState, role: roles.RoleState) -> None:
     """The first role of a process, in the recorded epoch: hard state does not change."""
-    check_start(role.role, observer=not state.may_stand)
+    roles.check_start(role.role, observer=not state.may_stand)
     state.role = role
     state.announce()
 
 
-def resigned_role(state: RaftState, successors: tuple[PreferredCandidate, ...], *, now_ms: int) -> Resigned:
-    return Resigned(
+def resigned_role(
+    state: RaftState, successors: tuple[PreferredCandidate, ...], *, now_ms: int
+) -> roles.Resigned:
+    return roles.Resigned(
         deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms),
         successors=successors,
         unacknowledged=set(state.other_voters),
     )
 
 
-def unattached_role(state: RaftState, *, now_ms: int) -> Unattached:
+def unattached_role(state: RaftState, *, now_ms: int) -> roles.Unattached:
     if not state.may_stand:
-        return Unattached(deadline_ms=None, next_fetch_ms=now_ms)
-    return Unattached(
+        return roles.Unattached(deadline_ms=None, next_fetch_ms=now_ms)
+    return roles.Unattached(
         deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms),
         next_fetch_ms=now_ms if state.is_observer or state.config.bootstrap_ids else None,
     )
 
 
-def follower_role(state: RaftState, leader_id: int, *, now_ms: int) -> Follower:
-    return Follower(
+def follower_role(state: RaftState, leader_id: int, *, now_ms: int) -> roles.Follower:
+    return roles.Follower(
         leader_id=leader_id,
         deadline_ms=now_ms + fetch_patience_ms(state),
         next_fetch_ms=now_ms,
@@ -159,27 +151,27 @@ def fetch_patience_ms(state: RaftState) -> int:
 
 
 def _change(
-    state: RaftState, role: RoleState, *, epoch: int, vote: Vote | None, leader_id: int | None
+    state: RaftState, role: roles.RoleState, *, epoch: int, vote: Vote | None, leader_id: int | None
 ) -> None:
-    check_transition(
+    roles.check_transition(
         state.role.role, role.role, epoch=state.epoch, new_epoch=epoch, observer=not state.may_stand
     )
     old = state.role
-    if isinstance(old, Leader):
+    if isinstance(old, roles.Leader):
         memory.fold(state, old.view)
     hard_state = (state.epoch, state.vote, state.known_leader_id)
     state.role = role
     state.epoch, state.vote, state.known_leader_id = epoch, vote, leader_id
     state.in_flight.clear()
     state.retry_at_ms.clear()
-    if isinstance(old, Leader):
+    if isinstance(old, roles.Leader):
         _leave_leadership(state, old.view)
     if (epoch, vote, leader_id) != hard_state:
         state.persist()
     state.announce()
 
 
-def _leave_leadership(state: RaftState, view: LeaderView) -> None:
+def _leave_leadership(state: RaftState, view: roles.LeaderView) -> None:
     # Callers must not wait for a leader that no longer leads. The response names the epoch that they know, so
     # it does not depend on anything that is being persisted.
     if view.change is not None:
@@ -191,3 +183,74 @@ def _leave_leadership(state: RaftState, view: LeaderView) -> None:
         )
     for token in (*view.reads.asking, *view.reads.waiting):
         state.out.append(ReadFailed(token=token))
+
+
+def doubt_leader(state: RaftState, wait_ms: int, *, now_ms: int) -> None:
+    """The leader appears dead or has resigned: grant pre-votes, and request them after `wait_ms` unless it
+    responds."""
+    if isinstance(state.role, roles.Follower) and not state.role.suspect:
+        state.role.suspect = True
+        state.role.deadline_ms = min(state.role.deadline_ms, now_ms + wait_ms)
+
+
+def can_follow(state: RaftState, leader_id: int, endpoints: tuple[Endpoint, ...]) -> bool:
+    """Whether this node may follow that leader: it is a voter, or the message that named it has its
+    endpoints. Messages to voters have them from kraft.version 1 on, where this log may not name the newest
+    voters yet; responses to fetches of other nodes always have them."""
+    return leader_id != state.node_id and (
+        leader_id in state.voters or bool(state.accepted_endpoints(endpoints))
+    )
+
+
+def follow(
+    state: RaftState, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...], *, now_ms: int
+) -> None:
+    """Follow the leader of an epoch that is not behind, unless this node already does. `endpoints` are
+    where the leader listens, empty at kraft.version 0."""
+    endpoints = state.accepted_endpoints(endpoints)
+    if epoch < state.epoch or not can_follow(state, leader_id, endpoints):
+        return
+    if epoch > state.epoch or (
+        state.known_leader_id in (None, leader_id)
+        and not isinstance(state.role, roles.Follower | roles.Resigned | roles.Leader)
+    ):
+        become_follower(state, epoch, leader_id, endpoints, now_ms=now_ms)
+    elif endpoints and leader_id == state.known_leader_id:
+        state.announced_endpoints = endpoints
+
+
+def learn(state: RaftState, response: RaftResponse, *, now_ms: int) -> bool:
+    """Take epoch and leader from a response. True if the role changed, which makes the rest of the response
+    stale.
+
+    A prospective node keeps requesting pre-votes even if others still name the leader that it lost.
+    """
+    before, leader_id = state.role, response.leader_id
+    endpoints = state.accepted_endpoints(response.leader_endpoints)
+    if response.epoch < state.epoch:
+        return False
+    if leader_id == state.node_id:
+        _warn_of_namesake(state, response.epoch)
+    if response.epoch > state.epoch:
+        if leader_id is not None and can_follow(state, leader_id, endpoints):
+            become_follower(state, response.epoch, leader_id, endpoints, now_ms=now_ms)
+        else:
+            become_unattached(state, response.epoch, now_ms=now_ms)
+    elif leader_id is not None:
+        lost_it = isinstance(state.role, roles.Prospective) and state.known_leader_id == leader_id
+        if not lost_it:
+            follow(state, response.epoch, leader_id, endpoints, now_ms=now_ms)
+    return state.role is not before
+
+
+def _warn_of_namesake(state: RaftState, epoch: int) -> None:
+    """Other nodes follow a leader with this node's id. This node cannot follow it, since no one could
+    distinguish the two. It may be this node itself, if it had recorded no more than its vote before it
+    stopped."""
+    voted_for_itself = state.vote is not None and state.vote.node_id == state.node_id
+    if epoch == state.epoch and (voted_for_itself or state.known_leader_id == state.node_id):
+        return
+    state.warn_once(
+        f"node {state.node_id} leads epoch {epoch}, and it is not this one: a voter with the same id runs, "
+        "or ran until now; if it runs, give this one another node.id and format it again, or stop the other"
+    )

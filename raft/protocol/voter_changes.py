@@ -1,9 +1,5 @@
 """Adding, removing and updating voters, and the upgrade to voters in records: the leader's side (KIP-853).
 
-Owns which change a leader accepts and when its caller gets the response, that a leader which removed itself
-resigns once that is committed, and how a voter publishes where it listens. Does not know how roles follow a
-new set: `membership` does.
-
 Only one change runs at a time, and only after a record of the leader's own epoch is committed: so every
 majority of the new set shares a voter with every majority that could have committed, or could still commit,
 anything else.
@@ -23,18 +19,19 @@ from metaquorum.raft.messages import (
     VoterChangeRequest,
     VoterChangeResponse,
 )
-from metaquorum.raft.protocol import leaders, replication
-from metaquorum.raft.state.progress import PendingChange
-from metaquorum.raft.state.roles import Follower, Leader
-from metaquorum.raft.state.state import RaftState
-from metaquorum.raft.voters.records import (
+from metaquorum.raft.protocol import replication, transitions
+from metaquorum.raft.roles import Follower, Leader, PendingChange
+from metaquorum.raft.state import RaftState
+from metaquorum.raft.voters import (
+    NEWEST_KRAFT_VERSION,
     ControlValue,
+    VoterNode,
+    VoterSet,
     encode_control_batch,
     kraft_version_record,
     voters_record,
 )
-from metaquorum.raft.voters.voter_set import NEWEST_KRAFT_VERSION, VoterNode, VoterSet
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.uuids import UUID_BYTES, ZERO_UUID, uuid_to_text
 
 
@@ -336,7 +333,7 @@ def update(state: RaftState, *, now_ms: int) -> None:
 
 def on_update_response(state: RaftState, response: VoterChangeResponse, *, now_ms: int) -> None:
     """The record arrives with the log; a refusal that a retry would not resolve is logged."""
-    if leaders.learn(state, response, now_ms=now_ms):
+    if transitions.learn(state, response, now_ms=now_ms):
         return
     if response.error in (RaftError.INVALID_REQUEST, RaftError.VOTER_NOT_FOUND):
         state.warn_once(f"the leader refuses this voter's endpoints: {response.message}")

@@ -1,15 +1,15 @@
 """Record batches in message format 2 (magic 2): iterating, checking and splitting them.
 
-Owns the walk over batches in a buffer and the framing of records inside one. A record's key and value are
-bytes here; the metadata layer interprets them. Does not know files or the offset that must follow, which
-`walk` checks. Import everything about batches from here; `format` has the header, `encode` makes batches.
-This is the hot path of every replay: `iter_batches` and `batch_record_spans` avoid objects where they can.
+A record's key and value are bytes here; the metadata layer interprets them. Import everything about batches
+from here; `format` has the header, `encode` makes batches. This is the hot path of every replay:
+`iter_batches` and `batch_record_spans` avoid objects where they can.
 
 Source: Kafka's message format (KIP-98, `DefaultRecordBatch`), control batches (KIP-98, KIP-595, KIP-630).
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from metaquorum.storage.batches.encode import (
 )
 from metaquorum.storage.batches.format import (
     COMPRESSION_MASK,
+    CONTROL,
     CRC_START,
     HEADER_BYTES,
     HEADER_STRUCT,
@@ -33,14 +34,19 @@ from metaquorum.storage.batches.format import (
     MAGIC,
     MAX_BATCH_BYTES,
     MIN_LENGTH,
+    TRANSACTIONAL,
     BatchHeader,
     Compression,
+    HeaderWalk,
+    Hop,
     batch_problem,
+    decode_varint,
+    encode_varint,
     header_problems,
     hop_headers,
     parse_header,
+    walk_headers,
 )
-from metaquorum.storage.batches.varint import decode_varint, encode_varint
 from metaquorum.storage.errors import BatchError, CompressedBatchError, CorruptLogError
 
 __all__ = [
@@ -331,3 +337,173 @@ def batch_of_records(header: BatchHeader, records: Sequence[RawRecord]) -> bytes
         attributes=[record.attributes for record in records],
     )
     return seal_batch(header, body)
+
+
+# Record batches that travel together: their bytes, and their headers, parsed once.
+# The step that turns bytes into batches of a log: from an append, a fetch response or a read. Nothing
+# parses a header's bytes again after that.
+
+
+class Batches(NamedTuple):
+    """`data` is whole batches and nothing else, each with offsets that follow those of the one before (in
+    a partition's log some may be missing); `headers` are theirs, in order. Create one with `parse`,
+    `arrived`, `sealed` or `of_walk`."""
+
+    data: bytes
+    headers: tuple[BatchHeader, ...]
+
+    @staticmethod
+    def parse(data: bytes, *, file: str = "<bytes>") -> Batches:
+        """Bytes from elsewhere. Runs the checks of `walk_headers`, CRCs included; raises CorruptLogError."""
+        walk = walk_headers(data)
+        if walk.problem is not None:
+            offset = walk.headers[-1].next_offset if walk.headers else 0
+            raise CorruptLogError(file, walk.end, offset, walk.problem, ADVICE)
+        return Batches.of_walk(data, walk)
+
+    @staticmethod
+    def arrived(data: bytes) -> Batches:
+        """What a producer sent as one batch: parsed, not checked. Without a header if the bytes, by magic and
+        length, are not exactly one batch."""
+        if len(data) >= HEADER_BYTES:
+            header = BatchHeader._make(HEADER_STRUCT.unpack_from(data))
+            if header.magic == MAGIC and header.size_bytes == len(data):
+                return Batches(data, (header,))
+        return Batches(data, ())
+
+    @staticmethod
+    def sealed(data: bytes) -> Batches:
+        """Bytes that this process has encoded, or has checked before it stored them: parsed, not checked.
+        Raises BatchError if they cannot be batches."""
+        headers: list[BatchHeader] = []
+        position = 0
+        while position < len(data):
+            headers.append(parse_header(data, position))
+            position += headers[-1].size_bytes
+        if position > len(data):
+            raise BatchError(
+                f"the last of these batches is {position - len(data)} bytes longer than the data"
+            )
+        return Batches(data, tuple(headers))
+
+    @staticmethod
+    def of_walk(data: bytes, walk: HeaderWalk) -> Batches:
+        """The batches that `walk_headers` has just checked in these bytes."""
+        return Batches(data[: walk.end], tuple(walk.headers))
+
+    @staticmethod
+    def joined(batches: Sequence[RecordBatch]) -> Batches:
+        """Consecutive batches, at least one."""
+        if len(batches) == 1:
+            return Batches(batches[0].data, (batches[0].header,))
+        return Batches(
+            b"".join([batch.data for batch in batches]), tuple([batch.header for batch in batches])
+        )
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record. There must be a record."""
+        return self.headers[0].base_offset
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the last record. There must be a record."""
+        return self.headers[-1].next_offset
+
+    def problem_after(self, end_offset: int, epoch: int, *, gaps: bool = False) -> str | None:
+        """Why these cannot follow a log that ends at `end_offset` in `epoch`; None if they can. With
+        `gaps`, offsets may be missing between them and the log."""
+        if not self.headers:
+            return "expected at least one batch"
+        return next(iter(header_problems(self.headers[0], end_offset, epoch, gaps=gaps)), None)
+
+    def after(self, count: int) -> Batches:
+        """Without the first `count` batches."""
+        if not count:
+            return self
+        start = sum([header.size_bytes for header in self.headers[:count]])
+        return Batches(self.data[start:], self.headers[count:])
+
+    def below(self, offset: int) -> Batches:
+        """Without the batches that begin at or above `offset`."""
+        headers = self.headers
+        if not headers or headers[-1].base_offset < offset:
+            return self
+        kept = tuple([header for header in headers if header.base_offset < offset])
+        return Batches(self.data[: sum([header.size_bytes for header in kept])], kept)
+
+    def hops(self) -> list[Hop]:
+        """The position of each batch, in the form that a walk over the bytes returns."""
+        hops: list[Hop] = []
+        position = 0
+        for header in self.headers:
+            hops.append((position, header.base_offset, header.next_offset, header.leader_epoch))
+            position += header.size_bytes
+        return hops
+
+    def split(self) -> Iterator[RecordBatch]:
+        """The batches one by one."""
+        if len(self.headers) == 1:
+            yield RecordBatch(self.headers[0], self.data)
+            return
+        position = 0
+        for header in self.headers:
+            end = position + header.size_bytes
+            yield RecordBatch(header, self.data[position:end], position)
+            position = end
+
+
+NO_BATCHES = Batches(b"", ())
+
+
+# The control batch that ends a producer's transaction in one partition: commit or abort (KIP-98).
+
+_ABORT, _COMMIT = 0, 1
+_VALUE = struct.Struct(">hi")
+_VERSION = 0
+
+
+class EndMarker(NamedTuple):
+    """How a transaction ended. `coordinator_epoch` is the leader epoch of the coordinator's partition,
+    which distinguishes the current coordinator from a former one."""
+
+    committed: bool
+    coordinator_epoch: int
+
+
+def encode_marker(marker: EndMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int) -> bytes:
+    """A batch at offset 0, as a leader accepts it."""
+    return encode_batch(
+        base_offset=0,
+        leader_epoch=-1,
+        timestamp_ms=timestamp_ms,
+        keys=[control_key(_COMMIT if marker.committed else _ABORT)],
+        values=[_VALUE.pack(_VERSION, marker.coordinator_epoch)],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=CONTROL | TRANSACTIONAL,
+    )
+
+
+def read_marker(header: BatchHeader, data: bytes) -> EndMarker | None:
+    """The marker in one batch (`data`: header and records); None if it ends no transaction."""
+    if not (header.is_control and header.producer_id >= 0):
+        return None
+    try:
+        record = RecordBatch(header, data).records()[0]
+        _, kind = parse_control_key(record.key)
+        if kind not in (_ABORT, _COMMIT) or record.value is None or len(record.value) < _VALUE.size:
+            return None
+    except (BatchError, IndexError):
+        return None
+    return EndMarker(kind == _COMMIT, _VALUE.unpack_from(record.value)[1])
+
+
+def marked_headers(batches: Batches) -> Iterator[tuple[BatchHeader, EndMarker | None]]:
+    """Each header with the marker in its batch."""
+    position = 0
+    for header in batches.headers:
+        end = position + header.size_bytes
+        is_marker = header.attributes & CONTROL
+        yield header, read_marker(header, batches.data[position:end]) if is_marker else None
+        position = end

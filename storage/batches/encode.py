@@ -1,7 +1,6 @@
 """Making record batches: encodes records, with a header that has their length and CRC.
 
-Owns the bytes of a new batch. Treats values as bytes, and does not know logs or files. Its counterpart
-`batch` splits batches.
+Its counterpart `batch` splits batches.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from metaquorum.storage.batches.format import (
     MAGIC,
     MAX_BATCH_BYTES,
     BatchHeader,
+    encode_varint,
 )
-from metaquorum.storage.batches.varint import encode_varint
 from metaquorum.storage.errors import BatchError
 
 _AFTER_CRC = struct.Struct(">hiqqqhii")

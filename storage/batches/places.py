@@ -1,7 +1,6 @@
 """Where the records of a batch and their fields are, without an object per record.
 
-Owns the framing of records in message format 2: lengths, time and offset deltas, keys, values, headers. Finds
-the fields of many records in numpy, those of a few one by one. Does not know batch headers or codecs.
+Finds the fields of many records in numpy, those of a few one by one.
 """
 
 from __future__ import annotations
@@ -12,15 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.storage.batches.varint import decode_varint, encode_varint
+from metaquorum.storage.batches.format import decode_varint, encode_varint
 from metaquorum.storage.errors import BatchError
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
+Buffer = bytes | memoryview
 
 SAME_LENGTH_STEPS = 3
 """After this many consecutive records of equal length, the next ones are tried in numpy."""
 FIRST_LOOK = 128
+_HEADER_MIN_BYTES = 2
 FEW_RECORDS = 24
 """Up to this many records are parsed one by one, which costs less than numpy's calls."""
 _LAST_SHIFT = 63
@@ -45,40 +46,79 @@ class RecordPlaces(NamedTuple):
 
 class RecordBounds(NamedTuple):
     """For all records: the lowest and highest time deltas, whether the offset deltas are 0, 1, 2 and so
-    on, and whether any record has no key."""
+    on, whether any record has no key, and how many headers they have together."""
 
     first_time: int
     last_time: int
     numbered: bool
     keyless: bool
+    headers: int
 
 
-def record_places(payload: bytes, count: int) -> RecordPlaces:
+class TooManyHeaders(BatchError):
+    """The records have more headers than their reader allows."""
+
+
+class _Headers:
+    """Counts the headers that are read one by one, up to a bound."""
+
+    __slots__ = ("left", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = self.left = most
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise TooManyHeaders(f"its records have over {self.most} headers")
+
+
+_ANY = 2**63
+
+
+def record_places(payload: Buffer, count: int) -> RecordPlaces:
     """The `count` records that fill `payload` exactly. Raises BatchError if they do not fill it exactly."""
     try:
         if count <= FEW_RECORDS:
-            return _few(payload, count)
-        return RecordPlaces(*[column.tolist() for column in _many(payload, count)])
+            return _few(payload, count, _Headers(_ANY))
+        return RecordPlaces(*[column.tolist() for column in _many(payload, count, _Headers(_ANY))])
     except IndexError:
-        raise BatchError("a record extends past the end of its batch") from None
+        raise _beyond_the_end() from None
 
 
-def record_bounds(payload: bytes, count: int) -> RecordBounds:
-    """Bounds of the same records, if their places do not matter. Raises BatchError like `record_places`."""
-    if count <= FEW_RECORDS:
-        found = record_places(payload, count)
-        times, numbered = found.time_deltas, found.offset_deltas == list(range(count))
-        return RecordBounds(min(times), max(times), numbered, min(found.key_lengths) < 0)
+def record_bounds(payload: Buffer, count: int, headers_max: int = _ANY) -> RecordBounds:
+    """Bounds of the same records, if their places do not matter. Raises BatchError like `record_places`, and
+    TooManyHeaders."""
+    headers = _Headers(headers_max)
     try:
-        _, all_times, offsets, _, key_lengths, _, _ = _many(payload, count)
+        if count <= FEW_RECORDS:
+            found = _few(payload, count, headers)
+            times, numbered = found.time_deltas, found.offset_deltas == list(range(count))
+            keyless = min(found.key_lengths) < 0
+            return RecordBounds(min(times), max(times), numbered, keyless, headers.most - headers.left)
+        _, all_times, offsets, _, key_lengths, _, _ = _many(payload, count, headers)
     except IndexError:
-        raise BatchError("a record extends past the end of its batch") from None
+        raise _beyond_the_end() from None
     return RecordBounds(
         int(all_times.min()),
         int(all_times.max()),
         bool((offsets == np.arange(count)).all()),
         int(key_lengths.min()) < 0,
+        headers.most - headers.left,
     )
+
+
+def times_and_key_lengths(payload: Buffer, count: int) -> tuple[Places, Places]:
+    """The time delta of each record, and the length of its key. Raises BatchError like `record_places`."""
+    try:
+        _, times, _, _, key_lengths, _, _ = _many(payload, count, _Headers(_ANY))
+    except IndexError:
+        raise _beyond_the_end() from None
+    return times, key_lengths
+
+
+def _beyond_the_end() -> BatchError:
+    return BatchError("a record extends past the end of its batch")
 
 
 def places_of_many(payloads: Sequence[bytes], counts: Sequence[int]) -> tuple[bytes, list[RecordPlaces]]:
@@ -97,7 +137,7 @@ def places_of_many(payloads: Sequence[bytes], counts: Sequence[int]) -> tuple[by
     return plain, found
 
 
-def _few(payload: bytes, count: int) -> RecordPlaces:
+def _few(payload: Buffer, count: int, headers: _Headers) -> RecordPlaces:
     rows = []
     at = 0
     for _ in range(count):
@@ -113,7 +153,7 @@ def _few(payload: bytes, count: int) -> RecordPlaces:
         if place < end and not payload[place]:
             place += 1  # no headers
         else:
-            place = _after_headers(payload, place, end)
+            place = _after_headers(payload, place, end, headers)
         if place != end or key > end or value > end:
             raise BatchError(f"the fields of the record at byte {at} do not fill it")
         rows.append((at, time, offset, key, key_length, value, value_length))
@@ -125,15 +165,18 @@ def _few(payload: bytes, count: int) -> RecordPlaces:
     return RecordPlaces(*columns)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: Buffer, at: int) -> tuple[int, int]:
     byte = data[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
     return decode_varint(data, at)
 
 
-def _after_headers(data: bytes, at: int, end: int) -> int:
+def _after_headers(data: Buffer, at: int, end: int, headers: _Headers) -> int:
     count, at = _varint(data, at)
+    if count > (end - at) // _HEADER_MIN_BYTES:
+        return -1
+    headers.take(max(count, 0))
     for _ in range(count):
         length, at = _varint(data, at)
         if length < 0 or at > end:
@@ -143,7 +186,7 @@ def _after_headers(data: bytes, at: int, end: int) -> int:
     return -1 if count < 0 else at
 
 
-def _many(payload: bytes, count: int) -> tuple[Places, ...]:
+def _many(payload: Buffer, count: int, headers: _Headers) -> tuple[Places, ...]:
     """The columns of `RecordPlaces`."""
     octets = np.frombuffer(payload, dtype=np.uint8)
     starts = record_starts(payload, octets, count, 0)
@@ -159,7 +202,7 @@ def _many(payload: bytes, count: int) -> tuple[Places, ...]:
     value_lengths, values = varints_at(octets, at)
     at = values + np.maximum(value_lengths, 0)
     _within(at, ends)
-    at = _after_many_headers(payload, octets, at, ends) if octets[at].any() else at + 1
+    at = _after_many_headers(payload, octets, at, ends, headers) if octets[at].any() else at + 1
     if (at != ends).any():
         raise BatchError("the fields of a record do not fill it")
     return starts, times, offsets, keys, key_lengths, values, value_lengths
@@ -170,14 +213,16 @@ def _within(at: Places, ends: Places) -> None:
         raise BatchError("a field of a record extends past its end")
 
 
-def _after_many_headers(payload: bytes, octets: Bytes, at: Places, ends: Places) -> Places:
+def _after_many_headers(
+    payload: Buffer, octets: Bytes, at: Places, ends: Places, headers: _Headers
+) -> Places:
     after = at + 1
     for index in np.flatnonzero(octets[at]).tolist():
-        after[index] = _after_headers(payload, int(at[index]), int(ends[index]))
+        after[index] = _after_headers(payload, int(at[index]), int(ends[index]), headers)
     return after
 
 
-def renumbered(payload: bytes, places: RecordPlaces) -> bytes:
+def renumbered(payload: Buffer, places: RecordPlaces) -> bytes:
     """The same records with the offset deltas 0, 1, 2 and so on."""
     parts: list[bytes] = []
     starts = places.starts
@@ -185,7 +230,7 @@ def renumbered(payload: bytes, places: RecordPlaces) -> bytes:
         _, body = _varint(payload, start)
         _, before = _varint(payload, body + 1)
         _, after = _varint(payload, before)
-        record = payload[body:before] + encode_varint(index) + payload[after : starts[index + 1]]
+        record = b"".join((payload[body:before], encode_varint(index), payload[after : starts[index + 1]]))
         parts += (encode_varint(len(record)), record)
     return b"".join(parts)
 
@@ -244,7 +289,7 @@ def _after_varints(octets: Bytes, at: Places) -> Places:
     return after
 
 
-def record_starts(data: bytes, octets: Bytes, count: int, at: int) -> Places | None:
+def record_starts(data: Buffer, octets: Bytes, count: int, at: int) -> Places | None:
     """Where the length of each of `count` records is, from `at` on, and the end of the last one; None if
     they do not fill the data. Raises IndexError."""
     pieces: list[Places] = []
@@ -273,7 +318,7 @@ def record_starts(data: bytes, octets: Bytes, count: int, at: int) -> Places | N
     return np.concatenate([*pieces, np.array([*stepped, at], dtype=np.int64)])
 
 
-def _stride(data: bytes, at: int) -> int | None:
+def _stride(data: Buffer, at: int) -> int | None:
     """Bytes from this record's start to the next one's; None if the length is impossible."""
     first = data[at]
     if first < 0x80:

@@ -1,23 +1,26 @@
 """A pass of the cleaner as the log's owner sees it: based on the log at its start, swapped in if the log is
 unchanged.
-
-Owns the end of a pass whose log is truncated, trimmed or closed meanwhile; segments that were already swapped
-in stay, because each is valid by itself. Does not read or write records: `cleaning_pass` does, here or in
-another process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from metaquorum.storage.cleaner.cleaning_pass import CleaningPass
+from metaquorum.storage.cleaner.cleaning_pass import (
+    CleaningEndedError,
+    CleaningPass,
+    CleaningResult,
+    CleaningTask,
+    Staged,
+)
 from metaquorum.storage.cleaner.plan import CleanerSettings, CleaningPlan, SegmentFacts
 from metaquorum.storage.cleaner.retained import LastOfProducer
-from metaquorum.storage.cleaner.task import CleaningEndedError, CleaningResult, CleaningTask, Staged
+from metaquorum.storage.disk.interface import remove_if_present
 from metaquorum.storage.errors import CorruptLogError, FileMissingError
+from metaquorum.storage.log.segment import LOG_SUFFIX
+from metaquorum.storage.log.timed_segment import TimedSegment
 from metaquorum.storage.partition.partition_log import PartitionLog
-from metaquorum.storage.partition.replacing import swap_in
-from metaquorum.storage.partition.swap import forget_cleaned
+from metaquorum.storage.partition.swap import CLEANED_SUFFIX, SUFFIXES, SWAP_SUFFIX, forget_cleaned, path_of
 
 
 def segment_facts(log: PartitionLog, *, timed: bool = True) -> list[SegmentFacts]:
@@ -29,13 +32,14 @@ def segment_facts(log: PartitionLog, *, timed: bool = True) -> list[SegmentFacts
         for segment in log._timed_segments():
             if segment.sealed_end is None or segment.base_offset >= log.recovery_point.segment:
                 break
+            first_ms = segment.first_batch_ms()
             facts.append(
                 SegmentFacts(
                     segment.base_offset,
                     segment.sealed_end,
                     segment.size,
-                    segment.first_batch_ms(),
-                    segment.newest_timestamp_ms() if timed else -1,
+                    segment.modified_ms() if first_ms < 0 and segment.size else first_ms,
+                    segment.time_ms() if timed else -1,
                 )
             )
     return facts
@@ -133,3 +137,46 @@ class Cleaning:
 
 
 _OF_A_CHANGE = (FileMissingError, CorruptLogError)
+
+
+# Replaces segments of an open log with the cleaned segment made of them.
+
+
+def swap_in(log: PartitionLog, bases: Sequence[int], end_offset: int) -> None:
+    """The cleaned segment replaces those that begin at `bases` and end at `end_offset`. Durable on return.
+    Raises DiskError; the log then accepts no more writes."""
+    with log._lookup, log._io:
+        log._shape += 1
+        log._or_failed(lambda: _swap(log, list(bases), end_offset))
+
+
+def _swap(log: PartitionLog, bases: list[int], end_offset: int) -> None:
+    disk, base = log._disk, bases[0]
+    slot = log._slot(base)
+    replaced = log._timed_segments()[slot : slot + len(bases)]
+    # As in Kafka: records without timestamps do not get younger because they were cleaned.
+    written_ms = max(segment.modified_ms() for segment in replaced)
+    disk.set_modified_ms(path_of(log.directory, base, LOG_SUFFIX + CLEANED_SUFFIX), written_ms)
+    _rename(log, base, CLEANED_SUFFIX, SWAP_SUFFIX)
+    disk.sync_directory(log.directory)
+    for segment in log._segments[slot : slot + len(bases)]:
+        segment.close()
+        disk.remove(segment.path)
+        for suffix in SUFFIXES[1:]:
+            remove_if_present(disk, path_of(log.directory, segment.base_offset, suffix))
+        log._indexes.missing.discard(segment.base_offset)
+    disk.sync_directory(log.directory)
+    _rename(log, base, SWAP_SUFFIX, "")
+    disk.sync_directory(log.directory)
+    cleaned = log._existing_segment(base)
+    assert isinstance(cleaned, TimedSegment)
+    cleaned.sealed_end = end_offset
+    log._segments[slot : slot + len(bases)] = [cleaned]
+    log._forget_snapshots()
+
+
+def _rename(log: PartitionLog, base: int, before: str, after: str) -> None:
+    for suffix in SUFFIXES:
+        source = path_of(log.directory, base, suffix + before)
+        if suffix == LOG_SUFFIX or log._disk.exists(source):
+            log._disk.rename(source, path_of(log.directory, base, suffix + after))

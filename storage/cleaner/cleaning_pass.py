@@ -1,32 +1,33 @@
 """One pass over the files of one log: collects the keys of its dirty part, then rewrites every segment.
 
-Owns the order of the work and its pieces. Reads the log's segments and writes `.cleaned` files beside them,
-by file name alone. Does not know whether the log is still the same as when the pass began: `cleaning` does.
+Reads the log's segments and writes `.cleaned` files beside them, by file name alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from typing import NamedTuple
 
-from metaquorum.storage.batches.batch import (
-    HEADER_BYTES,
-    BatchHeader,
-    batch_problem,
-    parse_header,
+import msgspec
+
+from metaquorum.storage.batches.batch import HEADER_BYTES, Batches, BatchHeader, batch_problem, parse_header
+from metaquorum.storage.cleaner.plan import CleaningPlan, SegmentFacts, group_segments
+from metaquorum.storage.cleaner.retained import (
+    BatchToClean,
+    CleanedTransactions,
+    KeyOffsets,
+    LastOfProducer,
+    RecordFilter,
+    key_names,
+    open_batches,
 )
-from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.cleaner.keys import KeyOffsets, key_names
-from metaquorum.storage.cleaner.opened import BatchToClean, open_batches
-from metaquorum.storage.cleaner.plan import SegmentFacts, group_segments
-from metaquorum.storage.cleaner.retained import RecordFilter
-from metaquorum.storage.cleaner.task import CleaningResult, CleaningTask, Staged
-from metaquorum.storage.cleaner.transactions import CleanedTransactions
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.errors import BatchError, CorruptLogError
 from metaquorum.storage.log.segment_index import encode_aborted
 from metaquorum.storage.log.timed_segment import TimedSegment
+from metaquorum.storage.partition.producers import AbortedTransaction
 from metaquorum.storage.partition.swap import begin_cleaned, finish_cleaned, forget_cleaned
 
 PIECE_BYTES = 128 * 1024
@@ -226,3 +227,49 @@ def _damaged(segment: TimedSegment, header: BatchHeader, problem: str) -> Corrup
 def _txn_index(records: RecordFilter) -> bytes:
     """The content of `.txnindex`: the aborted transactions whose markers the rewritten segment keeps."""
     return encode_aborted(records.transactions.take_retained())
+
+
+# A pass of the cleaner over one log, as values: its input, what it has staged, and its result.
+# What passes between processes: the values name files and must not hold open ones. `cleaning_pass` does
+# the work.
+
+
+class CleaningEndedError(Exception):
+    """The log has changed during the pass: the pass is over, and nothing is lost."""
+
+
+class CleaningTask(msgspec.Struct, frozen=True, kw_only=True):
+    """`segments` are those below the plan's end. `aborted` and `producers` are what the log knew of
+    transactions and active producers when the pass began, at `now_ms` (wall clock). `key_bytes` is the
+    memory for keys."""
+
+    directory: str
+    plan: CleaningPlan
+    segments: tuple[SegmentFacts, ...]
+    segment_bytes: int
+    index_interval_bytes: int
+    aborted: tuple[AbortedTransaction, ...]
+    producers: dict[int, LastOfProducer]
+    now_ms: int
+    delete_retention_ms: int
+    key_bytes: int
+
+
+class Staged(NamedTuple):
+    """One cleaned segment is durable beside those that it replaces: they begin at `bases`, and end at
+    `end_offset`."""
+
+    bases: list[int]
+    end_offset: int
+
+
+class CleaningResult(NamedTuple):
+    """The result of a whole pass. `cleaned_to` is where the dirty part now begins."""
+
+    cleaned_to: int
+    bytes_read: int
+    bytes_before: int
+    bytes_after: int
+    records_before: int
+    records_after: int
+    utilization: float

@@ -1,7 +1,6 @@
 """What a cleaner may clean in one log, how dirty that is, and which segments become one.
 
-Owns the choice of segments and its thresholds. Pure: computed from figures of segments, it knows no files or
-records. Source: Kafka 3.7's LogCleanerManager and Cleaner.groupSegmentsBySize.
+Source: Kafka 3.7's LogCleanerManager and Cleaner.groupSegmentsBySize.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ MAX_OFFSETS = 2**31 - 1
 
 class SegmentFacts(NamedTuple):
     """Figures of one segment: `end_offset` is where the next one begins. `first_ms` and `newest_ms` are
-    the newest timestamps of the first batch and of all batches; -1 for none."""
+    the newest timestamps of the first batch and of all batches, or when the file was last written if they
+    have none; -1 for an empty segment."""
 
     base_offset: int
     end_offset: int

@@ -1,26 +1,34 @@
 """One batch through the cleaner: which of its records stay, and the batch that is left.
 
-Owns Kafka's rules (`Cleaner.shouldRetainRecord`, `MemoryRecords.filterTo`): offsets never change, an emptied
-batch stays while it is its producer's last, and a tombstone or marker is dropped once the delete horizon that
-the first pass wrote into its header has passed (KIP-534). Does not know files.
+Kafka's rules (`Cleaner.shouldRetainRecord`, `MemoryRecords.filterTo`): offsets never change, an emptied batch
+stays while it is its producer's last, and a tombstone or marker is dropped once the delete horizon that the
+first pass wrote into its header has passed (KIP-534).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from operator import ge
+from typing import NamedTuple, cast
 
 import msgspec
 
+from metaquorum.storage.batches.batch import batch_payload, read_marker
 from metaquorum.storage.batches.codecs import pack
 from metaquorum.storage.batches.encode import seal_batch
-from metaquorum.storage.batches.format import COMPRESSION_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader
-from metaquorum.storage.batches.places import RecordPlaces, retimed
-from metaquorum.storage.cleaner.keys import KeyOffsets, key_names
-from metaquorum.storage.cleaner.opened import BatchToClean
-from metaquorum.storage.cleaner.transactions import CleanedTransactions
+from metaquorum.storage.batches.format import (
+    COMPRESSION_MASK,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+    BatchHeader,
+)
+from metaquorum.storage.batches.places import RecordPlaces, places_of_many, record_places, retimed
+from metaquorum.storage.errors import BatchError
+from metaquorum.storage.partition.producers import AbortedTransaction
 
-NO_TIMESTAMP = -1
 MAX_SIZE = 2**31 - 1
 # Clears both codec and horizon.
 _EMPTY_ATTRIBUTES = ~(DELETE_HORIZON | COMPRESSION_MASK)
@@ -165,3 +173,189 @@ def _rebuilt(
 
 def _joined(plain: bytes, starts: list[int], kept: Sequence[int]) -> bytes:
     return b"".join([plain[starts[at] : starts[at + 1]] for at in kept])
+
+
+# The records of many small batches, found together, because a single batch is too small for numpy's
+# calls.
+#
+# Refuses nothing: a batch that cannot be opened raises when its records are read.
+
+TOGETHER_BYTES = 1024 * 1024
+"""Bytes of records opened at once, or a single batch."""
+
+
+class BatchToClean(NamedTuple):
+    """`data` is header and records. `opened` are the records and their places; None if not opened yet."""
+
+    header: BatchHeader
+    data: bytes
+    opened: tuple[bytes, RecordPlaces] | None = None
+
+    def records(self) -> tuple[bytes, RecordPlaces]:
+        """The records and their places. Raises BatchError."""
+        if self.opened is not None:
+            return self.opened
+        plain = batch_payload(self.header, self.data)
+        return plain, record_places(plain, self.header.records_count)
+
+
+def open_batches(batches: Iterable[tuple[BatchHeader, bytes]]) -> Iterator[BatchToClean]:
+    """The same batches in the same order."""
+    group: list[BatchToClean] = []
+    payloads: list[bytes] = []
+    size = 0
+    for header, data in batches:
+        group.append(BatchToClean(header, data))
+        payloads.append(_payload(header, data))
+        size += len(payloads[-1])
+        if size >= TOGETHER_BYTES:
+            yield from _opened(group, payloads)
+            group, payloads, size = [], [], 0
+    yield from _opened(group, payloads)
+
+
+def _payload(header: BatchHeader, data: bytes) -> bytes:
+    """Empty if it cannot be decompressed."""
+    try:
+        return batch_payload(header, data) if header.records_count > 0 else b""
+    except BatchError:
+        return b""
+
+
+def _opened(group: list[BatchToClean], payloads: list[bytes]) -> Iterator[BatchToClean]:
+    counts = [max(one.header.records_count, 0) for one in group]
+    try:
+        plain, places = places_of_many(payloads, counts)
+    except BatchError:
+        return iter(group)
+    return (one._replace(opened=(plain, each)) for one, each in zip(group, places, strict=True))
+
+
+# The last offset of every key in the dirty part of a log, in bounded memory.
+# Keys are compared whole, or by a 256-bit digest if they are long: no two keys are confused (Kafka keeps
+# 128-bit digests, `SkimpyOffsetMap`).
+
+LONG_KEY_BYTES = 64
+_DIGEST_BYTES = 32
+_ENTRY_BYTES = 176
+"""Measured bytes per entry, without its key: the key's object, the offset's, and slots that are two thirds
+full."""
+
+
+class KeyOffsets:
+    """Has the records up to `latest`; -1 for none. Uses `max_bytes` of memory, but holds at least one
+    batch."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.latest = -1
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._offsets: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def utilization(self) -> float:
+        """How full it is, from 0 to 1 (above 1 with a single batch that is too large)."""
+        return self._bytes / self._max_bytes
+
+    def has_room(self, keys: list[bytes]) -> bool:
+        """Whether all of these still fit if they are new. Always true while it is empty."""
+        return not self._offsets or self._bytes + _cost(keys) <= self._max_bytes
+
+    def put_all(self, keys: list[bytes], offsets: list[int]) -> None:
+        """Adds these records, in the order of the log."""
+        before = len(self._offsets)
+        self._offsets.update(zip(keys, offsets, strict=True))
+        if keys:
+            self._bytes += (len(self._offsets) - before) * _cost(keys) // len(keys)
+
+    def is_last(self, keys: list[bytes], offsets: list[int]) -> list[bool]:
+        """For each of these, whether no later record of its key is known."""
+        found = list(map(self._offsets.get, keys))
+        if None in found:
+            return [known is None or offset >= known for known, offset in zip(found, offsets, strict=True)]
+        return list(map(ge, offsets, cast("list[int]", found)))
+
+
+def _cost(keys: list[bytes]) -> int:
+    return sum(map(len, keys)) + _ENTRY_BYTES * len(keys)
+
+
+def key_names(payload: bytes, starts: list[int], lengths: list[int]) -> list[bytes]:
+    """The bytes that represent the key at each place; a key is never null here."""
+    names = [payload[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    if lengths and max(lengths) > LONG_KEY_BYTES:
+        # One byte longer than any key that represents itself.
+        pad = bytes(LONG_KEY_BYTES + 1 - _DIGEST_BYTES)
+        names = [
+            name if len(name) <= LONG_KEY_BYTES else blake2b(name, digest_size=_DIGEST_BYTES).digest() + pad
+            for name in names
+        ]
+    return names
+
+
+# Which batches of transactions a cleaner may drop: those of aborted ones, and markers with no batch left.
+# The aborted transactions come from `.txnindex`; those that keep their marker are returned, for the new
+# one.
+
+
+class CleanedTransactions:
+    """`retained` are the aborted transactions whose marker was met and stays; `take_retained` returns
+    them."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+        self._aborting: dict[int, AbortedTransaction] = {}
+        self._seen: set[int] = set()
+        self._committing: set[int] = set()
+        self._retained: list[AbortedTransaction] = []
+
+    def take_retained(self) -> list[AbortedTransaction]:
+        """Those since the last call, by the offsets of their markers."""
+        taken, self._retained = self._retained, []
+        return taken
+
+    def is_dropped(self, header: BatchHeader, data: bytes) -> bool:
+        """Whether the batch (`data`: header and records) is no longer needed: a batch of an aborted
+        transaction, or a marker with no batch left. Call it once per batch."""
+        while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
+            one = self._waiting.pop()
+            if one.last_offset >= header.base_offset:  # else an earlier pass removed its marker
+                self._aborting[one.producer_id] = one
+        self._forget_ended(header)
+        if header.is_control:
+            return self._is_marker_dropped(header, data)
+        if not header.is_transactional:
+            return False
+        if header.producer_id in self._aborting:
+            self._seen.add(header.producer_id)
+            return True
+        self._committing.add(header.producer_id)
+        return False
+
+    def _forget_ended(self, header: BatchHeader) -> None:
+        """What follows an aborted transaction is not part of it, even if its marker is gone."""
+        one = self._aborting.get(header.producer_id)
+        if one is not None and one.last_offset < header.base_offset:
+            del self._aborting[header.producer_id]
+            self._seen.discard(header.producer_id)
+
+    def _is_marker_dropped(self, header: BatchHeader, data: bytes) -> bool:
+        if not header.records_count:
+            return True  # emptied before
+        marker = read_marker(header, data)
+        if marker is None:
+            return False
+        producer_id = header.producer_id
+        if marker.committed:
+            found = producer_id in self._committing
+            self._committing.discard(producer_id)
+            return not found
+        aborted = self._aborting.pop(producer_id, None)
+        if aborted is None or producer_id not in self._seen:
+            return True
+        self._seen.discard(producer_id)
+        self._retained.append(aborted)
+        return False

@@ -1,8 +1,7 @@
 """Files that are open only while they are needed: thousands of logs, a bounded number of descriptors.
 
-Owns when a file is opened and closed, and which files may not be closed: those in use, and those with bytes
-that no sync has covered, because only the open descriptor reports a failed write-back. Does not know
-contents.
+When a file is opened and closed, and which files may not be closed: those in use, and those with bytes that
+no sync has covered, because only the open descriptor reports a failed write-back.
 
 Threads: any thread may use any file; only one at a time appends to a file or truncates it, as `DiskFile`
 requires.
@@ -16,16 +15,43 @@ from metaquorum.storage.disk.interface import Disk, DiskFile, parent_of, remove_
 from metaquorum.storage.errors import DiskError, FileMissingError
 
 
-class FilePool:
-    """Keeps at most `limit` files open, and more only while all of them are in use."""
+class OpenFiles:
+    """The bound of all pools of a process. A directory may have what the others do not use: at the bound a
+    clean idle file is closed of the pool that has most, which never waits for another directory's disk."""
 
-    def __init__(self, disk: Disk, limit: int) -> None:
+    def __init__(self, limit: int) -> None:
         if limit < 1:
             raise ValueError(f"a pool needs at least 1 file, not {limit}")
+        self.limit = limit
+        self._pools: list[FilePool] = []
+
+    def add(self, pool: FilePool) -> None:
+        """A directory was opened."""
+        self._pools = [*self._pools, pool]
+
+    @property
+    def are_too_many(self) -> bool:
+        """True if a file must be closed before another is opened."""
+        return sum(map(len, self._pools)) >= self.limit
+
+    def take_from_others(self, pool: FilePool, *, larger: bool) -> bool:
+        """Closes a file of another pool, `larger`: of one that has more; False if none can be closed at
+        once."""
+        others = [each for each in self._pools if each is not pool and (len(each) > len(pool) or not larger)]
+        return any(each.give_up_one() for each in sorted(others, key=len, reverse=True))
+
+
+class FilePool:
+    """Keeps at most `limit` files open, and more only while all of them are in use. `shared`: the bound of
+    all pools of the process; None: there is no other pool."""
+
+    def __init__(self, disk: Disk, limit: int, shared: OpenFiles | None = None) -> None:
         self.limit = limit
         self._disk = disk
         self._open: OrderedDict[PooledFile, None] = OrderedDict()
         self._mutex = disk.mutex()
+        self._shared = shared or OpenFiles(limit)
+        self._shared.add(self)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -96,12 +122,32 @@ class FilePool:
             if not file.users:
                 self._close(file)
 
+    def give_up_one(self) -> bool:
+        """Closes a clean idle file for another pool; False if there is none or this pool is busy."""
+        if not self._mutex.acquire(blocking=False):
+            return False
+        try:
+            idle = self._idle(dirty=False)
+            if idle is not None:
+                self._close(idle)
+            return idle is not None
+        finally:
+            self._mutex.release()
+
+    def _idle(self, *, dirty: bool) -> PooledFile | None:
+        return next((file for file in self._open if not file.users and (dirty or not file.dirty)), None)
+
     def _make_room(self) -> None:
-        if len(self._open) < self.limit:
+        if len(self._open) < self.limit and not self._shared.are_too_many:
             return
-        idle = next((file for file in self._open if not file.users and not file.dirty), None)
+        is_shared = len(self._open) < self.limit
+        if is_shared and self._shared.take_from_others(self, larger=True):
+            return
+        idle = self._idle(dirty=False)
+        if idle is None and is_shared and self._shared.take_from_others(self, larger=False):
+            return
         if idle is None:
-            idle = next((file for file in self._open if not file.users), None)
+            idle = self._idle(dirty=True)
             if idle is None or idle.opened is None:
                 return
             idle.opened.sync()

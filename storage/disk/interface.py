@@ -1,8 +1,7 @@
 """The interface through which storage uses a disk, and the one atomic write built on it.
 
-Owns what callers may rely on. Must not know an implementation: `posix` has the real disk, `faulty_disk` one
-that loses what was not synced. All calls block. Paths are strings with "/" between names. A call raises
-DiskError if the disk fails and FileMissingError if a file is missing.
+All calls block. Paths are strings with "/" between names. A call raises DiskError if the disk fails and
+FileMissingError if a file is missing.
 
 Both implementations promise this durability and no more: file contents are durable after `DiskFile.sync`,
 names (created, renamed, removed) after `sync_directory` of the directory that holds them.
@@ -10,8 +9,8 @@ names (created, renamed, removed) after `sync_directory` of the directory that h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Hashable, Sequence
+from types import TracebackType
 from typing import Protocol
 
 from metaquorum.storage.errors import FileMissingError
@@ -84,6 +83,20 @@ class FileSystem(Protocol):
         """Closes it; a second call does nothing."""
 
 
+class Mutex(Protocol):
+    """As threading.Lock has it."""
+
+    def acquire(self, blocking: bool = True) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
 class Disk(Protocol):
     """Blocking operations on directories and files."""
 
@@ -101,6 +114,12 @@ class Disk(Protocol):
 
     def file_size(self, path: str) -> int:
         """Size of a file in bytes; it need not be open."""
+
+    def modified_ms(self, path: str) -> int:
+        """When a file was last written, in ms since 1970 by the file system's clock."""
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Has a file count as last written then. Not durable before the file is synced."""
 
     def list_directory(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
@@ -132,13 +151,16 @@ class Disk(Protocol):
         """Takes the writer's lock of a directory (the file `.lock` in it). Raises LogDirectoryLockedError
         if another writer holds it."""
 
+    def directory_key(self, path: str) -> Hashable:
+        """Equal for two paths of one existing directory, whatever links lead to it."""
+
     def free_bytes(self, path: str) -> int:
         """Bytes that can still be written below this directory."""
 
     def total_bytes(self, path: str) -> int:
         """Bytes of the file system that holds this directory."""
 
-    def mutex(self) -> AbstractContextManager[object]:
+    def mutex(self) -> Mutex:
         """A new mutex for the threads that use this disk; `with` holds it. Not reentrant."""
 
 

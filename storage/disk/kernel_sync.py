@@ -1,9 +1,9 @@
 """fdatasync by the kernel's own workers (Linux AIO, IOCB_CMD_FDSYNC of io_submit(2)), without a waiting
 thread.
 
-Owns the system calls, which the C library does not wrap, and the check whether they work here: a container
-may forbid them, a file system may lack them. The result is that of fdatasync(2), errors included. A thread
-would cost each sync two thread switches, and on return would wait for an interpreter that the loop is using.
+The system calls, which the C library does not wrap, and the check whether they work here: a container may
+forbid them, a file system may lack them. The result is that of fdatasync(2), errors included. A thread would
+cost each sync two thread switches, and on return would wait for an interpreter that the loop is using.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from metaquorum import platforms
 from metaquorum.storage.disk.interface import DiskFile
 from metaquorum.storage.errors import DiskError
 
@@ -23,7 +23,7 @@ _SYSTEM_CALLS: Final = {
 }
 _FDSYNC = 3
 """IOCB_CMD_FDSYNC of linux/aio_abi.h."""
-_TELL_EVENTFD = 1
+_NOTIFY_EVENTFD = 1
 """IOCB_FLAG_RESFD: the eventfd in the request is written to when the request ends."""
 _WORD_BYTES = 8
 _NONE, _ONE = ctypes.c_long(0), ctypes.c_long(1)
@@ -71,8 +71,8 @@ class _Aio:
     """The system calls. Raises OSError if the system lacks them."""
 
     def __init__(self) -> None:
-        machine = os.uname()
-        numbers = _SYSTEM_CALLS.get(machine.machine) if machine.sysname == "Linux" else None
+        kernel = platforms.linux_kernel()
+        numbers = None if kernel is None else _SYSTEM_CALLS.get(kernel[0])
         if numbers is None or ctypes.sizeof(ctypes.c_void_p) != _WORD_BYTES:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         self._numbers = numbers
@@ -99,7 +99,7 @@ class KernelSync:
         self._aio = aio
         self._context = ctypes.c_ulong(0)
         aio.call("io_setup", 1, ctypes.byref(self._context))
-        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._eventfd = platforms.new_eventfd()
         self._request = _Request(opcode=_FDSYNC, eventfd=self._eventfd)
         self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
         self._events = (_Event * 1)()
@@ -114,7 +114,7 @@ class KernelSync:
         except (OSError, AttributeError):
             return None
         try:
-            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = platforms.open_directory(directory)
             try:
                 works = made._submit(descriptor) and made._take(wait=True) and made._code == 0
             finally:
@@ -124,7 +124,7 @@ class KernelSync:
         if not works:
             made.close()
             return None
-        made._request.flags = _TELL_EVENTFD  # not earlier: the trial's event could arrive late
+        made._request.flags = _NOTIFY_EVENTFD  # not earlier: the trial's event could arrive late
         return made
 
     def fileno(self) -> int:
@@ -141,8 +141,7 @@ class KernelSync:
 
     def ended(self) -> bool:
         """Whether `wait` returns at once. Clears the descriptor's event."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._eventfd)
+        platforms.clear_eventfd(self._eventfd)
         if self._file is not None and self._take(wait=False):
             self._settle()
         return self._file is None

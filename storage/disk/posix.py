@@ -1,22 +1,23 @@
-"""The real disk: `Disk` over POSIX calls. With `kernel_sync` and `private`, the only module of storage that
-imports os, and the only one that imports threading.
-
-Owns the translation of errno into DiskError texts, and the flock. Does not know file formats.
+"""The real disk: `Disk` over the system's calls. With `kernel_sync`, `private` and `descriptors`, the only
+module of storage that imports os.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from metaquorum.storage.disk.interface import BackgroundSync, DiskFile, join, parent_of
+from metaquorum import platforms
+from metaquorum.platforms import OPEN_APPEND
+from metaquorum.storage.disk.descriptors import DESCRIPTORS
+from metaquorum.storage.disk.interface import BackgroundSync, DiskFile, Mutex, join, parent_of
 from metaquorum.storage.disk.kernel_sync import KernelSync
-from metaquorum.storage.disk.private import PRIVATE_FILE, make_private_directory
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
 
 _ADVICE = {
@@ -27,10 +28,21 @@ _ADVICE = {
     errno.EPERM: "operation not permitted; give this user the rights on the directory",
     errno.EIO: "the device reports an I/O error; check or replace the disk before starting again",
     errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
+    errno.ENFILE: "the machine has too many open files; raise its limit (fs.file-max)",
     errno.ENOTDIR: "a part of the path is a file, not a directory; correct the configured directory",
     errno.ENOTEMPTY: "the directory still holds files; move them away",
     errno.EISDIR: "a directory is where a file must be; move it away",
 }
+
+_NO_LOCKS = (
+    "the file system has no locks, as some network drives, so two processes could write here: use a local"
+    " disk"
+)
+
+
+def _open(path: str, flags: int) -> int:
+    """A descriptor, if need be one of the reserve."""
+    return DESCRIPTORS.use(lambda: os.open(platforms.native_path(path), flags, PRIVATE_FILE))
 
 
 @contextmanager
@@ -53,13 +65,13 @@ class PosixFile:
     """One open descriptor. For one thread at a time, but `sync` may run concurrently with `append` and
     `read_at`."""
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int, *, writable: bool) -> None:
         self._path = path
         self._directory = parent_of(path)
         self._descriptor = descriptor
         self._size = os.fstat(descriptor).st_size
         self._poisoned = False
-        self._writable = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_RDWR)
+        self._writable = writable
 
     @property
     def path(self) -> str:
@@ -76,13 +88,13 @@ class PosixFile:
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`."""
         with _translated(self._directory, "read", self._path):
-            data = os.pread(self._descriptor, length, position)
+            data = platforms.read_at(self._descriptor, length, position)
             if len(data) == length or not data:
                 return data
             parts = [data]
             got = len(data)
             while got < length:
-                data = os.pread(self._descriptor, length - got, position + got)
+                data = platforms.read_at(self._descriptor, length - got, position + got)
                 if not data:
                     break
                 parts.append(data)
@@ -94,7 +106,7 @@ class PosixFile:
         view = memoryview(data)
         try:
             while view:
-                written = os.pwrite(self._descriptor, view, self._size)
+                written = platforms.write_at(self._descriptor, view, self._size)
                 self._size += written
                 view = view[written:]
         except OSError as error:
@@ -107,10 +119,10 @@ class PosixFile:
             self._size = size
 
     def sync(self) -> None:
-        """fdatasync; never retried after a failure."""
+        """`platforms.sync_file`; never retried after a failure."""
         descriptor = self.to_sync()
         try:
-            os.fdatasync(descriptor)
+            platforms.sync_file(descriptor)
         except OSError as error:
             self._poisoned = True
             raise _disk_error(error, self._directory, "sync", self._path) from error
@@ -143,22 +155,7 @@ class PosixFile:
 MANY_FILES = 8
 """From this many files and directories on, one syncfs(2) is cheaper than a sync of each."""
 
-# Older kernels do not report write-back errors through syncfs(2).
-_SYNCFS_REPORTS_ERRORS_FROM = (5, 8)
-
-
-def _find_syncfs() -> Callable[[int], int] | None:
-    """syncfs(2) of the C library; None if it is missing or cannot be trusted."""
-    try:
-        release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
-        call = ctypes.CDLL(None, use_errno=True).syncfs
-    except (ValueError, OSError, AttributeError):
-        return None
-    call.argtypes, call.restype = [ctypes.c_int], ctypes.c_int
-    return call if os.uname().sysname == "Linux" and release >= _SYNCFS_REPORTS_ERRORS_FROM else None
-
-
-_syncfs = _find_syncfs()
+_syncfs: Callable[[int], int] | None = platforms.syncfs()
 
 
 class PosixFileSystem:
@@ -167,11 +164,11 @@ class PosixFileSystem:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         with _translated(directory, "open", directory):
-            self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._descriptor = DESCRIPTORS.use(lambda: platforms.open_directory(directory))
         self._poisoned = False
 
     def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
-        """syncfs from `MANY_FILES` on; otherwise fdatasync and fsync of each."""
+        """syncfs from `MANY_FILES` on, where it exists; otherwise a sync of each."""
         if self._poisoned:
             raise DiskError(
                 self._directory,
@@ -204,13 +201,13 @@ class PosixFileSystem:
 
 
 class PosixLock:
-    """A flock on `.lock`; the kernel releases it when the process ends, however it ends."""
+    """A lock on `.lock`; the kernel releases it when the process ends, however it ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Closes the descriptor, which releases the flock. The file stays, as Kafka's does."""
+        """Closes the descriptor, which releases the lock. The file stays, as Kafka's does."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -222,58 +219,72 @@ class PosixDisk:
     def open_read(self, path: str) -> PosixFile:
         """Opens an existing file read-only."""
         with _translated(parent_of(path), "open", path):
-            return self._wrap(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            descriptor = _open(path, platforms.OPEN_READ | platforms.NO_WAIT)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise DiskError(parent_of(path), f"open of {path}", "it is not a regular file; leave it out")
+            return self._wrap(path, descriptor, writable=False)
 
     def open_append(self, path: str) -> PosixFile:
         """Opens or creates a file for reading and appending."""
         with _translated(parent_of(path), "open", path):
-            return self._wrap(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
+            return self._wrap(path, _open(path, platforms.OPEN_APPEND), writable=True)
 
     @staticmethod
-    def _wrap(path: str, descriptor: int) -> PosixFile:
+    def _wrap(path: str, descriptor: int, *, writable: bool) -> PosixFile:
         try:
-            return PosixFile(path, descriptor)
+            return PosixFile(path, descriptor, writable=writable)
         except OSError:
             os.close(descriptor)
             raise
 
     def exists(self, path: str) -> bool:
         """True for a file or directory that this user can see."""
-        return os.path.exists(path)
+        return os.path.exists(platforms.native_path(path))
 
     def is_directory(self, path: str) -> bool:
         """True for a directory."""
-        return os.path.isdir(path)
+        return os.path.isdir(platforms.native_path(path))
 
     def file_size(self, path: str) -> int:
         """Bytes in a file."""
         with _translated(parent_of(path), "stat", path):
-            return os.stat(path).st_size
+            return os.stat(platforms.native_path(path)).st_size
+
+    def modified_ms(self, path: str) -> int:
+        """The file's mtime."""
+        with _translated(parent_of(path), "stat", path):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Sets the file's mtime."""
+        with _translated(parent_of(path), "utime", path):
+            os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def list_directory(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
         with _translated(path, "list", path):
-            return sorted(os.listdir(path))
+            return sorted(DESCRIPTORS.use(lambda: os.listdir(platforms.native_path(path))))
 
     def make_directory(self, path: str) -> None:
         """mkdir -p. The caller's sync makes each new directory durable in its parent."""
         with _translated(parent_of(path), "mkdir", path):
-            make_private_directory(path)
+            make_private_directory(platforms.native_path(path))
 
     def rename(self, source: str, target: str) -> None:
         """rename(2)."""
         with _translated(parent_of(source), "rename", source):
-            os.replace(source, target)
+            os.replace(platforms.native_path(source), platforms.native_path(target))
 
     def remove(self, path: str) -> None:
         """unlink(2)."""
         with _translated(parent_of(path), "remove", path):
-            os.unlink(path)
+            os.unlink(platforms.native_path(path))
 
     def remove_directory(self, path: str) -> None:
         """rmdir(2)."""
         with _translated(parent_of(path), "remove", path):
-            os.rmdir(path)
+            os.rmdir(platforms.native_path(path))
 
     def file_system(self, directory: str) -> PosixFileSystem:
         """Opens the directory."""
@@ -284,40 +295,72 @@ class PosixDisk:
         return KernelSync.open(directory)
 
     def sync_directory(self, path: str) -> None:
-        """fsync of the directory itself."""
+        """A sync of the directory itself."""
         with _translated(path, "sync", path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            DESCRIPTORS.use(lambda: platforms.sync_directory(path))
 
     def lock(self, directory: str) -> PosixLock:
-        """flock on `.lock` without waiting."""
+        """A lock on `.lock` without waiting."""
         path = join(directory, ".lock")
         with _translated(directory, "lock", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+            descriptor = _open(path, platforms.OPEN_APPEND)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locked = platforms.lock_file(descriptor)
             except OSError as error:
                 os.close(descriptor)
-                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise LogDirectoryLockedError(directory) from None
+                if platforms.lacks_locks(error):
+                    raise DiskError(directory, f"lock of {path}", _NO_LOCKS) from error
                 raise
+            if not locked:
+                os.close(descriptor)
+                raise LogDirectoryLockedError(directory)
             return PosixLock(descriptor)
+
+    def directory_key(self, path: str) -> tuple[int, int]:
+        """Device and inode."""
+        with _translated(path, "stat", path):
+            status = os.stat(platforms.native_path(path))
+        return status.st_dev, status.st_ino
 
     def free_bytes(self, path: str) -> int:
         """Bytes free for this user."""
         with _translated(path, "statvfs", path):
-            status = os.statvfs(path)
-            return status.f_bavail * status.f_frsize
+            return platforms.space_of(path)[0]
 
     def total_bytes(self, path: str) -> int:
         """Bytes of the file system."""
         with _translated(path, "statvfs", path):
-            status = os.statvfs(path)
-            return status.f_blocks * status.f_frsize
+            return platforms.space_of(path)[1]
 
-    def mutex(self) -> AbstractContextManager[object]:
+    def mutex(self) -> Mutex:
         """A threading.Lock."""
         return threading.Lock()
+
+
+# Files and directories that only their user can read: logs hold credentials, and so do their copies.
+# Existing files and directories keep theirs: an operator may have chosen them.
+
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+
+
+def make_private_directory(path: str | Path) -> None:
+    """mkdir -p; only the user can access each new directory (`os.makedirs` sets its mode on the last one
+    only). Raises OSError."""
+    missing = []
+    at = os.path.abspath(path)
+    while not os.path.lexists(at):
+        missing.append(at)
+        at = os.path.dirname(at)
+    for one in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(one, PRIVATE_DIRECTORY)
+    if not os.path.isdir(path):
+        raise NotADirectoryError(20, os.strerror(20), str(path))
+
+
+def private_file(path: str | Path) -> Path:
+    """Returns the path of a file, which is created if absent; only the user can access a new one. Raises
+    OSError."""
+    os.close(os.open(path, OPEN_APPEND, PRIVATE_FILE))
+    return Path(path)

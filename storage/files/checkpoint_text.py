@@ -1,8 +1,6 @@
 """The text format of all of Kafka's checkpoint files: version 0, the number of entries, one entry per line.
 
-Owns which variants are accepted (as in Kafka, an empty file, one that ends after its version, and blanks or
-Windows line ends make no difference) and how the text is written. Does not know what an entry means: the
-file's own module does. Source: Kafka's `CheckpointFile`, `OffsetCheckpointFile`.
+Source: Kafka's `CheckpointFile`, `OffsetCheckpointFile`.
 """
 
 from __future__ import annotations

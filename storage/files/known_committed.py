@@ -2,9 +2,8 @@
 committed.
 
 It also records how far the directories of voters have acknowledged committed records to their leaders: a
-directory that holds less than it acknowledged is an older copy of itself. Owns the file's format and how it
-is written. A replica that would have to give up records below the bound, or whose own log ends before it,
-knows that committed records were lost somewhere. Does not know roles.
+directory that holds less than it acknowledged is an older copy of itself. A replica that would have to give
+up records below the bound, or whose own log ends before it, knows that committed records were lost somewhere.
 
 Like `recovery-point`, the file is specific to metaquorum and is beside the segments: Kafka's log loader
 ignores names without its own endings. There is one line per note, and the last complete line counts: a note

@@ -1,20 +1,21 @@
 """`meta.properties`: the identity of a directory (cluster, node, and the directory's own id).
 
-Owns reading versions 0 and 1 and writing version 1. Does not know the configuration, with which callers
-compare it, and adds no missing id: `directory_ids` does. Source: KIP-631, KIP-858 (directory.id), Kafka's
-`MetaProperties`.
+Source: KIP-631, KIP-858 (directory.id), Kafka's `MetaProperties`.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from random import Random
 
 import javaproperties
 import msgspec
 
 from metaquorum.storage.disk.interface import Disk, join, read_file, write_atomically
-from metaquorum.storage.errors import CorruptFileError, FileMissingError
-from metaquorum.storage.uuids import is_reserved_directory, uuid_from_text, uuid_to_text
+from metaquorum.storage.errors import CorruptFileError, FileMissingError, StorageError
+from metaquorum.storage.uuids import is_reserved_directory, random_uuid, uuid_from_text, uuid_to_text
 
 FILE_NAME = "meta.properties"
 _FORMAT = "run `metaquorum storage format` for this directory first"
@@ -116,6 +117,23 @@ def _directory_id(properties: dict[str, str], file: str) -> bytes | None:
     return value
 
 
+def cluster_id_problem(text: str) -> str | None:
+    """Why no cluster can have this id; None if one can. Kafka takes any text: a uuid is what it draws."""
+    if not text or text != text.strip() or not text.isprintable():
+        return f"{text!r} is not a cluster id: give visible characters, without blanks around them"
+    with suppress(ValueError):
+        if is_reserved_directory(uuid_from_text(text)):
+            return f"the id {text} is reserved"
+    return None
+
+
+def is_drawn_cluster_id(text: str) -> bool:
+    """Whether the id is a uuid, as every tool that draws one writes it."""
+    with suppress(ValueError):
+        return uuid_to_text(uuid_from_text(text)) == text
+    return False
+
+
 def load_meta_properties(disk: Disk, directory: str) -> MetaProperties:
     """The identity of `directory`. Raises CorruptFileError if the file is missing or garbled, DiskError."""
     path = join(directory, FILE_NAME)
@@ -150,3 +168,80 @@ def readable_meta_properties(disk: Disk, directory: str) -> tuple[MetaProperties
 def store_meta_properties(disk: Disk, directory: str, properties: MetaProperties) -> None:
     """Durable on return. Raises DiskError."""
     write_atomically(disk, join(directory, FILE_NAME), properties.encode())
+
+
+# Ids for log directories that were formatted before Kafka 3.7 and have none (KIP-858).
+# Other problems of a directory are reported where it is opened.
+
+
+def add_missing_ids(
+    disk: Disk, own: MetaProperties, paths: Iterable[str], rng: Random, report: Callable[[str], None]
+) -> None:
+    """Writes an id drawn from `rng` into each directory of the node and cluster of `own` that has none.
+    Does not change a directory that belongs to another node or cluster, is in use, or cannot be read or
+    written."""
+    for path in paths:
+        found = identity_of(disk, path)
+        if found is None or found.directory_id is not None:
+            continue
+        if (found.node_id, found.cluster_id) == (own.node_id, own.cluster_id):
+            report(_add(disk, path, found, random_uuid(rng)))
+
+
+def identity_of(disk: Disk, path: str) -> MetaProperties | None:
+    """The contents of meta.properties; None if it cannot be read."""
+    try:
+        return load_meta_properties(disk, path)
+    except StorageError:
+        return None
+
+
+def _add(disk: Disk, path: str, found: MetaProperties, new_id: bytes) -> str:
+    try:
+        lock = disk.lock(path)
+        try:
+            store_meta_properties(
+                disk,
+                path,
+                MetaProperties(cluster_id=found.cluster_id, node_id=found.node_id, directory_id=new_id),
+            )
+        finally:
+            lock.release()
+    except StorageError as error:
+        return f"{path} has no directory.id, and it cannot be written: {error}"
+    return f"{path} was formatted without a directory.id; it is now {uuid_to_text(new_id)}"
+
+
+# The `metadata-log-opened` file: this directory's metadata log has been opened by a node that may vote.
+# It is beside `meta.properties`, not in the log's directory, so that it survives when that is deleted: a
+# voter that comes back without its log has forgotten its votes and what it acknowledged, and nothing else
+# says so. The file, which names the directory by its id: a directory that is formatted again is another
+# one. Kafka ignores the file.
+
+OPENED_LOG_FILE = "metadata-log-opened"
+_OPENED_LOG_VERSION = 0
+
+
+def was_opened(disk: Disk, directory: str, directory_id: bytes) -> bool:
+    """Whether the log of the directory with this id was opened. A file that cannot be read says that it was:
+    only damage or another release can have changed it. Raises DiskError."""
+    try:
+        fields = json.loads(read_file(disk, join(directory, OPENED_LOG_FILE)))
+    except FileMissingError:
+        return False
+    except ValueError:
+        return True
+    if not isinstance(fields, dict) or fields.get("version") != _OPENED_LOG_VERSION:
+        return True
+    return fields.get("directory.id") == uuid_to_text(directory_id)
+
+
+def note_opened(disk: Disk, directory: str, directory_id: bytes) -> None:
+    """Durable on return; the caller has made the log's directory durable before. Raises DiskError."""
+    content = json.dumps(
+        {"version": _OPENED_LOG_VERSION, "directory.id": uuid_to_text(directory_id)}
+    ).encode()
+    path = join(directory, OPENED_LOG_FILE)
+    if disk.exists(path) and read_file(disk, path) == content:
+        return
+    write_atomically(disk, path, content)

@@ -1,7 +1,7 @@
 """The `quorum-state` file: the vote and its epoch, one atomic durable write.
 
-Owns the two JSON versions: 0 (Kafka up to 3.8, kraft.version 0) and 1 (kraft.version 1). Does not decide
-which candidate gets a vote. Source: KIP-595, KIP-853, Kafka's `QuorumStateData.json`.
+The two JSON versions: 0 (Kafka up to 3.8, kraft.version 0) and 1 (kraft.version 1). Source: KIP-595, KIP-853,
+Kafka's `QuorumStateData.json`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Snapshot files: naming, writing, receiving in chunks, serving in chunks, deleting.
 
-Owns the `<end offset>-<epoch>.checkpoint` files of one directory. Does not know their contents, which are
-bytes here, or when to take one. A file is written under a temporary name, synced, renamed, and the directory
-synced: a file with its final name is complete. Source: KIP-630, Kafka's `Snapshots` and
-`FileRawSnapshotWriter`.
+A file is written under a temporary name, synced, renamed, and the directory synced: a file with its final
+name is complete. Source: KIP-630, Kafka's `Snapshots` and `FileRawSnapshotWriter`.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import re
 
 import msgspec
 
+from metaquorum.storage.batches.format import MAX_OFFSET
 from metaquorum.storage.disk.interface import Disk, DiskFile, join, remove_if_present
 from metaquorum.storage.errors import FileMissingError, SnapshotError
 from metaquorum.storage.types import LogPosition
@@ -34,7 +33,9 @@ def snapshot_name(snapshot_id: LogPosition) -> str:
 def parse_snapshot_name(name: str) -> LogPosition | None:
     """The identity in a finished snapshot's file name; None for any other file."""
     match = _NAME.fullmatch(name)
-    return LogPosition(int(match.group(2)), int(match.group(1))) if match else None
+    if match is None or int(match.group(1)) >= MAX_OFFSET:
+        return None
+    return LogPosition(int(match.group(2)), int(match.group(1)))
 
 
 def list_snapshots(disk: Disk, directory: str) -> list[LogPosition]:

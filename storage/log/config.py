@@ -1,8 +1,4 @@
-"""The settings of a segmented log, and the figures that it reports.
-
-Owns the values and their defaults. Knows no files, and no names of Kafka's topic settings:
-`metadata.settings` has them.
-"""
+"""The settings of a segmented log, apart from it: the command line names them without loading a log."""
 
 from __future__ import annotations
 
@@ -27,16 +23,3 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     recovery_point_interval_bytes: int = DEFAULT_RECOVERY_POINT_INTERVAL_BYTES
     index_interval_bytes: int = 4096
     topic_id: str = METADATA_TOPIC_ID
-
-
-class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment as listed by `segments()`. `last_timestamp_ms` is the first timestamp of the next
-    segment, an upper bound in a log whose timestamps never fall; for the last segment it is that of its
-    newest batch. Both are None for an empty segment."""
-
-    file: str
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    first_timestamp_ms: int | None
-    last_timestamp_ms: int | None

@@ -1,7 +1,6 @@
 """The leader-epoch table: at which offset each leader epoch begins, and where it ends.
 
-Owns the table's rules and the text of `leader-epoch-checkpoint`. Immutable: every change returns a new table,
-so a thread that writes it out needs no lock. Does not know files or batches.
+Immutable: every change returns a new table, so a thread that writes it out needs no lock.
 
 Source: KIP-101 (why), KIP-595 (diverging epoch and end offset), Kafka's `LeaderEpochFileCache`.
 """

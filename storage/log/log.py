@@ -1,8 +1,5 @@
 """The segmented log: append, read, sync, truncate, reset, trim.
 
-Owns one directory of segments for one writer, and what a crash may do to it. Knows batches by their headers,
-not what a record means, which node leads or what is committed.
-
 Threads: one thread (the loop) makes every call, except `SyncTicket.run` on one disk thread. Only one sync is
 in progress at a time, on that thread or in the background.
 
@@ -17,27 +14,158 @@ Order of durable steps, so that a crash at any point leaves a log that opens:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
-from metaquorum.storage.batches.batch import BatchHeader
-from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.disk.interface import Disk, Lock, join, make_durable_directory, write_atomically
-from metaquorum.storage.errors import BatchError, OffsetOutOfRange
-from metaquorum.storage.log.config import METADATA_DIRECTORY, PARTITION_METADATA_FILE, LogConfig, SegmentInfo
+from metaquorum.storage.batches.batch import HEADER_BYTES, NO_BATCHES, Batches, parse_header
+from metaquorum.storage.batches.format import NO_TIMESTAMP, BatchHeader
+from metaquorum.storage.disk.interface import (
+    BackgroundSync,
+    Disk,
+    DiskFile,
+    Lock,
+    join,
+    make_durable_directory,
+    write_atomically,
+)
+from metaquorum.storage.errors import BatchError, LogFailedError, OffsetOutOfRange
+from metaquorum.storage.log.config import PARTITION_METADATA_FILE, LogConfig
 from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.open import Examined, examine, repair
-from metaquorum.storage.log.open_log import OpenLog
 from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point, store_recovery_point
 from metaquorum.storage.log.segment import Segment, list_segments, segment_name
-from metaquorum.storage.log.syncing import SyncGate, SyncTicket
 from metaquorum.storage.types import LogPosition
+
+
+class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment as listed by `segments()`. `last_timestamp_ms` is the first timestamp of the next
+    segment, an upper bound in a log whose timestamps never fall; for the last segment it is that of its
+    newest batch. Both are None for an empty segment."""
+
+    file: str
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    first_timestamp_ms: int | None
+    last_timestamp_ms: int | None
+
+
+# A log whose segments are open: its offsets and sizes, and reads of it.
+
+
+class OpenLog:
+    """`end_offset` is exclusive. There is at least one segment; only the last one grows."""
+
+    def __init__(self, directory: str, config: LogConfig) -> None:
+        self.directory = directory
+        self.config = config
+        self.end_offset = 0
+        self.start_epoch = 0
+        self.epochs = EpochTable()
+        self._segments: list[Segment] = []
+        self._point = RecoveryPoint(offset=0, segment=0, position=0, start_offset=0, start_epoch=0)
+        self._last_timestamp_ms: int | None = None
+        self._failed = False
+
+    @property
+    def start_offset(self) -> int:
+        """Offset of the first record that still exists (the end offset, for an empty log)."""
+        return self._segments[0].base_offset
+
+    @property
+    def last_position(self) -> LogPosition:
+        """(epoch of the last record, end offset); for an empty log after a snapshot, the snapshot's."""
+        epoch = self.epochs.last_epoch if self.end_offset > self.start_offset else self.start_epoch
+        return LogPosition(epoch, self.end_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all segments in bytes."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def recovery_point(self) -> RecoveryPoint:
+        """The last recovery point that is durable."""
+        return self._point
+
+    def segments(self) -> list[SegmentInfo]:
+        """Every segment, oldest first."""
+        infos: list[SegmentInfo] = []
+        for index, segment in enumerate(self._segments):
+            following = self._segments[index + 1] if index + 1 < len(self._segments) else None
+            first = segment.first_timestamp_ms
+            last = following.first_timestamp_ms if following else self._newest_timestamp_ms()
+            infos.append(
+                SegmentInfo(
+                    file=segment.path,
+                    base_offset=segment.base_offset,
+                    end_offset=following.base_offset if following else self.end_offset,
+                    size_bytes=segment.size,
+                    first_timestamp_ms=first,
+                    last_timestamp_ms=last if last is not None else first,
+                )
+            )
+        return infos
+
+    def _newest_timestamp_ms(self) -> int | None:
+        active = self._segments[-1]
+        if self._last_timestamp_ms is None and active.size:
+            position, _ = active.locate(self.end_offset - 1)
+            self._last_timestamp_ms = parse_header(
+                active.file.read_at(position, HEADER_BYTES)
+            ).max_timestamp_ms
+        return self._last_timestamp_ms
+
+    def read(self, offset: int, max_bytes: int) -> Batches:
+        """Whole batches, checked by CRC, from the batch that contains `offset` on; empty at the end offset.
+
+        At least one batch, and at most `max_bytes` if there is more than one; never past a segment's end.
+        Raises OffsetOutOfRange, CorruptLogError, DiskError.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+        segment = self._segment_for(offset)
+        if offset == self.end_offset:
+            return NO_BATCHES
+        position, base = segment.locate(offset)
+        return segment.read(position, base, max_bytes)
+
+    def _segment_for(self, offset: int) -> Segment:
+        for segment in reversed(self._segments):
+            if segment.base_offset <= offset:
+                return segment
+        raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+
+    def _point_at_end(self) -> RecoveryPoint:
+        active = self._segments[-1]
+        return RecoveryPoint(
+            offset=self.end_offset,
+            segment=active.base_offset,
+            position=active.size,
+            start_offset=self.start_offset,
+            start_epoch=self.start_epoch,
+            epoch=self._epoch_before(self.end_offset),
+        )
+
+    def _epoch_before(self, offset: int) -> int:
+        """The epoch of the last record below `offset`."""
+        if offset <= self.start_offset:
+            return self.start_epoch
+        return self.epochs.epoch_at(offset - 1) or 0
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise LogFailedError(self.directory)
+
 
 T = TypeVar("T")
 
-__all__ = ["METADATA_DIRECTORY", "LogConfig", "SegmentInfo", "SegmentedLog", "SyncTicket"]
+__all__ = ["SegmentInfo", "SegmentedLog", "SyncTicket"]
 
 
 class SegmentedLog(OpenLog):
@@ -131,7 +259,9 @@ class SegmentedLog(OpenLog):
         if not active.size:
             return False
         oldest = active.first_timestamp_ms
-        aged = oldest is not None and first.max_timestamp_ms - oldest > self.config.segment_ms
+        # Without a time at its start, a segment has no age by its records: see PartitionLog.roll_if_due.
+        has_age = oldest is not None and oldest != NO_TIMESTAMP
+        aged = has_age and first.max_timestamp_ms - (oldest or 0) > self.config.segment_ms
         return aged or active.size + incoming > self.config.segment_bytes
 
     def _roll(self) -> None:
@@ -260,6 +390,7 @@ class SegmentedLog(OpenLog):
             position=position,
             start_offset=self.start_offset,
             start_epoch=self.start_epoch,
+            epoch=self._epoch_before(end),
         )
         if self._point.offset > end:
             # Before the truncation: a point above the end would look like lost data. All below is durable.
@@ -293,6 +424,7 @@ class SegmentedLog(OpenLog):
                     start_offset=position.offset,
                     start_epoch=position.epoch,
                     resetting=True,
+                    epoch=position.epoch,
                 )
                 store_recovery_point(self._disk, self.directory, point)
                 self._finish_reset(point)
@@ -353,7 +485,12 @@ class SegmentedLog(OpenLog):
         old = self._point
         if old.segment < start:
             return RecoveryPoint(
-                offset=start, segment=start, position=0, start_offset=start, start_epoch=self.start_epoch
+                offset=start,
+                segment=start,
+                position=0,
+                start_offset=start,
+                start_epoch=self.start_epoch,
+                epoch=self.start_epoch,
             )
         return replace(old, start_offset=start, start_epoch=self.start_epoch)
 
@@ -377,7 +514,7 @@ class SegmentedLog(OpenLog):
             return
         bases = list_segments(self._disk, self.directory)
         found = examine(self._disk, self.directory, point, bases, self._open_segment)
-        self._segments = found.segments
+        self._segments, point = found.segments, found.point
         check(found)
         repair(self._disk, self.directory, found, on_warning)
         if not self._segments:
@@ -397,3 +534,82 @@ class SegmentedLog(OpenLog):
         path = join(self.directory, PARTITION_METADATA_FILE)
         if not self._disk.exists(path):
             write_atomically(self._disk, path, f"version: 0\ntopic_id: {self.config.topic_id}".encode())
+
+
+# One sync of a log, from the moment that fixes what it covers until that is durable.
+# The two ways to run it: `run` on a thread that blocks, or `begin` and `end` around a sync that the disk
+# runs by itself; and the gate that keeps truncations and rolls out meanwhile.
+
+
+class SyncGate:
+    """Inside `with`, no sync of the log is in progress and none begins. Entering waits for a background
+    sync and raises its DiskError: continuing would treat as durable what that sync reported as lost, since
+    the kernel reports an error once."""
+
+    def __init__(self, mutex: AbstractContextManager[object]) -> None:
+        self._mutex = mutex
+        self._background: BackgroundSync | None = None
+
+    def begin(self, background: BackgroundSync, file: DiskFile) -> bool:
+        """Begins a sync of the log's last file, like `BackgroundSync.begin`."""
+        if not background.begin(file):
+            return False
+        self._background = background
+        return True
+
+    def end(self) -> None:
+        """Waits for the sync in the background, if there is one. Raises its DiskError."""
+        background, self._background = self._background, None
+        if background is not None:
+            background.wait()
+
+    def __enter__(self) -> None:
+        if self._background is not None:
+            self._background.wait()
+        self._mutex.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._mutex.__exit__(kind, error, trace)
+
+
+class SyncedLog(Protocol):
+    """What a ticket asks of its log, and no one else may."""
+
+    _io: SyncGate
+
+    def _check_usable(self) -> None: ...
+    def _or_failed(self, work: Callable[[], T]) -> T: ...
+    def _run_sync(self, ticket: SyncTicket) -> None: ...
+
+
+class SyncTicket(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sync must make durable, taken on the loop thread at one moment. Either `run` it on the disk
+    thread or, if `begin` returns True, `end` it. Call `sync_completed` after either."""
+
+    log: SyncedLog
+    generation: int
+    end_offset: int
+    segment: Segment
+    epochs: EpochTable
+    point: RecoveryPoint | None
+
+    def run(self) -> None:
+        """The sync itself, on the disk thread. Raises DiskError; the log then accepts no more writes."""
+        self.log._run_sync(self)
+
+    def begin(self, background: BackgroundSync) -> bool:
+        """Begins the sync and returns at once, on the loop thread. If it returns False, nothing happened:
+        use `run`, because there is more to write than the sync, or the disk cannot take it now. Raises
+        DiskError."""
+        log = self.log
+        if self.point is not None:
+            return False
+        log._check_usable()
+        return log._or_failed(lambda: log._io.begin(background, self.segment.file))
+
+    def end(self) -> None:
+        """Waits until the sync that `begin` began has ended. Raises DiskError; the log then accepts no
+        more writes."""
+        self.log._or_failed(self.log._io.end)

@@ -1,19 +1,19 @@
 """Opening a log in whatever state it is: examine first, then repair.
 
-Owns `examine`, which changes nothing and finds how far the log is intact, and `repair`, which truncates a
-torn tail and completes a trim that a crash interrupted. Damage other than a torn tail raises before a byte is
-changed. Does not restore producers: `partition.log_producers` does, once the log is open.
+Damage other than a torn tail raises before a byte is changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from metaquorum.storage.batches.walk import Hop
+from metaquorum.storage.batches.format import Hop
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError, FileMissingError
+from metaquorum.storage.files.snapshots import list_snapshots
 from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
@@ -37,6 +37,15 @@ class TornTail(NamedTuple):
     position: int
     problem: str
 
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.segment.base_offset, self.position
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing follows in its segment."""
+        return self.position == self.segment.size
+
 
 @dataclass(slots=True, kw_only=True)
 class Examined:
@@ -52,6 +61,8 @@ class Examined:
     torn: TornTail | None = None
     leftovers: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    # What the scan relied on; None if the whole log was verified because the stored one no longer fits it.
+    point: RecoveryPoint | None = None
 
     def close(self) -> None:
         """Closes every segment."""
@@ -72,40 +83,130 @@ def examine(
     `bases` are the base offsets of the existing segments, rising. With `gaps`, offsets may be missing, as a
     cleaner leaves a compacted log; the bytes still have to be intact.
 
-    An epoch table that cannot be read, or that does not reach back to the log's start, is rebuilt from the
-    whole log. Raises CorruptLogError for damage below the point or before a later valid batch, DiskError.
+    A point that does not fit the log was left behind by another program that wrote it since: the whole log is
+    verified, and `Examined.point` is None. An epoch table that cannot be read, or that does not reach back to
+    the log's start, is rebuilt from the whole log. Raises CorruptLogError for damage below the point, or
+    before a later valid batch, and DiskError.
     """
-    examined = Examined()
-    if point is not None:
-        _check_pointed(disk, directory, point, bases)
-        examined.leftovers = [base for base in bases if base < point.start_offset]
-        bases = [base for base in bases if base >= point.start_offset]
+    if point is None:
+        return _examine(disk, directory, None, bases, open_segment, gaps=gaps, bound=None)
+    foreign, bound = _written_by_another(disk, directory, point, bases)
+    if foreign is None:
+        found = _examine_pointed(disk, directory, point, bases, open_segment, gaps)
+    else:
+        found = _examine(disk, directory, None, bases, open_segment, gaps=gaps, bound=bound)
+    if found.point is None:
+        how = foreign or f"no batch begins at byte {point.position} of {segment_name(point.segment)}"
+        found.notes.append(
+            f"{directory}: another program has written this log since {POINT_FILE} was stored ({how}); the "
+            "whole log was verified"
+        )
+    return found
+
+
+def _examine_pointed(
+    disk: Disk,
+    directory: str,
+    point: RecoveryPoint,
+    bases: list[int],
+    open_segment: Callable[[int], Segment],
+    gaps: bool,
+) -> Examined:
+    """Verifies what is above the point. If no batch begins at the point, but the batches from the log's start
+    on lead past it, another program has written them."""
+    place = (point.segment, point.position)
+    try:
+        found = _examine(disk, directory, point, bases, open_segment, gaps=gaps, bound=point)
+        if found.torn is None or found.torn.place != place or found.torn.is_end:
+            return found
+        found.close()
+    except CorruptLogError as error:
+        if (error.file, error.position) != (join(directory, segment_name(point.segment)), point.position):
+            raise
+    with suppress(CorruptLogError):
+        found = _examine(disk, directory, None, bases, open_segment, gaps=gaps, bound=point)
+        if found.torn is None or found.torn.place > place:
+            return found
+        found.close()
+    return _examine(disk, directory, point, bases, open_segment, gaps=gaps, bound=point)
+
+
+def _examine(
+    disk: Disk,
+    directory: str,
+    point: RecoveryPoint | None,
+    bases: list[int],
+    open_segment: Callable[[int], Segment],
+    *,
+    gaps: bool,
+    bound: RecoveryPoint | None,
+) -> Examined:
+    """`point`: where to begin; None: at the log's start. `bound`: what the log must reach."""
+    examined = Examined(point=point)
+    if bound is not None:
+        examined.leftovers = [base for base in bases if base < bound.start_offset]
+        bases = [base for base in bases if base >= bound.start_offset]
     trusted = _load_start(disk, directory, point, bases, examined)
     try:
         for base in bases:
             examined.segments.append(open_segment(base))
         if bases:
             _scan(examined, trusted, gaps)
-        _check_reached(examined, point, gaps)
+        _check_reached(examined, bound, gaps)
     except BaseException:
         examined.close()
         raise
     return examined
 
 
-def _check_pointed(disk: Disk, directory: str, point: RecoveryPoint, bases: list[int]) -> None:
+def _written_by_another(
+    disk: Disk, directory: str, point: RecoveryPoint, bases: list[int]
+) -> tuple[str | None, RecoveryPoint | None]:
+    """How the log shows that another program (Kafka) has deleted its beginning, or has truncated it below the
+    point and written on, since the point was stored (None: it does not), and the point if the log must still
+    reach it. Raises CorruptLogError if what was synced is gone and nothing shows who removed it."""
+    newer = _newer_epoch(disk, directory, point) if bases else None
+    if newer is not None:
+        return newer, None
+    later = bool(bases) and bases[0] > point.start_offset and _was_trimmed(disk, directory, bases[0])
+    begins = bases[0] if later else None
+    if begins is not None and begins >= point.offset:
+        return f"it begins at offset {begins}, behind offset {point.offset}", None
     for base, what in ((point.start_offset, "first segment of the log"), (point.segment, "segment")):
-        if base not in bases:
+        if base not in bases and base >= (begins or 0):
             path = join(directory, segment_name(base))
             expected = f"expected the {what} that {POINT_FILE} names, found no such file"
             raise CorruptLogError(path, 0, base, expected, _MOVED_ADVICE)
     path = join(directory, segment_name(point.segment))
-    size = disk.file_size(path)
+    size = disk.file_size(path) if point.segment in bases else point.position
     if size < point.position:
         expected = (
             f"expected at least {point.position} bytes (synced up to offset {point.offset}), found {size}"
         )
         raise CorruptLogError(path, size, point.offset, expected, _MOVED_ADVICE)
+    return (None if begins is None else f"it begins at offset {begins}, not {point.start_offset}"), point
+
+
+def _was_trimmed(disk: Disk, directory: str, start: int) -> bool:
+    """Whether the log begins there on purpose: a lost file changes neither the epoch table nor snapshots."""
+    found = Examined()
+    stored = _stored_epochs(disk, directory, found)
+    if found.stored_epochs is not None and all(offset >= start for _, offset in stored.entries):
+        return True
+    return any(position.offset >= start for position in list_snapshots(disk, directory))
+
+
+def _newer_epoch(disk: Disk, directory: str, point: RecoveryPoint) -> str | None:
+    """This release never stores an epoch that begins below the point and is newer than the record there."""
+    if point.epoch < 0:
+        return None
+    stored = _stored_epochs(disk, directory, Examined())
+    for epoch, start in stored.entries:
+        if epoch > point.epoch and start < point.offset:
+            return (
+                f"epoch {epoch} begins at offset {start}, below offset {point.offset} of epoch {point.epoch}"
+            )
+    return None
 
 
 def _load_start(
@@ -122,11 +223,16 @@ def _load_start(
     trusted: RecoveryPoint | None = None
     if point is not None and examined.stored_epochs is not None:
         known = stored.truncate_to(point.offset).truncate_start(start)
-        if point.offset == start or known.epoch_at(start) is not None:
+        if point.offset == start or (known.epoch_at(start) is not None and _reaches(known, point)):
             examined.epochs, trusted = known, point
     if start > 0 and not examined.epochs.entries and examined.start_epoch >= 0:
         examined.epochs = EpochTable.reset(LogPosition(examined.start_epoch, start))
     return trusted
+
+
+def _reaches(known: EpochTable, point: RecoveryPoint) -> bool:
+    """Whether the table is as new as the point: an older copy lacks epochs below it."""
+    return point.epoch < 0 or known.epoch_at(point.offset - 1) == point.epoch
 
 
 def _stored_epochs(disk: Disk, directory: str, examined: Examined) -> EpochTable:
@@ -201,9 +307,7 @@ def _check_reached(examined: Examined, point: RecoveryPoint | None, gaps: bool) 
     if point is None or examined.end_offset >= point.offset:
         return
     torn = examined.torn
-    if gaps and (
-        torn is None or (torn.segment.base_offset, torn.position) >= (point.segment, point.position)
-    ):
+    if gaps and (torn is None or torn.place >= (point.segment, point.position)):
         examined.end_offset = point.offset  # what was truncated there left no record before it
         return
     path = torn.segment.path if torn else examined.segments[-1].path

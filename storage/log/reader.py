@@ -1,12 +1,11 @@
 """Reading a log without being its writer: no lock, no writes, bounded memory.
 
-Owns `LogReader` over a directory of segments, one segment, or a checkpoint file, written by metaquorum or by
-Kafka. It follows a log that another process appends to and never returns an incomplete batch. Does not
-interpret records.
+It follows a log that another process appends to and never returns an incomplete batch.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
@@ -80,6 +79,7 @@ class LogReader:
         self._name = ""
         self._position = 0
         self._base: int | None = None
+        self._bases: list[int] = []
         self._expected: int | None = None
         self._epoch = 0
         self._tail: Damage | None = None
@@ -103,6 +103,7 @@ class LogReader:
         bases = list_segments(self._disk, self._path)
         if not bases:
             raise NotALogError(self._path, "holds no .log segment")
+        self._bases = bases
         first = max((base for base in bases if base <= self._skip_below), default=bases[0])
         self._enter(first, first)
 
@@ -159,7 +160,11 @@ class LogReader:
         current = self._base
         if not self._is_directory or current is None:
             return None
-        return next((base for base in list_segments(self._disk, self._path) if base > current), None)
+        at = bisect_right(self._bases, current)
+        if at == len(self._bases):  # listed only for the last known one: listing takes a time per segment
+            self._bases = list_segments(self._disk, self._path)
+            at = bisect_right(self._bases, current)
+        return self._bases[at] if at < len(self._bases) else None
 
     def _leave(self, following: int) -> list[RecordBatch | Damage]:
         problem: Damage | None = self._tail

@@ -1,7 +1,6 @@
 """What distinguishes a torn tail from corruption: the recovery point, and the scan of what is above it.
 
-Owns the `recovery-point` file and the checks that a log passes when it is opened. Changes no segment: it only
-reports where the whole batches end and why.
+Changes no segment: it only reports where the whole batches end and why.
 
 The recovery point means that everything below it was synced before this file was. Damage below it, or before
 a later batch that is whole and valid, is corruption; damage above it, at the end, is what a crash leaves.
@@ -30,7 +29,7 @@ from metaquorum.storage.batches.batch import (
     batch_problem,
     parse_header,
 )
-from metaquorum.storage.batches.walk import Hop, walk_batches
+from metaquorum.storage.batches.format import Hop, walk_batches
 from metaquorum.storage.disk.interface import Disk, DiskFile, join, read_file, write_atomically
 from metaquorum.storage.errors import BatchError, CorruptFileError, FileMissingError
 
@@ -48,7 +47,8 @@ class RecoveryPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     `start_offset` is where the log starts and `start_epoch` the leader epoch of the record before it (-1 if
     unknown, in a partition's log that was emptied to start elsewhere). `resetting` marks a reset that has
-    begun: every segment will be removed, and the log is empty at `offset`.
+    begun: every segment will be removed, and the log is empty at `offset`. `epoch` is that of the record
+    before `offset`; -1 if an earlier release wrote the file.
     """
 
     offset: int
@@ -57,6 +57,7 @@ class RecoveryPoint(msgspec.Struct, frozen=True, kw_only=True):
     start_offset: int
     start_epoch: int
     resetting: bool = False
+    epoch: int = -1
 
     def encode(self) -> bytes:
         """One line of JSON."""
@@ -68,6 +69,7 @@ class RecoveryPoint(msgspec.Struct, frozen=True, kw_only=True):
             "startOffset": self.start_offset,
             "startEpoch": self.start_epoch,
             "resetting": self.resetting,
+            "epoch": self.epoch,
         }
         return (json.dumps(fields) + "\n").encode()
 
@@ -84,13 +86,12 @@ class RecoveryPoint(msgspec.Struct, frozen=True, kw_only=True):
                     f"has version {version}, this release reads {_VERSION}",
                     "use the release that wrote it",
                 )
-            numbers = [
-                fields[name] for name in ("offset", "segment", "position", "startOffset", "startEpoch")
-            ]
+            names = ("offset", "segment", "position", "startOffset", "startEpoch")
+            numbers = [*(fields[name] for name in names), fields.get("epoch", -1)]
             resetting = fields["resetting"]
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(file, f"is not a recovery point ({error})", _ADVICE) from None
-        lowest = (0, 0, 0, 0, -1)
+        lowest = (0, 0, 0, 0, -1, -1)
         whole = all(type(number) is int for number in numbers)
         if (
             not whole
@@ -98,7 +99,7 @@ class RecoveryPoint(msgspec.Struct, frozen=True, kw_only=True):
             or type(resetting) is not bool
         ):
             raise CorruptFileError(file, "has fields that are not offsets", _ADVICE)
-        offset, segment, position, start_offset, start_epoch = numbers
+        offset, segment, position, start_offset, start_epoch, epoch = numbers
         if not start_offset <= segment <= offset:
             raise CorruptFileError(file, f"has offset {offset} outside its segment {segment}", _ADVICE)
         return RecoveryPoint(
@@ -108,6 +109,7 @@ class RecoveryPoint(msgspec.Struct, frozen=True, kw_only=True):
             start_offset=start_offset,
             start_epoch=start_epoch,
             resetting=resetting,
+            epoch=epoch,
         )
 
 

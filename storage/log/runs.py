@@ -1,8 +1,4 @@
-"""Runs of batches with one record each, as a quiet cluster writes them, without an object per batch.
-
-Owns the split of a checked window into such runs and the batches between them, and a reader that returns
-them. Does not check batches, which `batches.walk` does before, or decode the records in them.
-"""
+"""Runs of plain batches, without an object per batch. `batches.walk` has checked every batch before."""
 
 from __future__ import annotations
 
@@ -14,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.batches.format import parse_header
-from metaquorum.storage.batches.walk import BatchWalk, walk_batches
+from metaquorum.storage.batches.format import BatchWalk, parse_header, walk_batches
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.log.reader import Damage, LogReader
 
 MIN_BATCHES = 32
 """Shorter runs are returned batch by batch."""
+
+MANY_RECORDS = 1_000
+"""A batch with this many records is never part of a run: it is read by column on its own."""
 
 _EPOCH = 12
 _ATTRIBUTES = 21
@@ -29,23 +27,39 @@ _TIMESTAMP = 35
 
 
 class BatchRun(NamedTuple):
-    """Whole batches of one plain record each (no control batch, no compression), checked and contiguous.
+    """Whole plain batches (no control batch, no compression), checked and contiguous.
 
     `data` holds them and maybe more; `places` are where each starts in it and where the last one ends;
-    `position` is where `data` begins in `file`. `epoch` is the leader epoch of the last batch.
+    `offsets` are the base offset of each and the offset after the last one. `position` is where `data`
+    begins in `file`. `epoch` is the leader epoch of the last batch.
     """
 
     data: bytes
     places: npt.NDArray[np.int64]
-    base_offset: int
+    offsets: npt.NDArray[np.int64]
     epoch: int
     position: int
     file: str
 
     @property
+    def base_offset(self) -> int:
+        """Offset of the first record."""
+        return int(self.offsets[0])
+
+    @property
     def next_offset(self) -> int:
-        """Offset after the last batch."""
-        return self.base_offset + len(self.places) - 1
+        """Offset after the last record."""
+        return int(self.offsets[-1])
+
+    @property
+    def batches_count(self) -> int:
+        """How many batches they are."""
+        return len(self.places) - 1
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """The number of records of every batch."""
+        return np.diff(self.offsets)
 
     @property
     def size_bytes(self) -> int:
@@ -59,6 +73,21 @@ class BatchRun(NamedTuple):
     def epochs(self) -> npt.NDArray[np.int64]:
         """The leader epoch of every batch."""
         return numbers_at(self.data, self.places[:-1] + _EPOCH, ">i4")
+
+    def part(self, low: int, high: int) -> BatchRun:
+        """The batches with the numbers from `low` up to but not including `high`; not empty."""
+        places = self.places[low : high + 1]
+        epoch = int(numbers_at(self.data, places[-2:-1] + _EPOCH, ">i4")[0])
+        return self._replace(places=places, offsets=self.offsets[low : high + 1], epoch=epoch)
+
+    def batch_of(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The batch numbers of records with these numbers, both counted from the run's beginning."""
+        if len(self.offsets) == int(self.offsets[-1] - self.offsets[0]) + 1:
+            return records  # one record in each
+        found: npt.NDArray[np.int64] = (
+            np.searchsorted(self.offsets, records + self.offsets[0], side="right") - 1
+        )
+        return found
 
     def batches(self) -> Iterator[RecordBatch]:
         """The batches one by one."""
@@ -83,18 +112,19 @@ def split_runs(buf: bytes, walk: BatchWalk, position: int, file: str) -> Iterato
     if not walk.hops:
         return
     places = np.array([*(hop[0] for hop in walk.hops), walk.end], dtype=np.int64)
+    counts = numbers_at(buf, places[:-1] + _COUNT, ">i4")
     plain = np.zeros(len(walk.hops) + 2, dtype=np.int8)
-    plain[1:-1] = (numbers_at(buf, places[:-1] + _COUNT, ">i4") == 1) & (
-        numbers_at(buf, places[:-1] + _ATTRIBUTES, ">i2") == 0
-    )
+    plain[1:-1] = (counts > 0) & (counts < MANY_RECORDS)
+    plain[1:-1] &= numbers_at(buf, places[:-1] + _ATTRIBUTES, ">i2") == 0
+    offsets = walk.hops[0][1] + np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
     edges = np.flatnonzero(np.diff(plain))
     at = 0
     for low, high in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         if high - low < MIN_BATCHES:
             continue
         yield from _batches(buf, places[at : low + 1], position, file)
-        hops = walk.hops
-        yield BatchRun(buf, places[low : high + 1], hops[low][1], hops[high - 1][3], position, file)
+        run = slice(low, high + 1)
+        yield BatchRun(buf, places[run], offsets[run], walk.hops[high - 1][3], position, file)
         at = high
     yield from _batches(buf, places[at:], position, file)
 
@@ -106,7 +136,7 @@ def _batches(buf: bytes, places: npt.NDArray[np.int64], position: int, file: str
 
 
 class RunReader(LogReader):
-    """A tolerant reader that returns each run of single-record batches as one value."""
+    """A tolerant reader that returns each run of plain batches as one value."""
 
     def __init__(self, disk: Disk, path: str, *, start_offset: int | None = None) -> None:
         super().__init__(disk, path, tolerant=True, start_offset=start_offset)

@@ -1,7 +1,5 @@
 """One segment file of a log: its name, its sparse position index, and reads of whole batches.
 
-Owns one open file. Knows batches by their headers; does not decide when to roll, sync or truncate.
-
 The index is Kafka's (`LogSegment.append`, `OffsetIndex`): it has an entry, by last offset, for each batch
 that begins more than an interval after the previous entry's batch. So a search starts at the last entry not
 above its offset.
@@ -14,10 +12,14 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
-from metaquorum.storage.batches.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, hop_headers, parse_header
-from metaquorum.storage.batches.format import DELETE_HORIZON
-from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.batches.walk import Hop, walk_headers
+from metaquorum.storage.batches.batch import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    Batches,
+    hop_headers,
+    parse_header,
+)
+from metaquorum.storage.batches.format import DELETE_HORIZON, MAX_OFFSET, Hop, walk_headers
 from metaquorum.storage.disk.interface import Disk, DiskFile, join
 from metaquorum.storage.errors import BatchError, CorruptLogError
 from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES
@@ -38,7 +40,10 @@ def segment_name(base_offset: int) -> str:
 def parse_segment_name(name: str) -> int | None:
     """The base offset in a segment's file name; None for any other file."""
     match = _NAME.fullmatch(name)
-    return int(match.group(1)) if match else None
+    if match is None:
+        return None
+    base = int(match.group(1))
+    return base if base < MAX_OFFSET else None
 
 
 def segment_bases(names: Iterable[str]) -> list[int]:

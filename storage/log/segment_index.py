@@ -1,10 +1,10 @@
 """`.index`, `.timeindex` and `.txnindex` of a segment: Kafka's formats, written when the segment is full and
 at a clean shutdown, the last one also at checkpoints.
 
-Owns their contents, as bytes. Opens no files, and does not know when to write one: `timed_segment` and
-`partition.log_producers` do. The contents can always be rebuilt by hopping over the log's headers, so a
-missing or invalid file is not damage: `decode_*` returns None and the caller hops. Earlier releases wrote a
-batch's base offset where its last offset belongs; a search works with both.
+Opens no files, and does not know when to write one: `timed_segment` and `partition.log_producers` do. The
+contents can always be rebuilt by hopping over the log's headers, so a missing or invalid file is not damage:
+`decode_*` returns None and the caller hops. Earlier releases wrote a batch's base offset where its last
+offset belongs; a search works with both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """A segment of a partition's log: opened through a pool, and searchable by time.
 
-Owns the running maximum of timestamps, kept as sparsely as the positions, and the index files, from which a
-segment starts if it was full or the last shutdown was clean. Both are only shortcuts: whatever is missing or
-misleading is found by hopping over the headers. With large batches, only the headers are read. Does not know
-the log's other segments: `partition.pooled_log` searches them.
+Both are only shortcuts: whatever is missing or misleading is found by hopping over the headers. With large
+batches, only the headers are read.
 """
 
 from __future__ import annotations
@@ -14,16 +12,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from metaquorum.storage.batches.batch import Batches, EndMarker, read_marker
 from metaquorum.storage.batches.format import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
     BatchHeader,
+    Hop,
     hop_headers,
     parse_header,
 )
-from metaquorum.storage.batches.markers import EndMarker, read_marker
-from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.batches.walk import Hop
 from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.errors import CorruptLogError, FileMissingError
@@ -38,7 +36,6 @@ from metaquorum.storage.log.segment_index import (
     index_name,
 )
 
-NO_TIMESTAMP = -1
 _TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 # A batch's position in the segment, the offset after it, and its newest timestamp.
@@ -86,6 +83,7 @@ class TimedSegment(Segment):
         self._newest_offset = base_offset
         self._timed_to = 0
         self._large = False
+        self._since_ms: int | None = None
         self._loaded = new
 
     # --- appending
@@ -267,6 +265,23 @@ class TimedSegment(Segment):
         self._time_through()
         return max(self._newest_ms, NO_TIMESTAMP)
 
+    def time_ms(self) -> int:
+        """The highest timestamp of its batches; if none has one, when its file was last written, as in Kafka.
+        Raises CorruptLogError, DiskError."""
+        newest = self.newest_timestamp_ms()
+        return newest if newest >= 0 else self.modified_ms()
+
+    def modified_ms(self) -> int:
+        """When its file was last written."""
+        return self._disk.modified_ms(self.path)
+
+    def open_for_ms(self, wall_ms: int) -> int:
+        """How long it has been written to, by the clock and not by its records: counted from when its file
+        had last been written at the first call."""
+        if self._since_ms is None:
+            self._since_ms = min(wall_ms, self.modified_ms())
+        return wall_ms - self._since_ms
+
     def is_old(self, retention_ms: int, wall_ms: int) -> bool:
         """Whether every record is older than `retention_ms` (-1 for never). Raises CorruptLogError."""
         if retention_ms < 0:
@@ -275,8 +290,7 @@ class TimedSegment(Segment):
         # A single header shows that most segments are not old; only the others are read completely.
         if first is not None and wall_ms - first <= retention_ms:
             return False
-        newest = self.newest_timestamp_ms()
-        return newest >= 0 and wall_ms - newest > retention_ms
+        return wall_ms - self.time_ms() > retention_ms
 
     def first_batch_ms(self) -> int:
         """The newest timestamp of its first batch; -1 if there is none."""

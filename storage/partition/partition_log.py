@@ -1,7 +1,6 @@
 """A partition's log: the segmented log, with producers, retention, search by time, and files that are open
 only when needed.
 
-Owns one replica's directory. Knows nothing of leaders, the ISR and the high watermark (`broker.replica`).
 Unlike the metadata log, it is one of thousands, so it syncs nothing when it is opened and writes no recovery
 point while it runs. Its caller (`DirectoryStore`) does both for many logs at once, see `Checkpoint`.
 
@@ -17,10 +16,10 @@ Threads: one thread changes the log; `read_range` and `find_offset` may run conc
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
 
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.disk.interface import (
     STAGED_SUFFIX,
@@ -29,23 +28,29 @@ from metaquorum.storage.disk.interface import (
     join,
     name_of,
     place_staged,
+    read_file,
     remove_if_present,
+    write_atomically,
 )
 from metaquorum.storage.errors import CorruptFileError, OffsetOutOfRange
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
 from metaquorum.storage.log.epochs import EpochTable
-from metaquorum.storage.log.indexes import LogIndexes
 from metaquorum.storage.log.open import examine, repair
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
 from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point
 from metaquorum.storage.log.segment import Segment, segment_bases
-from metaquorum.storage.log.segment_index import TXN_INDEX_SUFFIX
+from metaquorum.storage.log.segment_index import (
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    cut_aborted,
+    index_name,
+    parse_index_name,
+)
 from metaquorum.storage.log.timed_segment import TimedSegment
-from metaquorum.storage.partition.checkpoint import Checkpoint
-from metaquorum.storage.partition.log_producers import LogProducers
+from metaquorum.storage.partition.log_producers import LogProducers, parse_snapshot_name
 from metaquorum.storage.partition.pooled_log import PooledLog
-from metaquorum.storage.partition.producer_snapshot import parse_snapshot_name
 from metaquorum.storage.partition.producers import ProducerTable
 from metaquorum.storage.partition.swap import finish_swaps
 from metaquorum.storage.types import LogPosition
@@ -69,6 +74,7 @@ class PartitionLog(PooledLog):
         self._indexes = LogIndexes(disk, directory)
         # Counts the changes that invalidate an earlier checkpoint: truncations, trims and resets.
         self._shape = 0
+        self._future_told: int | None = None  # the segment
 
     @staticmethod
     def load(
@@ -114,7 +120,7 @@ class PartitionLog(PooledLog):
             return
         bases = segment_bases(names)
         found = examine(self._disk, self.directory, point, bases, self._existing_segment, gaps=True)
-        self._segments = found.segments
+        self._segments, point = found.segments, found.point
         torn = found.torn is not None
         repair(self._disk, self.directory, found, on_warning, sync=False)
         if not self._segments:
@@ -368,14 +374,33 @@ class PartitionLog(PooledLog):
             self._snapshots.remove(segment.base_offset)
         super()._remove_segment(segment)
 
+    def roll_if_due(self, wall_ms: int) -> None:
+        """Rolls the active segment if it was written to for longer than a segment may be, and the records at
+        its start or end have no timestamp, by which the next append would see that. Raises DiskError."""
+        active = cast(TimedSegment, self._segments[-1])
+        first_ms = active.first_timestamp_ms
+        if first_ms is None:
+            return
+        with self._lookup:
+            timeless = first_ms < 0 or (self._newest_timestamp_ms() or 0) < 0
+        if timeless and active.open_for_ms(wall_ms) > self.config.segment_ms:
+            self._roll()
+
     def enforce_retention(
-        self, *, retention_bytes: int, retention_ms: int, below_offset: int, wall_ms: int
+        self,
+        *,
+        retention_bytes: int,
+        retention_ms: int,
+        below_offset: int,
+        wall_ms: int,
+        on_warning: Callable[[str], None] = lambda text: None,
     ) -> bool:
         """Removes the oldest segments that end at or below `below_offset` and exceed the size (bytes), or
         whose every record is older than `retention_ms`; -1 means no bound. Returns True if any were removed.
 
-        If the active segment is due too, a new one is rolled first. Batches without a timestamp never expire.
-        Raises CorruptLogError (nothing was removed), DiskError.
+        If the active segment is due too, a new one is rolled first. A segment without timestamps is as old as
+        its file. `on_warning` gets a line about a segment that stays, with all behind it, because its time is
+        in the future. Raises CorruptLogError (nothing was removed), DiskError.
         """
         size = self.size_bytes
         count = 0
@@ -388,6 +413,7 @@ class PartitionLog(PooledLog):
             if segment.size and not over_size:
                 with self._lookup:
                     if not cast(TimedSegment, segment).is_old(retention_ms, wall_ms):
+                        self._note_future(cast(TimedSegment, segment), retention_ms, wall_ms, on_warning)
                         break
             size -= segment.size
             count += 1
@@ -397,3 +423,154 @@ class PartitionLog(PooledLog):
             self._roll()
         self.delete_segments_before(self._segments[count].base_offset)
         return True
+
+    def _note_future(
+        self, segment: TimedSegment, retention_ms: int, wall_ms: int, on_warning: Callable[[str], None]
+    ) -> None:
+        """Once for each segment. The time of its first record shows that most have none in the future."""
+        first = segment.first_timestamp_ms or 0
+        may_be = retention_ms >= 0 and (first > wall_ms or wall_ms - first > retention_ms)
+        if not may_be or segment.base_offset == self._future_told:
+            return
+        newest = segment.newest_timestamp_ms()
+        if newest > wall_ms:
+            self._future_told = segment.base_offset
+            on_warning(
+                f"{segment.path}: its newest record's timestamp is {newest - wall_ms} ms in the future, so "
+                "retention.ms deletes neither it nor what follows until then: correct the producers' clocks, "
+                "and delete its records if they must go (message.timestamp.after.max.ms refuses such records)"
+            )
+
+
+# Which segments of a partition's log have index files on disk, and which still need them.
+# Index files match their segment or do not exist: so the active segment's files are removed with its
+# first append, and written again at a clean shutdown.
+
+
+class LogIndexes:
+    """The index files of one log. `missing` has the base offsets of segments without index files."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.missing: set[int] = set()
+        self._disk = disk
+        self._directory = directory
+
+    def find(self, names: list[str], segments: Sequence[TimedSegment], *, last_is_right: bool) -> None:
+        """Finds the files that exist. `last_is_right`: nothing was appended to the log after they were
+        written."""
+        present = set(names)
+        for segment in segments:
+            base = segment.base_offset
+            whole = all(index_name(base, suffix) in present for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+            if not whole or (segment is segments[-1] and not last_is_right):
+                segment.without_index_files()
+                self.missing.add(base)
+
+    def is_leftover(self, name: str, bases: set[int]) -> bool:
+        """Whether this file belongs to a segment that is gone, or is an index file that does not match."""
+        base = parse_index_name(name)
+        if base is None:
+            return False
+        return base not in bases or (base in self.missing and not name.endswith(TXN_INDEX_SUFFIX))
+
+    def begin(self, base_offset: int) -> None:
+        """Starts a new log with one empty segment."""
+        self.missing = {base_offset}
+
+    def drop(self, base_offset: int) -> None:
+        """Removes the files because they are about to become wrong."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            remove_if_present(self._disk, join(self._directory, index_name(base_offset, suffix)))
+        self.missing.add(base_offset)
+
+    def cut(self, base_offset: int, end: int) -> None:
+        """The segment will end at `end`; Kafka's list of aborted transactions must not extend beyond it
+        either."""
+        self.drop(base_offset)
+        path = join(self._directory, index_name(base_offset, TXN_INDEX_SUFFIX))
+        if not self._disk.exists(path):
+            return
+        kept = cut_aborted(read_file(self._disk, path), end)
+        if kept:
+            write_atomically(self._disk, path, kept)
+        else:
+            self._disk.remove(path)
+
+    def remove(self, base_offset: int) -> None:
+        """The segment is being removed."""
+        self.cut(base_offset, 0)
+        self.missing.discard(base_offset)
+
+    def seal(self, segment: TimedSegment, end_offset: int) -> list[tuple[str, bytes]]:
+        """The files for a full segment; the next segment starts without files."""
+        files = segment.seal(end_offset)
+        if files:
+            self.missing.discard(segment.base_offset)
+        self.missing.add(end_offset)
+        return files
+
+    def bytes_to_read(self, segments: Sequence[TimedSegment]) -> int | None:
+        """The bytes to hop over so that every segment can have its files; None if all have them."""
+        if not self.missing:
+            return None
+        return sum(segment.untimed_bytes for segment in segments if segment.base_offset in self.missing)
+
+    def complete(self, segments: Sequence[TimedSegment]) -> list[tuple[str, bytes]]:
+        """The files of every segment that has none; the log is about to be closed."""
+        without = [segment for segment in segments if segment.base_offset in self.missing]
+        self.missing.clear()
+        return [file for segment in without for file in segment.index_files(segment.untimed_bytes)]
+
+
+# A checkpoint of a partition's log: the small files that avoid verifying and replaying it after a crash.
+
+
+class CheckpointedLog(Protocol):
+    """What a checkpoint asks of its log."""
+
+    directory: str
+    epochs: EpochTable
+
+    def stage(self, checkpoint: Checkpoint, files: list[tuple[str, bytes]]) -> list[PooledFile]: ...
+    def place(self, checkpoint: Checkpoint, point: RecoveryPoint | None, paths: list[str]) -> bool: ...
+    def checkpointed(self, checkpoint: Checkpoint) -> None: ...
+
+
+class Checkpoint:
+    """Small files that describe a log at one moment: its producers, epochs and recovery point.
+
+    Used in this order, for many logs at once: everything up to `offset` is synced; `stage`, and a sync of the
+    files; `place` with each of STEPS, and a sync of the names when required; `PartitionLog.checkpointed`.
+    Each file vouches for those placed before it.
+    """
+
+    STEPS = (0, 1, 2)
+
+    def __init__(
+        self,
+        log: CheckpointedLog,
+        shape: int,
+        aborted: list[tuple[str, bytes]],
+        files: list[tuple[str, bytes]],
+        point: RecoveryPoint,
+    ) -> None:
+        self.log = log
+        self.shape = shape
+        self.offset = point.offset
+        self.epochs = log.epochs
+        self._steps = (aborted, files)
+        self._point = point
+
+    def stage(self) -> list[PooledFile]:
+        """Writes the files under staged names, unless they are already out of date."""
+        point = (join(self.log.directory, POINT_FILE), self._point.encode())
+        aborted, files = self._steps
+        return self.log.stage(self, [*aborted, *files, point])
+
+    def place(self, step: int) -> bool:
+        """Gives the files their final names: first the aborted transactions, then producers, epochs and
+        indexes, last the recovery point; but not if the log was truncated, trimmed or removed meanwhile,
+        which makes them wrong. Returns True if the names must be synced."""
+        if step < len(self._steps):
+            return self.log.place(self, None, [path for path, _ in self._steps[step]])
+        return self.log.place(self, self._point, [])

@@ -1,8 +1,5 @@
 """Reading a partition's log: ranges of batches, and the first record at or after a time.
 
-Owns how a segmented log is read while another thread appends to it, truncates it and trims it, and which CRCs
-are checked. Does not change the log: `partition_log` does.
-
 A read looks up its range under the lookup lock (positions only), keeps the segment's file open, and reads the
 range with one call outside it. If the log was truncated meanwhile, the bytes are discarded.
 
@@ -17,7 +14,7 @@ from bisect import bisect_right
 from typing import NamedTuple, cast
 
 from metaquorum.storage.batches.batch import HEADER_BYTES, BatchHeader, RecordBatch, parse_header
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.format import walk_batches
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk, FileSystem
 from metaquorum.storage.errors import BatchError, CompressedBatchError, CorruptLogError, OffsetOutOfRange

@@ -1,18 +1,15 @@
-"""The names in a broker's log directory, and the small files that belong to it or to one replica.
-
-Owns `<topic>-<partition>`, `...-future`, `...-delete`, `...-stray`, `partition.metadata` (version 0) and the
-offset checkpoints, all as in Kafka (`UnifiedLog`, `PartitionMetadataFile`, `OffsetCheckpointFile`). Does not
-open or delete a replica's log: `partition_log` opens one.
-"""
+"""The names in a broker's log directory, and the small files that belong to it or to one replica."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import random
 import re
 from collections.abc import Mapping, Sequence
 
-from metaquorum.storage.disk.interface import Disk, join, read_file, write_atomically
-from metaquorum.storage.errors import CorruptFileError, FileMissingError
+from metaquorum.storage.disk.interface import Disk, join, read_file, remove_if_present, write_atomically
+from metaquorum.storage.errors import CorruptFileError, DiskError, FileMissingError
 from metaquorum.storage.files.checkpoint_text import decode_offsets, encode_offsets
 from metaquorum.storage.log.config import PARTITION_METADATA_FILE
 from metaquorum.storage.uuids import uuid_from_text, uuid_to_text
@@ -142,3 +139,40 @@ def _load_offsets(disk: Disk, path: str, advice: str) -> dict[tuple[str, int], i
         return decode_offsets(read_file(disk, path), path, advice)
     except FileMissingError:
         return {}
+
+
+# The `.kafka_cleanshutdown` file of a log directory: which process stopped cleanly last.
+# The file: written at the end of a clean shutdown, removed at the next start before anything is written.
+# A broker that finds it in all of its directories can prove to the controller that it lost nothing
+# (KIP-966's PreviousBrokerEpoch). Source: Kafka's CleanShutdownFileHandler, version 0.
+
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+
+
+def leave_clean_shutdown(disk: Disk, directories: Sequence[str], broker_epoch: int) -> None:
+    """Call this when everything that was written is on disk. Durable on return; raises DiskError."""
+    data = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+    for directory in directories:
+        write_atomically(disk, join(directory, CLEAN_SHUTDOWN_FILE), data)
+
+
+def take_clean_shutdown(disk: Disk, directories: Sequence[str]) -> int | None:
+    """The broker epoch of the process that stopped cleanly, if all directories have the same one;
+    otherwise None, for an unclean or unproven stop. The files are removed on return, except in a directory
+    whose disk fails: a file left there proves nothing later, because the others will differ."""
+    found = [_epoch_in(disk, join(directory, CLEAN_SHUTDOWN_FILE)) for directory in directories]
+    for directory in directories:
+        with contextlib.suppress(DiskError):
+            if remove_if_present(disk, join(directory, CLEAN_SHUTDOWN_FILE)):
+                disk.sync_directory(directory)
+    return found[0] if found and len(set(found)) == 1 else None
+
+
+def _epoch_in(disk: Disk, path: str) -> int | None:
+    """The epoch in the file; an unreadable file proves nothing."""
+    try:
+        fields = json.loads(read_file(disk, path))
+    except (FileMissingError, DiskError, ValueError):
+        return None
+    epoch = fields.get("brokerEpoch") if isinstance(fields, dict) and fields.get("version") == 0 else None
+    return epoch if type(epoch) is int and epoch >= 0 else None

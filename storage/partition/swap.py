@@ -1,9 +1,8 @@
 """The files of a cleaned segment that is to replace others, so that a crash leaves either them or it.
 
-Owns the file names of Kafka's LocalLog.replaceSegments and the steps of LogLoader: `X.log.cleaned` is being
+The file names of Kafka's LocalLog.replaceSegments and the steps of LogLoader: `X.log.cleaned` is being
 written; `X.log.swap` is complete, and the segments that it replaces may be removed; then it becomes `X.log`.
-Indexes and `.txnindex` follow the log through the same steps. Knows no open log, which `replacing` does, and
-not which records stay: `storage.cleaner` does.
+Indexes and `.txnindex` follow the log through the same steps.
 """
 
 from __future__ import annotations

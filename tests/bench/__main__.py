@@ -27,6 +27,7 @@ BENCHES = (
     "voters",
     "replay",
     "tools",
+    "mixed",
     "bisect",
     "restart",
     "heartbeats",
@@ -44,6 +45,7 @@ BENCHES = (
     "kafka",
     "replicas",
     "pipeline",
+    "testing",
     "idle",
 )
 ON_DEMAND = frozenset({"idle"})
@@ -114,7 +116,7 @@ def head(name: str, where: dict[str, Any]) -> str:
     load = " ".join(map(str, where["load_1m_5m_15m"]))
     return (
         f"{name}: {where['cores']} cores, {where['memory_gib']} GiB, Python {where['python']}, "
-        f"Linux {where['kernel']}, load before {load}"
+        f"kernel {where['kernel']}, syncs by {where['sync']}, load before {load}"
     )
 
 

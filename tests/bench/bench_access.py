@@ -7,7 +7,7 @@ import time
 
 from msgspec.structs import replace
 
-from metaquorum.metadata.access.authorizer import Authorizer, Caller
+from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import Acl, MetadataImage
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from tests.bench.figures import Figure

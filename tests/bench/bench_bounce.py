@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from metaquorum.clients.admin.cluster import elect_leaders
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.runtime.kafka.admin.cluster import elect_leaders
 from tests.bench.bench_restart import until_ready
 from tests.bench.figures import Figure
 from tests.e2e.cluster import Cluster, client_loop

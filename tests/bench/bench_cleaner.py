@@ -14,14 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from metaquorum.broker.replica.partition.opened import OpenedBatch
-from metaquorum.broker.replica.partition.validation import check_batch, stored_batch
+from metaquorum.broker.replica.partition.validation import OpenedBatch, check_batch, stored_batch
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
-from metaquorum.storage.batches.batch import encode_batch, parse_header, seal_batch
+from metaquorum.storage.batches.batch import Batches, encode_batch, parse_header, seal_batch
 from metaquorum.storage.batches.codecs import pack
 from metaquorum.storage.batches.format import HEADER_BYTES, Compression
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
 from metaquorum.storage.cleaner.plan import CleanerSettings, plan_cleaning
 from metaquorum.storage.disk.file_pool import FilePool

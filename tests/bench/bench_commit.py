@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -16,7 +15,8 @@ from typing import Any
 
 import grpc.aio
 
-from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.platforms import name_of_sync, sync_file
 from tests.bench.empty_call import EmptyServer, empty_call, empty_server
 from tests.bench.figures import Figure, percentile
 from tests.bench.quorum import channel_to, cpu_seconds, one_topic, stub_of, succeeded, three_controllers
@@ -60,7 +60,9 @@ def run(options: argparse.Namespace) -> list[Figure]:
             many.writes += took
             many.writes_s += took_s
     return [
-        Figure(name="one 200-byte append and fdatasync on this disk, median", value=disk_ms, unit="ms"),
+        Figure(
+            name=f"one 200-byte append and {name_of_sync()} on this disk, median", value=disk_ms, unit="ms"
+        ),
         *alone_figures(alone),
         *cpu_figures("one after another", alone, leader_id),
         *many_figures(many),
@@ -149,7 +151,7 @@ def sync_ms(directory: Path, rounds: int = 200) -> float:
         for _ in range(rounds):
             start = time.perf_counter()
             file.write(bytes(200))
-            os.fdatasync(file.fileno())
+            sync_file(file.fileno())
             took.append((time.perf_counter() - start) * 1e3)
     path.unlink()
     return statistics.median(took)

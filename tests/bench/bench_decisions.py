@@ -17,13 +17,11 @@ from typing import Any
 
 from metaquorum.controller.brokers.broker_ids import missing_ids
 from metaquorum.controller.brokers.brokers import fence_record
-from metaquorum.controller.encoding import encode_records_batch
-from metaquorum.controller.partitions.columns.scan import Scan, naming
-from metaquorum.controller.partitions.effective import rules_of
-from metaquorum.controller.partitions.mutations import Allowance
-from metaquorum.controller.partitions.partitions import election_slice, removal_slice
+from metaquorum.controller.ledger import encode_records_batch
+from metaquorum.controller.partitions.partitions import Scan, election_slice, naming, removal_slice
 from metaquorum.controller.partitions.placement import UsableBroker
-from metaquorum.controller.partitions.topics import decide_create_topics
+from metaquorum.controller.partitions.rules import rules_of
+from metaquorum.controller.partitions.topics import Allowance, decide_create_topics
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.codec import encode

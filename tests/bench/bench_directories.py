@@ -17,16 +17,15 @@ from metaquorum.broker.replica.disk_work import (
     CreateReplica,
     DiskWork,
     FindOffset,
+    FoundDirectory,
     LogSettings,
     PartitionRead,
     ReadPartition,
     RemoveReplica,
 )
-from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.store.parts import ExpectedIdentity
 from metaquorum.broker.replica.store.store import DirectoryStore
-from metaquorum.storage.batches.batch import encode_batch, hop_headers
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch, hop_headers
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from tests.bench.figures import Figure

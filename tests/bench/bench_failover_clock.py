@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from metaquorum.clients.admin.cluster import unregister_broker
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.runtime.kafka.admin.cluster import unregister_broker
 from tests.bench.figures import Figure, percentile
 from tests.bench.fleet import FleetProcess, Task, addresses, fleets
 from tests.bench.moments import Fencing, fencing

@@ -23,8 +23,8 @@ from metaquorum.proto import broker_pb2 as broker
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
 from metaquorum.proto.raft_pb2_grpc import RaftStub
 from metaquorum.raft.messages import FetchRequest
-from metaquorum.runtime.api import raft as raft_codec
-from metaquorum.runtime.rpc.channels import END_OF_STREAM
+from metaquorum.rpc.channels import END_OF_STREAM
+from metaquorum.rpc.messages import raft as raft_codec
 from metaquorum.storage.batches.batch import hop_headers
 from tests.bench.bench_commit import leader_of
 from tests.bench.figures import Figure, percentile

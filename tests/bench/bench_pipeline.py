@@ -108,7 +108,7 @@ def _one(folder: Path, records: int) -> list[Figure]:
     from metaquorum.pipeline.fleet.files import write_fleet
     from metaquorum.pipeline.fleet.plan import FleetPlan
     from metaquorum.pipeline.ingest.spark import HERE_RECORDS
-    from metaquorum.pipeline.logs.spans import SPAN_RECORDS
+    from metaquorum.pipeline.logs.pieces import SPAN_RECORDS
 
     snapshots = max(records // SPAN_RECORDS, 2)
     write_fleet(FleetPlan(clusters=1, records=records, seed=7, snapshots=snapshots), folder / "fleet")

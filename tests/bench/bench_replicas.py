@@ -16,11 +16,11 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from metaquorum.clients.admin.cluster import elect_leaders
+from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.metadata.image.types import PartitionInfo
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.partitions import ElectionResult
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.kafka.admin.cluster import elect_leaders
 from tests.bench.figures import Figure
 from tests.bench.quorum import cpu_seconds
 from tests.e2e.broken_disks import FaultFile

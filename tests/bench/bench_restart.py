@@ -24,9 +24,8 @@ from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.metadata_pb2_grpc import MetadataStub
 from metaquorum.raft.effects import AppendLog, PersistQuorumState
-from metaquorum.raft.store.store import ReplicaStore
-from metaquorum.storage.batches.batch import hop_headers, iter_batches
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.storage.batches.batch import Batches, hop_headers, iter_batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.types import LogPosition
 from tests.bench.bench_replay import log_of, one_record_log, replayed, values

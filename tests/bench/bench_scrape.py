@@ -14,8 +14,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from metaquorum.raft.store.store import ReplicaStore
-from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.raft.store import ReplicaStore
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.wire.messages import UnregisterBrokerRequest
 from tests.bench.figures import Figure, percentile

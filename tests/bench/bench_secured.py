@@ -18,12 +18,12 @@ from typing import Any
 import confluent_kafka
 from click.testing import CliRunner
 
-from metaquorum.cli.layout import free_ports
 from metaquorum.cli.main import main
+from metaquorum.node.local_nodes import free_ports
 from tests.bench.figures import Figure
 from tests.bench.quorum import cpu_seconds
 from tests.e2e.cluster import HOST, Cluster
-from tests.unit.server.test_servers import certificate_files
+from tests.unit.server.certificates import certificate_files
 
 RECORD_BYTES = 1_000
 ENTRIES = 200

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
-from metaquorum.metadata.records.parts import FENCED, QuotaEntity
+from metaquorum.metadata.records.types import FENCED, QuotaEntity
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.log.segment import segment_name
 from tests.bench.bench_replay import BROKERS, log_of, one_record_log, topic_id, values

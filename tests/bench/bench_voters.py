@@ -18,12 +18,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.quorum.voters import add_raft_voter, remove_raft_voter
+from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.records.control import Voter
-from metaquorum.metadata.requests.common import NewTopic, ReplicaStatus
-from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RemoveRaftVoterRequest
-from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.client.voters import add_raft_voter, remove_raft_voter
+from metaquorum.metadata.requests.common import (
+    AddRaftVoterRequest,
+    NewTopic,
+    RemoveRaftVoterRequest,
+    ReplicaStatus,
+)
 from tests.bench.figures import Figure, percentile, spread
 from tests.bench.quorum import StandInBroker, wait_all_caught_up
 from tests.e2e.cluster import Node, client_loop

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from metaquorum.wire import codec
-from metaquorum.wire.apis import APIS, request_type, response_type
 from metaquorum.wire.messages import (
     ApiVersionsResponse,
     FetchRequest,
@@ -22,7 +21,7 @@ from metaquorum.wire.messages import (
     MetadataResponse,
     ProduceRequest,
 )
-from metaquorum.wire.table import python_name
+from metaquorum.wire.table import APIS, python_name, request_type, response_type
 from tests.bench.figures import Figure
 
 ROUNDS = 7

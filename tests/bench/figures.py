@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 
+from metaquorum.platforms import name_of_sync
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
@@ -111,5 +113,6 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(pages * page / 2**30, 1),
         "python": platform.python_version(),
         "kernel": platform.release(),
+        "sync": name_of_sync(),
         "load_1m_5m_15m": [round(each, 2) for each in os.getloadavg()],
     }

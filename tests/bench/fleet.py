@@ -31,8 +31,8 @@ from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
 from metaquorum.proto.raft_pb2 import FetchResponse, RaftEnvelope
 from metaquorum.raft.messages import FetchRequest
-from metaquorum.runtime.api import raft as raft_codec
-from metaquorum.runtime.rpc.channels import END_OF_STREAM, open_channel
+from metaquorum.rpc.channels import END_OF_STREAM, open_channel
+from metaquorum.rpc.messages import raft as raft_codec
 from metaquorum.storage.batches.batch import hop_headers
 from tests.bench.seeding import METADATA_VERSION, Shape, broker_epoch, directories, incarnation
 from tests.e2e.processes import ENVIRONMENT, REPOSITORY

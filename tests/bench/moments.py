@@ -1,7 +1,7 @@
 """When things happened in processes of this machine: read from their own logs and records, as Unix ms.
 
-Owns which line or record represents which moment. All processes share one clock, and both kinds of time are
-truncated to whole milliseconds, so a difference is accurate to 1 ms.
+All processes share one clock, and both kinds of time are truncated to whole milliseconds, so a difference is
+accurate to 1 ms.
 
     decided    the time of the first batch of changes: read at the beginning of the step in which the active
                controller expired the session

@@ -23,7 +23,7 @@ from metaquorum.proto import broker_pb2 as broker
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto.admin_pb2_grpc import AdminStub
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
-from metaquorum.runtime.rpc.channels import open_channel
+from metaquorum.rpc.channels import open_channel
 from tests.e2e.cluster import Cluster, Node, client_loop
 from tests.e2e.processes import wait_until
 

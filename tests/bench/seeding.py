@@ -1,6 +1,6 @@
 """Big quorums without the wait: directories filled through our own storage code, before a process starts.
 
-Owns what such a cluster looks like (brokers with two directories each, 100 partitions per topic, RF 3, random
+What such a cluster looks like (brokers with two directories each, 100 partitions per topic, RF 3, random
 replicas) and how it gets into a metadata directory: as a snapshot, or as the log that creates it.
 """
 
@@ -20,18 +20,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.controller.encoding import encode_records_batch
-from metaquorum.metadata.columnar.bulk import Bulk, NewPartitionRows, in_pieces
-from metaquorum.metadata.columnar.rows import NewRows, topic_words
+from metaquorum.controller.ledger import encode_records_batch
+from metaquorum.metadata.columnar.encode import Bulk, NewPartitionRows, NewRows, in_pieces, topic_words
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
-from metaquorum.metadata.records.types import BrokerRecord, FeatureLevelRecord, Record, TopicRecord
+from metaquorum.metadata.records.types import (
+    BrokerEndpoint,
+    BrokerFeature,
+    BrokerRecord,
+    FeatureLevelRecord,
+    Record,
+    TopicRecord,
+)
 from metaquorum.metadata.replay import Replayer
 from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.raft.effects import AppendLog, PersistQuorumState
-from metaquorum.raft.store.store import ReplicaStore
-from metaquorum.storage.batches.batch import iter_batches
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.storage.batches.batch import Batches, iter_batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.types import LogPosition
 from tests.bench.quorum import wait_all_caught_up

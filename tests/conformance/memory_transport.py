@@ -12,7 +12,7 @@ from metaquorum.raft.events import (
     RaftResponseArrived,
 )
 from metaquorum.raft.messages import RaftRequest, RaftResponse
-from metaquorum.runtime.transport import EventSink
+from metaquorum.rpc.transport import EventSink
 
 
 class MemoryNetwork:

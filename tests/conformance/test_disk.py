@@ -1,10 +1,11 @@
-"""One suite for both disks: what the log relies on holds for the real one and for the one that forgets."""
+"""One suite for all disks: what the log relies on holds for the real one and for those in memory."""
 
 from __future__ import annotations
 
 import errno
 import random
 import select
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,14 +25,17 @@ from metaquorum.storage.disk.kernel_sync import KernelSync
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.memory_disk import MemoryDisk
 
 
-@pytest.fixture(params=["posix", "faulty"])
+@pytest.fixture(params=["posix", "faulty", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
     """A disk and an existing, empty directory on it."""
     if request.param == "posix":
         return PosixDisk(), str(tmp_path)
-    disk = FaultyDisk(random.Random(1))
+    disk: Disk = FaultyDisk(random.Random(1))
+    if request.param == "memory":
+        disk = MemoryDisk(random.Random(1), 1 << 20, lambda: time.time_ns() // 1_000_000)
     disk.make_directory("/data/node")
     disk.sync_directory("/data")
     return disk, "/data/node"
@@ -56,6 +60,25 @@ def test_append_read_size_truncate(place: tuple[Disk, str]) -> None:
     file.close()
     file.close()
     assert disk.file_size(join(root, "a")) == 8
+
+
+def test_a_file_is_as_old_as_its_last_change_or_as_it_is_said_to_be(place: tuple[Disk, str]) -> None:
+    disk, root = place
+    path = join(root, "a")
+    file = disk.open_append(path)
+    file.append(b"one")
+    written = disk.modified_ms(path)
+    assert written > 1_600_000_000_000
+    disk.set_modified_ms(path, 12_345)
+    assert disk.modified_ms(path) == 12_345
+    file.sync()
+    assert disk.modified_ms(path) == 12_345
+    disk.rename(path, join(root, "b"))
+    assert disk.modified_ms(join(root, "b")) == 12_345
+    file.append(b"two")
+    assert disk.modified_ms(join(root, "b")) >= written
+    with pytest.raises(FileMissingError):
+        disk.modified_ms(path)
 
 
 def test_reopened_file_appends_at_its_end(place: tuple[Disk, str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from metaquorum.network.lane import LaneListener
 from metaquorum.raft.events import (
     RaftRequestAbandoned,
     RaftRequestArrived,
@@ -31,12 +32,11 @@ from metaquorum.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from metaquorum.raft.voters.voter_set import PreferredCandidate
-from metaquorum.runtime.rpc.channels import bind, new_server
-from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
-from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
-from metaquorum.runtime.sockets.lane import LaneListener
-from metaquorum.runtime.transport import RaftTransport
+from metaquorum.raft.voters import PreferredCandidate
+from metaquorum.rpc.channels import bind, new_server
+from metaquorum.rpc.raft_client import PeerAddress, RaftClient
+from metaquorum.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
+from metaquorum.rpc.transport import RaftTransport
 from metaquorum.storage.types import LogPosition
 from tests.conformance.memory_transport import MemoryNetwork
 

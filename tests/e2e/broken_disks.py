@@ -94,9 +94,10 @@ class FaultFile:
     def environment(self) -> dict[str, str]:
         return {VARIABLE: str(self._path)}
 
-    def add(self, directory: Path, fault: str, operations: Sequence[str] = ()) -> None:
+    def add(self, directory: Path, fault: str, operations: Sequence[str] = (), ms: int = 0) -> None:
         """`fault` as in broker/server/data/disk_faults.py; empty `operations`: every call."""
-        self._faults.append({"directory": str(directory), "fault": fault, "operations": list(operations)})
+        one = {"directory": str(directory), "fault": fault, "operations": list(operations), "ms": ms}
+        self._faults.append(one)
         self._write()
 
     def clear(self) -> None:

@@ -1,7 +1,6 @@
 """A cluster of real processes on loopback, for tests and benchmarks.
 
-Owns directories, ports, configuration files and identities, which the command itself formats, and the
-requests that a test sends to the running cluster. Processes are `processes.Process`.
+Processes are `processes.Process`.
 
     with Cluster(tmp_path, controllers=3, brokers=2) as cluster:
         cluster.start()
@@ -23,13 +22,14 @@ from typing import Any, Self, TypeVar
 
 from click.testing import CliRunner
 
-from metaquorum.cli.layout import free_ports
 from metaquorum.cli.main import main
+from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, NewTopic, TopicResult
-from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.kafka.client.cluster import KafkaClient
+from metaquorum.node.local_nodes import free_ports
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state

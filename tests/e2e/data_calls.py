@@ -1,7 +1,4 @@
-"""Produces and fetches at a cluster's brokers, each call to one node, for tests without a Kafka client.
-
-Owns finding the leader, and retries if a response requires one.
-"""
+"""Produces and fetches at a cluster's brokers, each call to one node, for tests without a Kafka client."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from metaquorum.clients.kafka.connection import ConnectionFailed
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image.types import PartitionInfo
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed
 from metaquorum.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tests.broker_calls import BrokerCalls, Fetched, Produced, batch, calls_to, records
 from tests.e2e.cluster import Cluster, Node, client_loop

@@ -1,8 +1,8 @@
 """Commands as forks of one process that has imported what they need: starting Python takes most of the
 processor time of a short command, and the end-to-end tests run hundreds.
 
-Owns that process and what a fork changes before it runs the command. A test of the start itself, of the
-environment that Python reads when it starts, or of a terminal starts a new Python.
+A test of the start itself, of the environment that Python reads when it starts, or of a terminal starts a new
+Python.
 """
 
 from __future__ import annotations
@@ -14,22 +14,26 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import NamedTuple
+
+from metaquorum.platforms import forks_are_safe
 
 _IMPORTED = (
     "metaquorum.cli.main",
     "metaquorum.combined.process",
-    "metaquorum.runtime.client.admin",
-    "metaquorum.runtime.kafka.admin.moving",
+    "metaquorum.clients.quorum.admin",
+    "metaquorum.clients.admin.replicas",
     "confluent_kafka",
     "tests.e2e.forked_commands",
 )
 
 
 @functools.cache
-def _forks() -> ForkServerContext:
+def _forks() -> ForkServerContext | SpawnContext:
+    if not forks_are_safe():
+        return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(_IMPORTED))
     return context

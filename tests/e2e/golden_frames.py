@@ -1,7 +1,6 @@
 """The requests of a golden capture, sent again to our brokers, and Kafka's responses translated to their ids.
 
-Owns what two clusters cannot have in common: ids of topics, producers, sessions and members, and ports. Does
-not know what else may differ.
+What two clusters cannot have in common: ids of topics, producers, sessions and members, and ports.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ import msgspec
 from crc32c import crc32c
 
 from metaquorum.wire import codec
-from metaquorum.wire.apis import APIS
 from metaquorum.wire.codec import RequestHeader
+from metaquorum.wire.table import APIS
 
 BROKER = "broker-"
 HOST = "127.0.0.1"

@@ -11,7 +11,6 @@ from typing import Any
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import LATEST_TIMESTAMP
-from metaquorum.wire.apis import API_BY_NAME
 from metaquorum.wire.codec import RequestHeader
 from metaquorum.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -24,6 +23,7 @@ from metaquorum.wire.messages import (
     MetadataRequest,
     ProduceRequest,
 )
+from metaquorum.wire.table import API_BY_NAME
 from tests.broker_calls import batch
 from tests.e2e.cluster import Cluster
 from tests.e2e.golden_frames import Replay

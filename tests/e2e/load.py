@@ -13,11 +13,12 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.types import RemoveTopicRecord, TopicRecord
 from metaquorum.metadata.requests.common import NewTopic, TopicResult
-from metaquorum.runtime.client.admin import AdminClient, ClientError
 from tests.e2e.cluster import Cluster, Node, client_loop, log_bytes, read_batches
 
 ATTEMPT_MS = 1_500

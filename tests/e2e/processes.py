@@ -1,8 +1,7 @@
 """Real processes for tests and benchmarks: started, signalled by pid, waited for with a deadline, never
 leaked.
 
-Owns subprocesses of the command and their output. Knows nothing of clusters. Nothing here sleeps for a fixed
-time: `wait_until` polls until a condition holds or its time is up.
+Nothing here sleeps for a fixed time: `wait_until` polls until a condition holds or its time is up.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from metaquorum.cli.local.forks import Forked, ForkServer
+from metaquorum.cli.local.forks import ForkServer, NewProcesses, StartedProcess, node_starter
 from tests.e2e.forked_commands import run_forked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -36,13 +35,13 @@ EXIT_WAIT_S = 40.0
 COMMAND_WAIT_S = 100.0
 
 T = TypeVar("T")
-_alive: dict[int, subprocess.Popen[bytes] | Forked] = {}
+_alive: dict[int, StartedProcess] = {}
 
 
 @functools.cache
-def _forks() -> ForkServer:
+def _forks() -> ForkServer | NewProcesses:
     """One for all nodes of this test run: their imports would be a third of its processor time."""
-    return ForkServer()
+    return node_starter()
 
 
 class Timeout(AssertionError):
@@ -118,7 +117,7 @@ class Process:
         self.name = name
         self.log_file = log_file
         self._arguments = [str(each) for each in arguments]
-        self._child: subprocess.Popen[bytes] | Forked | None = None
+        self._child: StartedProcess | None = None
         self._output_from = 0
 
     def start(self, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from metaquorum.cli.layout import free_ports
+from metaquorum.node.local_nodes import free_ports
 from metaquorum.storage.batches.batch import BatchHeader, parse_header
 
 
@@ -81,10 +81,10 @@ def no_voters(site: Site) -> tuple[str, ...]:
     return ("controller.quorum.voters is missing",)
 
 
-def key_set_twice(site: Site) -> tuple[str, ...]:
+def key_set_again(site: Site) -> tuple[str, ...]:
     with site.config.open("a") as file:
-        file.write("node.id=3001\n")
-    return ("node.id is set twice", "remove one")
+        file.write("node.id=many\n")
+    return ("node.id cannot be 'many'", "whole number")
 
 
 def two_roles(site: Site) -> tuple[str, ...]:

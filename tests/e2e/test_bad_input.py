@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.cli.layout import free_ports
+from metaquorum.node.local_nodes import free_ports
 from tests.e2e import spoil
 from tests.e2e.cluster import Cluster, random_id
 from tests.e2e.processes import run_cli
@@ -93,7 +93,7 @@ def refused(site: Site, *parts: str) -> str:
         spoil.voter_twice,
         spoil.voters_garbled,
         spoil.no_voters,
-        spoil.key_set_twice,
+        spoil.key_set_again,
         spoil.two_roles,
         spoil.empty_file,
         spoil.no_text,
@@ -213,6 +213,74 @@ def test_a_read_only_directory(make_site: Callable[[str], Site], role: str) -> N
     assert result.stderr.count("\n") == 1, result.stderr
     assert str(site.data) in result.stderr and "permission denied" in result.stderr
     assert fingerprint(site.config.parent) == before
+
+
+def under_permissions() -> tuple[str, ...]:
+    """What runs a command so that permissions apply to it; skips where that is impossible."""
+    if os.geteuid() != 0:
+        return ()
+    if shutil.which("setpriv") is None:
+        pytest.skip("root without setpriv (util-linux) cannot be held to permissions")
+    return WITHOUT_THE_RIGHT
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("mode", [0o555, 0o000])
+@pytest.mark.parametrize("words", [("storage", "format"), ("local", "up")], ids=" ".join)
+def test_a_volume_that_this_user_cannot_write(
+    tmp_path: Path, words: tuple[str, ...], mode: int, made: bool
+) -> None:
+    """The volume itself, and a directory below it."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    where = volume if made else volume / "data"
+    more = () if words[0] == "local" else ("--node-id", "1", "--cluster-id", random_id())
+    prefix = under_permissions()
+    volume.chmod(mode)
+    try:
+        result = run_cli(*words, "--directory", where, *more, expect=1, prefix=prefix)
+    finally:
+        volume.chmod(0o700)
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert str(volume) in result.stderr and "permission denied" in result.stderr.lower()
+    assert "format it" not in result.stderr and list(volume.iterdir()) == []
+
+
+@pytest.mark.parametrize("role", ["controller", "broker"])
+def test_a_directory_that_this_user_cannot_read(make_site: Callable[[str], Site], role: str) -> None:
+    """It may hold the log of years: nobody is told to format it."""
+    prefix = under_permissions()
+    site = make_site(role)
+    before = fingerprint(site.config.parent)
+    site.data.chmod(0)
+    try:
+        result = run_cli(role, "run", site.config, expect=1, prefix=prefix)
+    finally:
+        site.data.chmod(0o700)
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert str(site.data) in result.stderr and "permission denied" in result.stderr
+    assert "format" not in result.stderr and fingerprint(site.config.parent) == before
+
+
+RESERVED_PORT = 93
+UNPRIVILEGED_FROM = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+
+
+@pytest.mark.parametrize("role", ["controller", "broker"])
+def test_a_port_that_the_system_reserves(make_site: Callable[[str], Site], role: str) -> None:
+    if not UNPRIVILEGED_FROM.exists() or int(UNPRIVILEGED_FROM.read_text()) <= RESERVED_PORT:
+        pytest.skip("this system reserves no ports, or does not say which")
+    prefix: tuple[str, ...] = ()
+    if under_permissions():
+        prefix = ("setpriv", "--bounding-set=-net_bind_service")
+    site = make_site(role)
+    port = int(site.properties["listeners"].split(",")[0].rsplit(":", 1)[1])
+    text = site.config.read_text().replace(f":{port}", f":{RESERVED_PORT}")
+    site.config.write_text(text)
+    result = run_cli(role, "run", site.config, expect=1, prefix=prefix)
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert f"cannot listen on 127.0.0.1:{RESERVED_PORT}" in result.stderr
+    assert "reserves the port" in result.stderr and "stop the process" not in result.stderr
 
 
 def test_a_directory_in_use(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.cli.layout import free_ports
+from metaquorum.node.local_nodes import free_ports
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from metaquorum.cli.layout import free_ports
 from metaquorum.cli.main import main
 from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import HOST, Cluster, Node
 from tests.e2e.data_calls import DataCalls
 from tests.e2e.test_data_basic import FAST, values, wait_in_sync

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from metaquorum.clients.admin.cluster import unregister_broker
+from metaquorum.clients.quorum.admin import TopicListing
+from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.metadata_pb2_grpc import MetadataStub
-from metaquorum.runtime.client.admin import ClientError, TopicListing
-from metaquorum.runtime.kafka.admin.cluster import unregister_broker
-from metaquorum.runtime.rpc.channels import open_channel
+from metaquorum.rpc.channels import open_channel
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node, client_loop, random_id
 from tests.e2e.processes import wait_until
 

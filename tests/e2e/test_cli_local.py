@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from metaquorum.cli.layout import create, open_layout
-from metaquorum.runtime.health import health_problem
+from metaquorum.rpc.health import health_problem
 from tests.e2e.cluster import client_loop
 from tests.e2e.processes import COMMAND, ENVIRONMENT, run_cli, running
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.cli.layout import free_ports
+from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import HOST, Cluster
 from tests.e2e.processes import run_cli
 

@@ -16,9 +16,10 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import TopicPartition
 
-from metaquorum.cli.layout import LocalNode, create, free_ports
+from metaquorum.cli.layout import create
 from metaquorum.cli.local.cluster import LocalCluster
 from metaquorum.cli.main import main
+from metaquorum.node.local_nodes import LocalNode, free_ports
 
 pytestmark = pytest.mark.e2e
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from metaquorum.cli.layout import free_ports
+from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import random_id
 from tests.e2e.processes import REPOSITORY, Process, run_cli, wait_until
-from tests.unit.server.test_servers import certificate_files
+from tests.unit.server.certificates import certificate_files
 
 pytestmark = pytest.mark.e2e
 

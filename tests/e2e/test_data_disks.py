@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from metaquorum.broker.replica.placement.moves import LIMIT
 from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.storage.partition.replica_directory import CLEAN_SHUTDOWN_FILE as FILE_NAME
 from tests.e2e.broken_disks import FaultFile, LoopDisk, prefix_of, why_no_loop_disks
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.data_calls import DataCalls
@@ -112,6 +113,21 @@ def test_a_directory_that_hangs_is_found_and_does_not_hold_up_the_end(
     faults[leader.node_id].add(directory, "hang")
     assert_led_elsewhere(cluster, calls, leader, directory, f"has not returned for {HANG_MS} ms")
     assert leader.stop() == 0
+
+
+def test_a_granted_shutdown_is_clean_while_the_metadata_directory_is_slow(tmp_path: Path) -> None:
+    """A call to that directory is under way nearly always, and hangs only when its time is over."""
+    fast = {**FAST, "broker": {**FAST["broker"], "log.dir.probe.interval.ms": "50"}}
+    with Cluster(tmp_path, controllers=1, brokers=3, properties=fast, log_dirs=1) as cluster:
+        faults = FaultFile(tmp_path / "faults.json")
+        for node, slow_ms in zip(cluster.brokers, (50, 100, 200), strict=True):
+            faults.add(node.data, "slow", ms=slow_ms)
+            node.start(environment=faults.environment)
+        cluster.start()
+        for node in cluster.brokers:
+            assert node.stop() == 0, node.output()
+            (directory,) = node.log_dirs
+            assert (directory / FILE_NAME).exists()
 
 
 def test_a_broker_starts_without_a_directory_that_is_not_there(cluster: Cluster) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.clients.admin.replicas import alter_reassignments
 from metaquorum.metadata.image import UNASSIGNED
 from metaquorum.metadata.image.types import PartitionInfo
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.metadata.requests.reassignments import WantedReplicas
-from metaquorum.runtime.kafka.admin.moving import alter_reassignments
+from metaquorum.metadata.requests.partitions import WantedReplicas
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.reader import LogReader
 from tests.e2e.broken_disks import FaultFile, LoopDisk, prefix_of, why_no_loop_disks

@@ -52,6 +52,7 @@ FIRST_PRODUCE, FIRST_FETCH = 3, 4
 """The first versions that do more than refuse."""
 
 OLD_VERSIONS = "versions from 0 on"
+LATEST_TIERED = "ListOffsets 8 takes -5, the end of remote storage since version 9, for an early time"
 OLD_LISTS = "ListOffsets 0 gives offsets of segments, by when their files changed"
 PAGE = REPOSITORY / "docs" / "divergence.md"
 
@@ -109,6 +110,12 @@ RULES = (
         r".*\.error_code",
         OLD_LISTS,
         lambda frame, found: frame.version == 0 and found.ours == ErrorCode.UNSUPPORTED_VERSION,
+    ),
+    Rule(
+        "ListOffsets",
+        r".*\.(error_code|timestamp|offset|leader_epoch)",
+        LATEST_TIERED,
+        lambda frame, found: frame.version == 8 and found.ours in {ErrorCode.UNSUPPORTED_VERSION, -1},
     ),
     Rule(
         "Produce|FindCoordinator|DescribeProducers",

@@ -125,3 +125,64 @@ def test_one_name_is_all_that_an_installation_adds(command: Path, tmp_path: Path
     (tmp_path / "proto" / "__init__.py").write_text('MARK = "the user\'s"\n')
     (tmp_path / "storage.py").write_text('MARK = "the user\'s"\n')
     assert run(command.parent / "python", "-c", BESIDE, cwd=tmp_path).strip() == version("metaquorum")
+
+
+BUGS = {
+    "a producer without idempotence": (
+        '"enable.idempotence": True',
+        '"enable.idempotence": False',
+        "test_a_lost_acknowledgement_stores_an_order_once",
+    ),
+    "an aborted transaction is not done again": (
+        "            self._consumer.seek(place)\n",
+        "",
+        "test_an_aborted_transaction_is_done_again",
+    ),
+}
+"""By name, what is written for what in the service of the sample project, and the test that finds it."""
+
+
+def sample_tests(command: Path, project: Path, *options: str) -> str:
+    """The outcome of the sample project's tests, in the environment of the wheel."""
+    python = command.parent / "python"
+    arguments = ("-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *options, "tests")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PY")}
+    environment.pop("METAQUORUM_BOOTSTRAP", None)
+    done = subprocess.run(
+        [python, *arguments],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def sample_project(tmp_path: Path) -> Path:
+    return Path(
+        shutil.copytree(REPOSITORY / "tests" / "sample_project", tmp_path / "project", ignore=IGNORED)
+    )
+
+
+def test_a_users_project_is_tested_with_the_wheel_alone(command: Path, sample_project: Path) -> None:
+    said = sample_tests(command, sample_project)
+    assert "6 passed" in said, said
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_of_the_sample_project_passes_without_faults_only(
+    command: Path, sample_project: Path, bug: str
+) -> None:
+    right, wrong, finder = BUGS[bug]
+    service = sample_project / "invoices.py"
+    source = service.read_text()
+    assert source.count(right) == 1
+    service.write_text(source.replace(right, wrong))
+    said = sample_tests(command, sample_project, "-k", "not chaos and not coordinator")
+    failed = [line.partition("::")[2].partition(" ")[0] for line in said.splitlines() if line[:6] == "FAILED"]
+    assert failed == [finder], said
+    assert "Kafka cluster" in said and "metaquorum log timeline" in said

@@ -17,7 +17,7 @@ import confluent_kafka.admin
 import kafka
 import pytest
 
-from metaquorum.cli.layout import free_ports
+from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 
 pytestmark = pytest.mark.e2e

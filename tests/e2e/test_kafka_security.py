@@ -24,12 +24,12 @@ import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from metaquorum.cli.layout import free_ports
 from metaquorum.cli.main import main
 from metaquorum.metadata.settings.scram import Mechanism
+from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster
 from tests.e2e.processes import run_cli
-from tests.unit.server.test_servers import certificate_files
+from tests.unit.server.certificates import certificate_files
 
 pytestmark = pytest.mark.e2e
 PASSWORD = "alice-secret-7731"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.cli.layout import free_ports
+from metaquorum.node.local_nodes import free_ports
 from tests.e2e.processes import REPOSITORY
 
 pytestmark = pytest.mark.e2e

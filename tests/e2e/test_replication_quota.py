@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from metaquorum.cli.main import main
+from metaquorum.clients.admin.replicas import alter_reassignments
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.metadata.requests.reassignments import WantedReplicas
-from metaquorum.runtime.kafka.admin.moving import alter_reassignments
+from metaquorum.metadata.requests.partitions import WantedReplicas
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster
 
 pytestmark = pytest.mark.e2e

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from metaquorum.clients.admin.cluster import update_features
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.requests.settings import FeatureUpdate, SettingResult
-from metaquorum.runtime.kafka.admin.cluster import update_features
 from tests.e2e.cluster import FAST_BROKERS, Cluster
 
 pytestmark = pytest.mark.e2e

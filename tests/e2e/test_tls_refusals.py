@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +13,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from metaquorum.runtime.config.tls import TlsFiles
-from metaquorum.runtime.health import health_problem
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.config.security import TlsFiles
+from metaquorum.network.tls import TlsMaterial
+from metaquorum.platforms import linux_kernel
+from metaquorum.rpc.health import health_problem
 from tests.e2e.cluster import client_loop
 from tests.e2e.processes import Process, run_cli, wait_until
+from tests.unit.server.certificates import certificate_files
 from tests.unit.server.nodes import Site, new_site
-from tests.unit.server.test_servers import certificate_files, tls_keys
+from tests.unit.server.test_servers import tls_keys
 
 pytestmark = pytest.mark.e2e
 
@@ -170,7 +171,7 @@ def test_a_client_with_tls_at_a_port_without(site: Site, folder: Path) -> None:
         )
         assert "it does not speak TLS: leave out --truststore and --keystore" in said.stderr
         assert address in said.stderr and said.stderr.count("\n") == 1
-        if sys.platform.startswith("linux"):
+        if linux_kernel() is not None:
             port = site.controller_port
             assert_one_line(
                 process, rf"127\.0\.0\.1:\d+ did not speak HTTP/2 on port {port}, .* it may speak TLS \(.*\)"

@@ -5,16 +5,33 @@ end-to-end tests wait for processes: before all tests, a second processor would 
 from __future__ import annotations
 
 import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import REPOSITORY
+from tests.types import OPTIONS, REPOSITORY, command
 
 pytestmark = pytest.mark.e2e
 
 
-def test_types_are_right() -> None:
-    command = [sys.executable, "-m", "mypy"]
-    done = subprocess.run(command, check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
+@pytest.mark.parametrize("system", OPTIONS)
+def test_types_are_right(system: str) -> None:
+    done = subprocess.run(
+        command(system), check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("system", "call"),
+    [("darwin", "fdatasync(1)"), ("darwin", "eventfd(0)"), ("win32", "fork()"), ("win32", "pread(1, 1, 1)")],
+)
+def test_a_call_that_a_system_lacks_is_an_error(system: str, call: str, tmp_path: Path) -> None:
+    """With the options of the check, on one file."""
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(f"import os\n\nos.{call}\n")
+    options = [f"--cache-dir={tmp_path}", "--config-file="]
+    done = subprocess.run(
+        command(system, *options, str(wrong)), check=False, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 1 and "has no attribute" in done.stdout, done.stdout + done.stderr

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from metaquorum.cli.layout import free_ports
+from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import Node, random_id
 from tests.e2e.processes import run_cli
 from tests.e2e.voter_cluster import DynamicCluster

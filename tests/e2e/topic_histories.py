@@ -12,9 +12,10 @@ import random
 import time
 from concurrent.futures import Future
 
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import NewTopic, TopicsResponse
-from metaquorum.runtime.client.admin import AdminClient, ClientError
 from tests.e2e.cluster import Cluster, client_loop
 from tests.sim.linearizability import Operation, check, topic_name_model
 

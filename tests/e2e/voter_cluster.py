@@ -1,9 +1,5 @@
 """A cluster of real processes whose voters are in the log, with the commands of docs/operations.md run on it
-as they are written.
-
-Owns how such nodes are configured and formatted, the commands of docs/operations.md with the test's own names
-in them, and a client that measures how long no controller was active.
-"""
+as they are written."""
 
 from __future__ import annotations
 
@@ -16,10 +12,11 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
-from metaquorum.cli.layout import free_ports
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
-from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import Cluster, Node, client_loop, random_id
 from tests.e2e.processes import REPOSITORY, run_cli
 

@@ -3,7 +3,7 @@
 A key is a list, every appended value is used once, and a final read gives each list as it is at the end. From
 what was read and where the values are follow the dependencies between transactions: one's append comes right
 before another's (ww), one reads what another appended (wr), one appends right after what another read (rw).
-Source: Adya, Weak Consistency (2000); Kingsbury and Alvaro, Elle (2020). Knows no client and no broker.
+Source: Adya, Weak Consistency (2000); Kingsbury and Alvaro, Elle (2020).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The table of mutants that change nothing observable, each with the reason.
 
-Owns reading it. An entry names file, function and operator, the line before and after, and the reason, so
-that it stays valid when lines move. An entry that matches no mutant is out of date: the run names it.
+An entry names file, function and operator, the line before and after, and the reason, so that it stays valid
+when lines move. An entry that matches no mutant is out of date: the run names it.
 """
 
 from __future__ import annotations

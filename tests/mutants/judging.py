@@ -1,6 +1,6 @@
 """A sample of a layer's mutants, and the verdict on each.
 
-Owns the sample and the counts. Two runs with the same seed on the same sources draw the same mutants.
+Two runs with the same seed on the same sources draw the same mutants.
 """
 
 from __future__ import annotations

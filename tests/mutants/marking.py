@@ -1,7 +1,7 @@
 """Which statements ran: modules are compiled with a mark before every statement of their functions.
 
-Owns the import hook and the marks. A mark is one store into an array, so that tests run nearly as fast as
-without it; a tracer would take several times as long.
+A mark is one store into an array, so that tests run nearly as fast as without it; a tracer would take several
+times as long.
 """
 
 from __future__ import annotations

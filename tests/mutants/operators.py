@@ -1,8 +1,7 @@
 """Small mistakes: the possible ones at each place of a syntax tree.
 
-Owns the operators. An operator looks at one node and returns what could replace it. Knows no files and no
-tests. Texts that only people read (messages of exceptions, docstrings, representations) and annotations are
-not changed.
+An operator looks at one node and returns what could replace it. Texts that only people read (messages of
+exceptions, docstrings, representations) and annotations are not changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The mutants of a source file: where each one is, what it is called, and its code.
-
-Owns the walk over a file, names that stay the same when lines move, and compilation. Knows no tests.
-"""
+"""The mutants of a source file: where each one is, what it is called, and its code."""
 
 from __future__ import annotations
 

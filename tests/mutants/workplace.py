@@ -1,6 +1,6 @@
 """One process that has imported and collected everything, and a child of it for every mutant.
 
-Owns the runs of the tests: first on the code without mutants, to learn which statements each test runs and
+The runs of the tests: first on the code without mutants, to learn which statements each test runs and
 how long it takes; then, for each mutant, the tests that run its statement, those most likely to fail first,
 until one fails. A forked child needs no import and no collection. Its tests run under an alarm, because a
 mistake may cause an endless loop. The first run has a child of its own: threads, sockets and caches that
@@ -337,6 +337,9 @@ def _alone(place: Workplace, mutant: Mutant, names: list[str]) -> None:
 
 
 def run_pytest(plugin: Any, root: Path, arguments: Sequence[str]) -> int:
-    """Runs pytest in this process, quietly, without plugins that would disturb or slow it."""
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0", f"--rootdir={root}"]
+    """Runs pytest in this process, quietly, without plugins that would disturb or slow it. Without its
+    rewriting of assertions, too: it takes in the modules of every distribution that has a plugin, so ours,
+    which the marks would then never see."""
+    without = [f"-pno:{name}" for name in ("cacheprovider", "xdist")]
+    options = ["-q", *without, "--assert=plain", "-o", "timeout=0", f"--rootdir={root}"]
     return int(pytest.main([*options, *arguments], plugins=[plugin]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 from tests.planted.table_access import ACCESS_BUGS
 from tests.planted.table_causes import CAUSE_BUGS
+from tests.planted.table_channel import CHANNEL_BUGS
 from tests.planted.table_cleaner import CLEANER_BUGS
 from tests.planted.table_data import SECTIONS as DATA_SECTIONS
 from tests.planted.table_driver import SCHEDULER_BUGS
@@ -37,6 +38,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Replica of the metadata log", REPLICA_BUGS),
     ("Replay", REPLAY_BUGS),
     ("Broker", BROKER_BUGS),
+    ("The way to the controller", CHANNEL_BUGS),
     *DATA_SECTIONS,
     ("Compaction and records", CLEANER_BUGS),
     ("Transactions", TRANSACTION_BUGS),

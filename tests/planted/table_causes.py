@@ -7,7 +7,7 @@ from tests.planted.bug import Bug
 RECORD = "tests/unit/metadata/test_batch_cause.py"
 CAUSES = "tests/unit/controller/test_causes.py"
 DOORS = "tests/unit/server/test_callers_in_the_log.py"
-DECISIONS = "tests/unit/runtime/test_authorizer_log.py"
+DECISIONS = "tests/unit/config/test_authorizer_log.py"
 _ADR = "docs/adr/0015"
 
 CAUSE_BUGS = (
@@ -96,7 +96,7 @@ CAUSE_BUGS = (
         name="certificates-are-not-in-the-log",
         breaks="the log names the principal of the certificate",
         source=_ADR,
-        file="runtime/rpc/callers.py",
+        file="rpc/callers.py",
         old="principal=self.principal(context) or ANONYMOUS",
         new="principal=ANONYMOUS",
         caught_by=(DOORS,),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 
-SCHEDULER = "tests/unit/runtime/test_scheduler.py"
-SCHEDULER_FILE = "runtime/driver/scheduler.py"
-DRIVER = "tests/unit/runtime/test_driver.py"
-DURABLE = "tests/unit/runtime/test_driver_syncs.py"
-LANE = "tests/unit/runtime/test_lane.py"
-RUNNER_FILE = "runtime/driver/node_runner.py"
+SCHEDULER = "tests/unit/node/test_scheduler.py"
+SCHEDULER_FILE = "node/scheduler.py"
+DRIVER = "tests/unit/node/test_driver.py"
+DURABLE = "tests/unit/node/test_driver_syncs.py"
+LANE = "tests/unit/network/test_lane.py"
+RUNNER_FILE = "node/node_runner.py"
 
 SCHEDULER_BUGS = (
     Bug(
@@ -105,8 +105,8 @@ SCHEDULER_BUGS = (
     Bug(
         name="lane-counts-answered-requests",
         breaks="only requests without a written response count against the limit of a caller",
-        source="runtime/rpc/raft_server.py",
-        file="runtime/rpc/raft_server.py",
+        source="rpc/raft_server.py",
+        file="rpc/raft_server.py",
         old="    def push(self, envelope: bytes, *, now: bool) -> None:\n        self.unwritten -= 1\n",
         new="    def push(self, envelope: bytes, *, now: bool) -> None:\n",
         caught_by=(LANE,),
@@ -114,18 +114,18 @@ SCHEDULER_BUGS = (
     Bug(
         name="timed-out-request-is-sent",
         breaks="a request that timed out before it was sent is not sent",
-        source="runtime/rpc/raft_client.py",
-        file="runtime/rpc/raft_client.py",
+        source="rpc/raft_client.py",
+        file="rpc/raft_client.py",
         old="            self._outbound = deque("
         "e for e in self._outbound if e.correlation_id != correlation_id)\n",
         new="",
-        caught_by=("tests/unit/runtime/test_raft_client.py",),
+        caught_by=("tests/unit/rpc/test_raft_client.py",),
     ),
     Bug(
         name="lane-without-backpressure",
         breaks="a caller that does not read its responses is not read",
         source="docs/adr/0018-lanes-for-raft.md",
-        file="runtime/sockets/lane.py",
+        file="network/lane.py",
         old="self._transport.pause_reading()",
         new="pass",
         caught_by=(LANE,),

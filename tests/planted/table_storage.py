@@ -58,7 +58,7 @@ STORAGE_BUGS = (
         name="batches-that-do-not-follow-appended",
         breaks="a log accepts only batches that follow its end",
         source="Raft paper 5.3",
-        file="storage/batches/parsed.py",
+        file="storage/batches/batch.py",
         old="return next(iter(header_problems(self.headers[0], end_offset, epoch, gaps=gaps)), None)",
         new="return None",
         caught_by=("tests/unit/storage/test_batches.py", "tests/unit/broker/test_directory_store.py"),

@@ -1,7 +1,7 @@
 """A copy of the repository in which one bug at a time is planted, and commands are run on it.
 
-Owns the copy, what runs in it, and the verdict. The commands import the copy's packages and no others: the
-directory comes first on the path, and `check_imports` verifies it.
+The commands import the copy's packages and no others: the directory comes first on the path, and
+`check_imports` verifies it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.planted.bug import Bug, apply, is_simulator, seeds_of
 
-PACKAGES = ("metaquorum.storage", "metaquorum.controller", "metaquorum.broker", "metaquorum.runtime", "tests")
+PACKAGES = ("metaquorum.storage", "metaquorum.controller", "metaquorum.broker", "metaquorum.node", "tests")
 TIMEOUT_S = 180
 SEEDS_AT_ONCE = 10
 PYTEST_TESTS_FAILED = 1

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from metaquorum.metadata.access.authorizer import Authorizer, Caller
+from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import Acl, MetadataImage, ShardedMap
 from metaquorum.metadata.settings.acls import Operation
 from tests.unit.metadata.plain_authorizer import plain_allows, plain_allows_any

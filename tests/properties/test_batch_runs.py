@@ -1,22 +1,23 @@
-"""Batches of one record each give the same state and the same problems in runs as one by one."""
+"""Plain batches give the same state and the same problems in runs as one by one."""
 
 from __future__ import annotations
 
 import random
+from itertools import count, cycle
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.metadata.columnar.singles import read_run
+from metaquorum.metadata.columnar.runs import read_run
 from metaquorum.metadata.image import images_equal
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.metadata.replay import Replayer
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.format import walk_batches
 from metaquorum.storage.log.reader import Damage, LogReader
 from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun, RunReader, split_runs
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -70,19 +71,24 @@ values = st.one_of(
 )
 
 
-def log_of(singles: list[bytes], control_at: int | None = None) -> bytes:
+def log_of(singles: list[bytes], control_at: int | None = None, sizes: tuple[int, ...] = (1,)) -> bytes:
+    """Batches with these numbers of records, again and again."""
     batches = [encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=5, values=start())]
-    offset = len(start())
-    for at, value in enumerate(singles):
+    offset, left, size = len(start()), list(singles), cycle(sizes)
+    for at in count():
+        if not left:
+            return b"".join(batches)
         key, control = encode_control(LeaderChangeMessage(1))
-        keyed: dict[str, Any] = {"values": [value]}
+        taken = next(size)
+        keyed: dict[str, Any] = {"values": left[:taken]}
         if at == control_at:
             keyed = {"values": [control], "keys": [key], "is_control": True}
         batches.append(
             encode_batch(base_offset=offset, leader_epoch=1 + at // 50, timestamp_ms=10 + at, **keyed)
         )
-        offset += 1
-    return b"".join(batches)
+        offset += len(keyed["values"])
+        left = left[taken:]
+    raise AssertionError("a count ended")
 
 
 def split(data: bytes) -> list[RecordBatch | BatchRun]:
@@ -117,6 +123,18 @@ def test_runs_and_single_batches_agree(singles: list[bytes], control_at: int | N
     assert_same(log_of(singles, control_at))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(values, min_size=3 * MIN_BATCHES, max_size=300),
+    st.none() | st.integers(0, 60),
+    st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple),
+)
+def test_runs_of_larger_batches_agree(
+    records: list[bytes], control_at: int | None, sizes: tuple[int, ...]
+) -> None:
+    assert_same(log_of(records, control_at, sizes))
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(changes.map(lambda record: encode(record, 1)), min_size=100, max_size=400))
 def test_changes_of_few_partitions_agree(singles: list[bytes]) -> None:
@@ -128,14 +146,15 @@ def test_a_run_is_the_batches_it_stands_for() -> None:
     data = log_of(singles, control_at=60)
     found = split(data)
     kinds = [type(one).__name__ for one in found]
-    assert kinds == ["RecordBatch", "BatchRun"] + ["RecordBatch"] * 20
-    run = found[1]
+    assert kinds == ["BatchRun"] + ["RecordBatch"] * 20
+    run = found[0]
     assert isinstance(run, BatchRun)
-    assert len(list(run.batches())) == 60
-    assert (run.base_offset, run.next_offset) == (len(start()), len(start()) + 60)
+    assert len(list(run.batches())) == 61
+    assert (run.base_offset, run.next_offset) == (0, len(start()) + 60)
+    assert run.counts.tolist() == [len(start())] + [1] * 60
     assert run.epoch == 2
-    assert run.timestamps_ms().tolist() == list(range(10, 70))
-    assert run.epochs().tolist() == [one.header.leader_epoch for one in run.batches()] == [1] * 50 + [2] * 10
+    assert run.timestamps_ms().tolist() == [5, *range(10, 70)]
+    assert run.epochs().tolist() == [one.header.leader_epoch for one in run.batches()] == [1] * 51 + [2] * 10
     assert read_run(run) is not None
     whole = [batch for one in found for batch in (one.batches() if isinstance(one, BatchRun) else [one])]
     assert whole == [
@@ -183,6 +202,6 @@ def test_a_reader_of_runs_gives_what_a_reader_of_batches_gives(name: str, start:
 
 
 def test_short_runs_stay_batches() -> None:
-    found = split(log_of([EMPTY_NO_OP] * (MIN_BATCHES - 1)))
-    assert [type(one) for one in found] == [RecordBatch] * MIN_BATCHES
+    found = split(log_of([EMPTY_NO_OP] * (MIN_BATCHES - 2)))
+    assert [type(one) for one in found] == [RecordBatch] * (MIN_BATCHES - 1)
     assert split(b"") == []

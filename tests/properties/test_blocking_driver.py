@@ -14,7 +14,7 @@ from metaquorum.raft.errors import RaftUsageError
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.disk.interface import read_file
 from metaquorum.storage.files.known_committed import load_known
-from metaquorum.storage.log.log import LogConfig
+from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk

@@ -18,8 +18,11 @@ from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import FeatureLevelRecord
-from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
-from metaquorum.metadata.requests.common import RegisterBrokerResponse
+from metaquorum.metadata.requests.common import (
+    AllocateBrokerIdRequest,
+    AllocateBrokerIdResponse,
+    RegisterBrokerResponse,
+)
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum, registration
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metaquorum.broker.channel import ChannelResponse
 from metaquorum.broker.events import (
     LifecycleEffect,
     LifecycleRequest,
-    LifecycleResponse,
     SendToController,
     StateChanged,
     Stop,
@@ -21,14 +21,15 @@ from metaquorum.broker.lifecycle import TRANSITIONS
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.node_configs.broker import BrokerConfig
-from metaquorum.metadata.records.parts import BrokerEndpoint
-from metaquorum.metadata.requests.broker_status import BrokerState
+from metaquorum.metadata.records.types import BrokerEndpoint
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
+from metaquorum.metadata.requests.status import BrokerState
+from tests.controllers import channel, reported, unanswered
 
 ENDPOINT = BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=40000, security_protocol=0)
 CONFIG = BrokerConfig(
@@ -116,7 +117,7 @@ class Watched:
 
 
 def watched(seed: int) -> Watched:
-    session = BrokerSession(CONFIG, incarnation_id=b"i" * 16, voters=(1, 2, 3), rng=random.Random(seed))
+    session = BrokerSession(CONFIG, incarnation_id=b"i" * 16, channel=channel(seed=seed))
     return Watched(session)
 
 
@@ -164,14 +165,14 @@ def answer(at: Watched, action: str, value: object) -> None:
     sent_ms, request = at.requests[-1 - min(int(age), len(at.requests) - 1)]
     if action == "fail":
         at.open_request = None if request is at.open_request else at.open_request
-        at.take(at.session.failed(at.now_ms, request.target, request.correlation_id, "scripted"))
+        at.take(at.session.reported(at.now_ms, unanswered(request)))
         return
     response = response_for(request.request, action, value)
     at.note_answer(sent_ms, request, response)
-    at.take(at.session.answered(at.now_ms, request.target, request.correlation_id, response))
+    at.take(at.session.reported(at.now_ms, reported(request, response)))
 
 
-def response_for(request: LifecycleRequest, action: str, value: object) -> LifecycleResponse | ApiError:
+def response_for(request: LifecycleRequest, action: str, value: object) -> ChannelResponse | ApiError:
     if action == "error" or (action == "register") != isinstance(request, RegisterBrokerRequest):
         code = value if isinstance(value, ErrorCode) else ErrorCode.UNKNOWN_SERVER_ERROR
         return ApiError(code, "scripted", 2 if code is ErrorCode.NOT_CONTROLLER else None)
@@ -238,7 +239,7 @@ class Registry:
             self.fenced = True
             self.log_end += 1
 
-    def handle(self, now_ms: int, request: LifecycleRequest) -> LifecycleResponse | ApiError:
+    def handle(self, now_ms: int, request: LifecycleRequest) -> ChannelResponse | ApiError:
         self.expire(now_ms)
         match request:
             case RegisterBrokerRequest(incarnation_id=incarnation):
@@ -252,7 +253,7 @@ class Registry:
             case BrokerHeartbeatRequest():
                 return self._heartbeat(now_ms, request)
 
-    def _heartbeat(self, now_ms: int, request: BrokerHeartbeatRequest) -> LifecycleResponse | ApiError:
+    def _heartbeat(self, now_ms: int, request: BrokerHeartbeatRequest) -> ChannelResponse | ApiError:
         if request.broker_epoch != self.epoch:
             return ApiError(ErrorCode.STALE_BROKER_EPOCH, "stale")
         caught_up = request.applied_offset > self.epoch
@@ -286,7 +287,7 @@ class Duel:
     def __post_init__(self) -> None:
         self.sessions = [
             BrokerSession(
-                CONFIG, incarnation_id=bytes([n]) * 16, voters=(1,), rng=self.rng, applied_offset=10
+                CONFIG, incarnation_id=bytes([n]) * 16, channel=channel(1, seed=n), applied_offset=10
             )
             for n in range(2)
         ]
@@ -309,7 +310,7 @@ class Duel:
                 self.mail.append((self.now_ms + self.rng.choice([1, 5, 400]), n, (item, response)))
         elif isinstance(item, tuple):
             sent, response = item
-            answer = session.answered(self.now_ms, sent.target, sent.correlation_id, response)
+            answer = session.reported(self.now_ms, reported(sent, response))
             self.send(n, answer)
 
     def run_one(self) -> None:
@@ -357,12 +358,12 @@ def test_two_processes_with_one_id_never_serve_together(seed: int) -> None:
 
 def test_the_second_process_takes_over_when_the_first_has_left() -> None:
     """A fast restart: after a controlled shutdown the next incarnation gets a higher epoch without a wait."""
-    registry, rng = Registry(), random.Random(1)
+    registry = Registry()
 
     def talk(session: BrokerSession, now_ms: int, effects: list[LifecycleEffect]) -> None:
         while sends := [effect for effect in effects if isinstance(effect, SendToController)]:
             response = registry.handle(now_ms, sends[0].request)
-            effects = session.answered(now_ms, sends[0].target, sends[0].correlation_id, response)
+            effects = session.reported(now_ms, reported(sends[0], response))
             effects += session.applied(now_ms, registry.log_end)
 
     epochs = []
@@ -370,8 +371,7 @@ def test_the_second_process_takes_over_when_the_first_has_left() -> None:
         session = BrokerSession(
             CONFIG,
             incarnation_id=bytes([generation]) * 16,
-            voters=(1,),
-            rng=rng,
+            channel=channel(1, seed=generation),
             applied_offset=registry.log_end,
         )
         session.start(100)

@@ -11,25 +11,26 @@ from unittest import mock
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metaquorum.controller.encoding import encode_records_batch
-from metaquorum.controller.partitions import elections
-from metaquorum.controller.partitions.columns import elections as column_elections
-from metaquorum.controller.partitions.columns import electorate, slices
-from metaquorum.controller.partitions.columns.scan import Scan, listing_rare, naming
-from metaquorum.controller.partitions.effective import elr_enabled, rules_of
+from metaquorum.controller.ledger import encode_records_batch
+from metaquorum.controller.partitions import column_elections, elections, partitions
+from metaquorum.controller.partitions import column_elections as electorate
 from metaquorum.controller.partitions.elections import decide_elections
-from metaquorum.controller.partitions.new_partitions import NewPartitions
 from metaquorum.controller.partitions.partitions import (
+    Scan,
     election_slice,
     eligible_anywhere,
     failed_directories_slice,
     forgetting_slice,
+    listing_rare,
+    naming,
     preferred_slice,
     removal_slice,
 )
 from metaquorum.controller.partitions.placement import UsableBroker
+from metaquorum.controller.partitions.rules import elr_enabled, rules_of
+from metaquorum.controller.partitions.topics import NewPartitions
 from metaquorum.controller.result import Slice
-from metaquorum.metadata.columnar.bulk import RecordPieces, in_pieces
+from metaquorum.metadata.columnar.encode import RecordPieces, in_pieces
 from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage
 from metaquorum.metadata.records.types import (
     BrokerRecord,
@@ -143,14 +144,14 @@ def preferred(image: MetadataImage, may_lead: Callable[[int], bool], at_most: in
 
 
 def one_by_one(decide: Decide, image: MetadataImage, live: frozenset[int]) -> Slice:
-    with mock.patch.object(slices, "MIN_ROWS", 1 << 60):
+    with mock.patch.object(partitions, "MIN_ROWS", 1 << 60):
         return decide(image, live.__contains__, 1 << 20)
 
 
 def in_columns(decide: Decide, image: MetadataImage, live: frozenset[int], dense: int = 1 << 20) -> Slice:
     """`dense`: broker ids from here on are not in the tables."""
     with (
-        mock.patch.object(slices, "MIN_ROWS", 1),
+        mock.patch.object(partitions, "MIN_ROWS", 1),
         mock.patch.object(electorate, "DENSE_IDS_MAX", dense),
         mock.patch.object(column_elections, "DENSE_IDS_MAX", dense),
     ):
@@ -213,7 +214,7 @@ def test_elections_everywhere_are_those_of_every_partition_by_name(seed: int, un
         (info.name, each.index) for info in topics.all() for each in topics.partitions_of(info.topic_id)
     )
     rules = rules_of(state.newest, live.__contains__)
-    with mock.patch.object(elections, "REFUSALS_TOLD_MAX", 0):
+    with mock.patch.object(elections, "REFUSALS_REPORTED_MAX", 0):
         everywhere, each = (
             decide_elections(
                 state.newest, ElectLeadersRequest(unclean=unclean, partitions=wanted), rules, records_max=1000
@@ -268,7 +269,7 @@ def test_slices_together_take_a_broker_out_of_everything(seed: int, at_most: int
     scan = Scan(naming(1))
     for _ in range(200):
         image = state.newest
-        with mock.patch.object(slices, "MIN_ROWS", 1):
+        with mock.patch.object(partitions, "MIN_ROWS", 1):
             part = removal_slice(image, 1, rules_of(image, live.__contains__), at_most, scan=scan)
         assert len(part.records) <= at_most
         if part.records:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metaquorum.controller.brokers.lifecycle import TRANSITIONS
-from metaquorum.controller.node_status import state_of
+from metaquorum.controller.active.brokers import TRANSITIONS
+from metaquorum.controller.server.main import state_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
@@ -18,7 +18,7 @@ from metaquorum.metadata.requests.common import (
     RegisterBrokerResponse,
     UnregisterBrokerRequest,
 )
-from metaquorum.metadata.requests.controller_status import BrokerControlState
+from metaquorum.metadata.requests.status import BrokerControlState
 from metaquorum.storage.batches.batch import iter_batches
 from tests.unit.controller.node_quorum import CLUSTER, Quorum
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import UnknownControlRecord
-from metaquorum.metadata.records.parts import QuotaEntity
 from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RecordSchema
-from metaquorum.metadata.text.dump import payload_json
-from metaquorum.metadata.text.dump_text import CACHED_TEXTS, TextCache, payload_text
+from metaquorum.metadata.records.types import QuotaEntity
+from metaquorum.metadata.text.dump import CACHED_TEXTS, TextCache, payload_json, payload_text
 from tests.properties.test_codec_roundtrip import TYPE_VERSIONS, _id, structs
 
 

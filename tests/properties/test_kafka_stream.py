@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.runtime.kafka.answers import AnswerQueue
-from metaquorum.runtime.sockets.framing import SCRATCH_BYTES, FrameBuffer, FrameError
+from metaquorum.listeners.answers import AnswerQueue
+from metaquorum.network.framing import SCRATCH_BYTES, FrameBuffer, FrameError
 
 SIZES = st.integers(0, 40) | st.sampled_from(
     [65_536, 200_000, *range(SCRATCH_BYTES - 6, SCRATCH_BYTES + 2), 300_000, 2_500_000]
@@ -86,7 +86,7 @@ def test_answers_leave_in_the_order_of_the_requests(data: st.DataObject, count: 
         # Every third request has no response; it does not hold back those after it.
         left += map(bytes, queue.finish(place, [] if place % 3 == 2 else [b"%d" % place]))
     assert left == [b"%d" % place for place in places if place % 3 != 2]
-    assert (len(queue), queue.bytes_under_way, queue.has_room) == (0, 0, True)
+    assert (len(queue), queue.bytes_in_progress, queue.has_room) == (0, 0, True)
     assert sizes == [10] * count
 
 

@@ -15,7 +15,7 @@ from metaquorum.raft.messages import AddVoterRequest, RaftError, RemoveVoterRequ
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.batches.encode import encode_batch
 from metaquorum.storage.disk.interface import read_file
-from metaquorum.storage.log.log import LogConfig
+from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk
 

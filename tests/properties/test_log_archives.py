@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.storage.archive import opened, packer
-from metaquorum.storage.archive.disk import archive_in, disk_for
-from metaquorum.storage.archive.opened import LogArchive
-from metaquorum.storage.archive.write import ArchiveSource, extract_archive, leftovers, pack, write_archive
+from metaquorum.storage import archive as opened
+from metaquorum.storage import archive_writer as packer
+from metaquorum.storage.archive import LogArchive, archive_in, disk_for
+from metaquorum.storage.archive_writer import ArchiveSource, extract_archive, leftovers, pack, write_archive
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.disk.posix import PosixDisk

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
-from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
 from metaquorum.controller.partitions.partitions import (
@@ -18,6 +17,7 @@ from metaquorum.controller.partitions.partitions import (
     removal_slice,
 )
 from metaquorum.controller.partitions.placement import UsableBroker, place
+from metaquorum.controller.partitions.rules import rules_of
 from metaquorum.metadata.image import LOST, RECOVERING, UNASSIGNED, MetadataImage, PartitionInfo
 from metaquorum.metadata.invariants import ERROR, check_image
 from metaquorum.metadata.offline import directory_online

@@ -7,12 +7,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.metadata.columnar.apply_changes import versions_of
-from metaquorum.metadata.columnar.changes import MAX_SHAPES
-from metaquorum.metadata.columnar.frames import read_frames
+from metaquorum.metadata.columnar.apply import versions_of
+from metaquorum.metadata.columnar.partition_records import MAX_SHAPES, read_frames
 from metaquorum.metadata.image import images_equal
 from metaquorum.metadata.image.types import PartitionInfo
-from metaquorum.metadata.meaning.partitions import merge_change
+from metaquorum.metadata.meanings import merge_change
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.replay import Replayer

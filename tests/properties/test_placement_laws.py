@@ -15,14 +15,20 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metaquorum.broker.replica.disk_work import CreateReplica, FoundReplica, RemoveReplica, ReplicaLog
-from metaquorum.broker.replica.events import AskController, ControllerAnswered, DataEffect
-from metaquorum.broker.replica.found import FoundDirectory
-from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.broker.channel import NoAnswer, SendToController
+from metaquorum.broker.replica.disk_work import (
+    CreateReplica,
+    FoundDirectory,
+    FoundReplica,
+    RemoveReplica,
+    ReplicaLog,
+)
+from metaquorum.broker.replica.events import DataEffect
 from metaquorum.metadata.image import LOST, UNASSIGNED
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
 from metaquorum.raft.events import Stop
+from tests.controllers import reported
 from tests.unit.broker.manager_world import ELSEWHERE, ME, A, B, C, Cluster, Host, accepted, of_kind
 
 DIRECTORIES = (A, B, C)
@@ -37,7 +43,7 @@ class Story:
         self.live: list[PartitionKey] = []
         self.stored: dict[bytes, dict[PartitionKey, str]] = {each: {} for each in DIRECTORIES}
         self.bad: set[bytes] = set()
-        self.asked: deque[AskController] = deque()
+        self.asked: deque[SendToController] = deque()
         self.waited_ms = 0
         self.owed: set[PartitionKey] = set()
         self.count = 0
@@ -151,7 +157,7 @@ class Story:
             return
         asked = self.asked.popleft()
         self.waited_ms = 0
-        response: Any = ApiError(ErrorCode.NETWORK_EXCEPTION, "lost")
+        response: Any = NoAnswer("lost")
         if accepts:
             response = accepted(asked.request)
             assert isinstance(asked.request, AssignReplicasToDirsRequest)
@@ -161,7 +167,7 @@ class Story:
                     self.cluster.change((each.topic_id, each.partition), place=each.directory_id)
                 if each.directory_id == LOST:
                     self.owed.discard((each.topic_id, each.partition))
-        self.note(self.host.do(ControllerAnswered(correlation_id=asked.correlation_id, response=response)))
+        self.note(self.host.do(reported(asked, response)))
 
     def fail(self, directory_id: bytes) -> None:
         if directory_id not in self.bad:
@@ -176,7 +182,7 @@ class Story:
 
     def note(self, effects: list[DataEffect]) -> None:
         assert of_kind(effects, Stop) == []
-        sent = of_kind(effects, AskController)
+        sent = of_kind(effects, SendToController)
         self.waited_ms = 0 if sent else self.waited_ms
         self.asked.extend(sent)
         assert len(self.asked) <= 1, "one request is in flight"

@@ -17,7 +17,6 @@ from metaquorum.metadata.features import record_version_for
 from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.invariants import ERROR, check_image
 from metaquorum.metadata.records.codec import encode
-from metaquorum.metadata.records.parts import QuotaEntity
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
@@ -36,6 +35,7 @@ from metaquorum.metadata.records.types import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaEntity,
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,
     RemoveTopicRecord,

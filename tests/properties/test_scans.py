@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.controller.partitions.columns.electorate import Electorate
-from metaquorum.controller.partitions.columns.scan import (
+from metaquorum.controller.partitions.column_elections import Electorate
+from metaquorum.controller.partitions.partitions import (
     Find,
     counting_on,
     leaderless,
@@ -19,7 +19,7 @@ from metaquorum.controller.partitions.columns.scan import (
     naming,
     not_preferred,
 )
-from metaquorum.controller.partitions.effective import rules_of
+from metaquorum.controller.partitions.rules import rules_of
 from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, MetadataImage, PartitionInfo
 from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.records.types import (

@@ -10,17 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import CorruptLogError
 from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state, store_quorum_state
 from metaquorum.storage.files.snapshots import SnapshotWriter, clean_abandoned, list_snapshots, snapshot_path
-from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faults import FaultProfile, PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from tests.systems.plain_disk import PlainDisk
 from tests.unit.storage.whole_log import whole
 
 DIRECTORY = "/data/log-0"
@@ -48,10 +49,14 @@ class Run:
     """A log, its model, and the steps that change both."""
 
     def __init__(
-        self, seed: int, crash_after: int | None = None, profile: FaultProfile | None = None
+        self,
+        seed: int,
+        crash_after: int | None = None,
+        profile: FaultProfile | None = None,
+        disk: type[FaultyDisk] = FaultyDisk,
     ) -> None:
         self.rng = random.Random(seed)
-        self.disk = FaultyDisk(random.Random(seed), profile)
+        self.disk = disk(random.Random(seed), profile)
         self.disk.make_directory("/data")
         self.disk.sync_directory("/")
         self.model = Model()
@@ -193,15 +198,16 @@ def history(seed: int) -> list[str]:
     return ["append", "append", "sync"] + [rng.choice(changing) for _ in range(14)]
 
 
+@pytest.mark.parametrize("disk", [FaultyDisk, PlainDisk])
 @pytest.mark.parametrize("seed", range(6))
-def test_power_loss_at_every_operation_of_a_history(seed: int) -> None:
+def test_power_loss_at_every_operation_of_a_history(seed: int, disk: type[FaultyDisk]) -> None:
     """Every point between two changes of the disk, with three outcomes each."""
     steps = history(seed)
     crash_after = 0
     crashed = True
     while crashed:
         for outcome in range(3):
-            run = Run(seed, crash_after)
+            run = Run(seed, crash_after, disk=disk)
             run.disk.rng.seed(outcome)
             crashed = False
             try:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from metaquorum.raft import messages as ms
 from metaquorum.raft.config import RaftConfig
-from metaquorum.raft.state.roles import Leader
-from metaquorum.raft.voters.voter_set import VoterNode, VoterSet
+from metaquorum.raft.roles import Leader
+from metaquorum.raft.voters import VoterNode, VoterSet
 from tests.properties.test_raft_schedules import Chaos, heal, one_due
 from tests.raft.world import ADMIN, BOOTSTRAP, CLUSTER_ID, Message, World, directory
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.wire import codec
-from metaquorum.wire.apis import APIS, MessageType, request_type, response_type
 from metaquorum.wire.errors import DecodeError
 from metaquorum.wire.explain import where_decoding_fails
+from metaquorum.wire.table import APIS, MessageType, request_type, response_type
 from tests.properties.wire_values import TEXT, filled, messages
 
 KEYS = [pytest.param(key, id=api.name) for key, api in APIS.items()]
@@ -28,7 +28,7 @@ def test_a_request_that_is_written_is_read(key: int, data: st.DataObject) -> Non
     body = data.draw(messages(request_type(key).schema, version, api.is_flexible(version)))
     header = codec.RequestHeader(key, version, data.draw(st.integers(-1, 9)), data.draw(st.none() | TEXT))
     frame = b"".join(codec.encode_request(header, body))
-    assert codec.decode_request(frame) == codec.Request(header, body, len(frame))
+    assert codec.decode_request(frame) == codec.Request(header, body, len(frame), frame)
     assert codec.decode_request(memoryview(bytearray(frame))).body == body
 
 

@@ -12,7 +12,7 @@ from metaquorum.raft import messages as ms
 from metaquorum.raft.config import RaftConfig
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.errors import RaftInvariantError, RaftUsageError
-from metaquorum.raft.voters.voter_set import PreferredCandidate, VersionRange, VoterNode, VoterSet
+from metaquorum.raft.voters import PreferredCandidate, VersionRange, VoterNode, VoterSet
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.types import LogPosition
@@ -203,6 +203,10 @@ class Script:
         """directory 3 9: node 3 is stopped and gets an emptied disk with another directory id."""
         self.world.replace_disk(int(node), directory(int(number)))
 
+    def do_registered(self, node: str, *ids: str) -> None:
+        """registered 1 7 8: the driver of node 1 says that these observers are registered, and no other."""
+        self.world.core(int(node)).know_observers(frozenset(map(int, ids)).__contains__)
+
     def do_cut(self, *links: str) -> None:
         """cut 1-2 3->1: messages of these links are lost."""
         self.world.cuts |= _links(links)
@@ -296,9 +300,16 @@ class Script:
         self.world.input(int(node), lambda core: core.tick(now_ms=self.world.now))
 
     def do_elect(self, node: str) -> None:
-        """elect 1: shorthand for stand and settle, shown as its result only."""
-        self._quietly(lambda: (self.do_stand(node), self.do_settle()))
+        """elect 1: shorthand for stand, settle and heard, shown as its result only."""
+        self._quietly(lambda: (self.do_stand(node), self.do_settle(), self.do_heard(node), self.do_settle()))
         self.do_status()
+
+    def do_heard(self, node: str) -> None:
+        """heard 1: the clock goes to where this node, with a pre-vote won, stops waiting for others."""
+        until = getattr(self.world.core(int(node)).state.role, "hears_until_ms", None)
+        if until is not None:
+            self.world.now = max(self.world.now, until)
+            self.world.input(int(node), lambda core: core.tick(now_ms=self.world.now))
 
     def do_wait(self, ms_: str, show: str = "effects") -> None:
         """wait 2000: time passes for all, everything that is due happens; shows effects only."""
@@ -597,6 +608,7 @@ _LONG_NAMES = {
     "granted": "vote_granted",
     "pre": "pre_vote",
     "last": "last_position",
+    "committed": "known_committed",
     "byte": "position",
     "size": "size_bytes",
 }
@@ -608,7 +620,7 @@ def _field(name: str, word: str) -> object:
             return ms.RaftError[word]
         case "granted" | "pre":
             return word == "yes"
-        case "last" | "diverging" | "snapshot":
+        case "last" | "diverging" | "snapshot" | "committed":
             return _position(word)
         case "at":
             return address(word)

@@ -15,10 +15,15 @@ import msgspec
 from metaquorum.raft import effects as fx
 from metaquorum.raft import messages as ms
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.state.progress import LeaderView, ReplicaProgress
-from metaquorum.raft.state.roles import Leader, RoleState
-from metaquorum.raft.voters.records import voter_changes
-from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, PreferredCandidate, VoterNode, VoterSet
+from metaquorum.raft.roles import Leader, LeaderView, ReplicaProgress, RoleState
+from metaquorum.raft.voters import (
+    OWN_VERSIONS,
+    Endpoint,
+    PreferredCandidate,
+    VoterNode,
+    VoterSet,
+    voter_changes,
+)
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.errors import CorruptLogError
 from metaquorum.storage.files.known_committed import Acknowledged
@@ -204,7 +209,8 @@ def _response(response: Any) -> str:
         case ms.VoteResponse():
             name = "PreVote" if response.pre_vote else "Vote"
             granted = "yes" if response.vote_granted else "no"
-            return f"{name}Response{head} granted={granted} last={_position(response.last_position)}{at}"
+            text = f"{name}Response{head} granted={granted} last={_position(response.last_position)}"
+            return text + _more(committed=(response.known_committed, None)) + at
         case ms.VoterChangeResponse():
             return f"VoterChangeResponse{head}{at}" + (f" {response.message}" if response.message else "")
         case ms.FetchResponse():
@@ -314,7 +320,7 @@ def describe_effect(effect: fx.RaftEffect) -> str | None:
         case fx.ReadFailed():
             return f"read {effect.token} failed"
         case fx.Warn():
-            return f"warn: {effect.message}"
+            return f"{'error' if effect.is_loss else 'warn'}: {effect.message}"
         case _:
             return None
 
@@ -333,7 +339,7 @@ def held(core: RaftCore, waiting: int) -> dict[str, str]:
         else _candidate(PreferredCandidate(vote.node_id, vote.directory_id or b"")),
         "gate": waiting or None,
         "leader": state.known_leader_id,
-        "leader_at": state.told_endpoints,
+        "leader_at": state.announced_endpoints,
         "unwritten": state.unpersisted_token,
         "observes": state.is_observer or None,
         "stands": state.may_stand if state.is_observer else None,
@@ -391,7 +397,7 @@ def _progress(at: ReplicaProgress) -> str:
     """A replica as its leader sees it; times of day as the script's clock."""
     values = {
         "acked": at.acked_offset,
-        "furthest": at.furthest_offset or None,
+        "furthest": at.highest_acked_offset or None,
         "heard": at.last_fetch_ms,
         "matched": at.last_fetch_wall_ms and at.last_fetch_wall_ms - START_WALL_MS,
         "caught_up": at.last_caught_up_wall_ms and at.last_caught_up_wall_ms - START_WALL_MS,

@@ -19,7 +19,7 @@ from metaquorum.raft import effects as fx
 from metaquorum.raft import messages as ms
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.gate import EffectGate
+from metaquorum.raft.effects import EffectGate
 from metaquorum.raft.invariants import (
     ClusterHistory,
     CoreSnapshot,
@@ -28,13 +28,17 @@ from metaquorum.raft.invariants import (
     check_snapshot,
 )
 from metaquorum.raft.protocol.timers import UNKNOWN, next_due_ms
-from metaquorum.raft.state.quorum import majority
-from metaquorum.raft.store.stored_voters import changes_at
-from metaquorum.raft.voters.history import CONFIGURED_VOTERS, VotersAt
-from metaquorum.raft.voters.records import voter_changes
-from metaquorum.raft.voters.voter_set import Endpoint, VoterNode, VoterSet
-from metaquorum.storage.batches.batch import encode_batch, iter_batches
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.stored_voters import changes_at
+from metaquorum.raft.voters import (
+    CONFIGURED_VOTERS,
+    Endpoint,
+    VoterNode,
+    VotersAt,
+    VoterSet,
+    majority,
+    voter_changes,
+)
+from metaquorum.storage.batches.batch import Batches, encode_batch, iter_batches
 from metaquorum.storage.files.known_committed import NOTHING, Acknowledged
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition

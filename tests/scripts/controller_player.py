@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from metaquorum.controller.node_status import node_status
+from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as records
-from metaquorum.metadata.records.parts import BrokerFeature
-from metaquorum.metadata.records.types import TopicRecord
-from metaquorum.metadata.requests import broker_ids as requests_broker_ids
+from metaquorum.metadata.records.types import BrokerFeature, TopicRecord
 from metaquorum.metadata.requests import common as requests
+from metaquorum.metadata.requests import common as requests_broker_ids
+from metaquorum.metadata.requests import common as requests_voters
 from metaquorum.metadata.requests import partitions as requests_partitions
-from metaquorum.metadata.requests import reassignments as requests_reassignments
+from metaquorum.metadata.requests import partitions as requests_reassignments
 from metaquorum.metadata.requests import settings as requests_settings
-from metaquorum.metadata.requests import voters as requests_voters
-from metaquorum.metadata.requests.arrival import Mutator
-from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, Mutator, RegisterBrokerRequest
 from tests.scripts.player import Memory, Player, show
 from tests.scripts.session_player import ids, numbers
 from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration

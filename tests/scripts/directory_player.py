@@ -27,8 +27,8 @@ from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.storage.batches.batch import parse_header
+from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError
 from metaquorum.storage.cleaner.plan import CleanerSettings
-from metaquorum.storage.cleaner.task import CleaningEndedError
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.groups.requests import (
+from metaquorum.broker.coordinator.groups.group import (
     DeleteGroup,
     DescribeConsumerGroup,
     DescribeGroup,
@@ -16,7 +16,7 @@ from metaquorum.broker.coordinator.groups.requests import (
 )
 from metaquorum.broker.coordinator.groups.state import GroupState
 from metaquorum.broker.coordinator.state import CoordinatorState
-from metaquorum.metadata.node_configs.groups import GroupConfig, MigrationPolicy
+from metaquorum.metadata.node_configs.coordinators import GroupConfig, MigrationPolicy
 from metaquorum.wire.embedded import encode_assignment
 from metaquorum.wire.messages import (
     ConsumerGroupHeartbeatRequest,
@@ -67,7 +67,7 @@ class GroupsPlayer(CoordinatorPlayer):
                     f"{group.phase.name} {group.generation} {group.protocol_type}/{group.protocol}",
                     f"leader={show(group.leader)} since={group.state_since_ms}",
                     f"pending={show(sorted(group.pending))} unsynced={show(sorted(group.not_synced))}",
-                    f"first={show(group.is_first_join)}/{group.delay_left_ms}/{show(group.someone_came)}",
+                    f"first={show(group.is_first_join)}/{group.delay_left_ms}/{show(group.someone_joined)}",
                 ]
             )
             facts |= {f"{name} {each.member_id}": show(each) for each in group.members.values()}

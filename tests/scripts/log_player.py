@@ -11,11 +11,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metaquorum.storage.batches.batch import parse_header
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, parse_header
 from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
+from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError
 from metaquorum.storage.cleaner.plan import CleanerSettings, first_dirty_offset, plan_cleaning
-from metaquorum.storage.cleaner.task import CleaningEndedError
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import StorageError
@@ -23,8 +22,7 @@ from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.log import SegmentedLog, SyncTicket
 from metaquorum.storage.log.segment import Segment
 from metaquorum.storage.log.timed_segment import TimedSegment
-from metaquorum.storage.partition.checkpoint import Checkpoint
-from metaquorum.storage.partition.partition_log import PartitionLog
+from metaquorum.storage.partition.partition_log import Checkpoint, PartitionLog
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.scripts.log_words import batch_of, marker_of

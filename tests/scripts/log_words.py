@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 
-from metaquorum.storage.batches.batch import encode_batch, parse_header, seal_batch
+from metaquorum.storage.batches.batch import EndMarker, encode_batch, encode_marker, parse_header, seal_batch
 from metaquorum.storage.batches.codecs import pack
 from metaquorum.storage.batches.format import HEADER_BYTES, TRANSACTIONAL
-from metaquorum.storage.batches.markers import EndMarker, encode_marker
 from tests.scripts.stored import START_MS
 
 _RECORD = re.compile(r"([a-z]*)(!|:(\d+))?([+-]\d+)?")

@@ -1,7 +1,7 @@
 """Runs a script against a pure state machine, and shows values as one line of plain text each.
 
-Owns the form of scripts and of what they show: fields at their default are left out, ids of sixteen equal
-letters are that letter, record batches are their offsets and epochs. Knows none of the machines.
+The form of scripts and of what they show: fields at their default are left out, ids of sixteen equal letters
+are that letter, record batches are their offsets and epochs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from metaquorum.metadata.errors import ApiError
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.batches.format import hop_headers
-from metaquorum.storage.batches.parsed import Batches
 
 BATCH_HEADER_BYTES = 61
 MAGIC_AT, MAGIC = 16, 2

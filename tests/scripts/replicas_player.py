@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from metaquorum.broker.channel import ControllerReported, SendToController
 from metaquorum.broker.replica.disk_work import (
     DirectoryMeasured,
     FindOffset,
@@ -22,8 +23,6 @@ from metaquorum.broker.replica.disk_work import (
     ReplicaRemoved,
 )
 from metaquorum.broker.replica.events import (
-    AskController,
-    ControllerAnswered,
     DataEffect,
     DataEvent,
     DataRequestCancelled,
@@ -46,7 +45,8 @@ from metaquorum.metadata.requests.data import (
     ProducePartition,
     ProduceRequest,
 )
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
+from tests.controllers import reported
 from tests.scripts.player import Memory, show
 from tests.scripts.replicas_requests import OtherRequests
 from tests.scripts.replicas_words import (
@@ -75,7 +75,7 @@ class ReplicasPlayer(OtherRequests):
         super().__init__()
         self.cluster = Cluster()
         self._host: Host | None = None
-        self.asked: deque[AskController] = deque()
+        self.asked: deque[SendToController] = deque()
         self._known: dict[str, str] = {}
         self._memory = Memory(*LEFT_OUT)
 
@@ -91,7 +91,7 @@ class ReplicasPlayer(OtherRequests):
     def _note(self, effects: Iterable[DataEffect]) -> None:
         for each in effects:
             self.say(show(each))
-            if isinstance(each, AskController):
+            if isinstance(each, SendToController):
                 self.asked.append(each)
 
     def _event(self, event: DataEvent) -> None:
@@ -382,9 +382,9 @@ class ReplicasPlayer(OtherRequests):
         else:
             confused = word == "confused"
             response = accepted(asked.request, parts, options, confused=confused)
-        self._event(ControllerAnswered(correlation_id=asked.correlation_id, response=response))
+        self._event(reported(asked, response))
 
     def do_controller_late(self, at: str) -> None:
         """An answer to another question."""
         error = ApiError(ErrorCode.NOT_CONTROLLER, "late", 3)
-        self._event(ControllerAnswered(correlation_id=int(at), response=error))
+        self._event(ControllerReported(target=1, correlation_id=int(at), outcome=error))

@@ -6,23 +6,22 @@ from collections.abc import Iterable
 
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.metadata.requests.data import (
+    AlterReplicaLogDirsRequest,
     BeginVerification,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
+    EpochPartition,
     InitProducerIdRequest,
     MarkLogDirOfflineRequest,
+    OffsetForLeaderEpochRequest,
     ProducePartition,
     ProduceRequest,
     TransactionalPartition,
+    WantedDirectory,
 )
-from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest, WantedDirectory
-from metaquorum.metadata.requests.log_ends import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    EpochPartition,
-    OffsetForLeaderEpochRequest,
-)
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
 from tests.scripts.log_words import batch_of
 from tests.scripts.player import Player
 from tests.scripts.replicas_words import key, place_of

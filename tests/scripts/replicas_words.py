@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metaquorum.broker.replica.disk_work import FoundReplica
-from metaquorum.broker.replica.found import FoundDirectory
+from metaquorum.broker.replica.disk_work import FoundDirectory, FoundReplica
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED
 from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition, PartitionKey

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
-from metaquorum.broker.events import LifecycleEffect, LifecycleResponse, SendToController
+from metaquorum.broker.channel import ChannelResponse, ControllerReported, NoAnswer, SendToController
+from metaquorum.broker.events import LifecycleEffect
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.node_configs.broker import BrokerConfig
-from metaquorum.metadata.records.parts import BrokerEndpoint
+from metaquorum.metadata.records.types import BrokerEndpoint
 from metaquorum.metadata.requests.common import BrokerHeartbeatResponse, RegisterBrokerResponse
+from tests.controllers import channel, reported, unanswered
 from tests.scripts.player import Memory, Player, show
 
 INCARNATION = b"i" * 16
@@ -33,7 +34,7 @@ class SessionPlayer(Player):
         self.now_ms = 1_000
         self.session: BrokerSession | None = None
         self.sent: list[SendToController] = []
-        self._memory = Memory("_config", "_rng", "_out")
+        self._memory = Memory("_config", "_rng", "_out", "_kinds")
 
     @property
     def at(self) -> BrokerSession:
@@ -87,8 +88,7 @@ class SessionPlayer(Player):
         self.session = BrokerSession(
             config,
             incarnation_id=INCARNATION,
-            voters=numbers(voters),
-            rng=random.Random(int(seed)),
+            channel=channel(*numbers(voters), seed=int(seed)),
             applied_offset=int(options.get("applied", "0")),
             previous_broker_epoch=None if previous is None else int(previous),
             offline_directories=ids(options.get("offline", "")),
@@ -135,12 +135,11 @@ class SessionPlayer(Player):
 
     # ---- answers
 
-    def answer(self, response: LifecycleResponse | ApiError, after: str, to: str) -> None:
+    def answer(self, response: ChannelResponse | ApiError, after: str, to: str) -> None:
         """`to`: which request, counted from the last one (-1)."""
         self.now_ms += int(after)
         request = self.sent[int(to)]
-        effects = self.at.answered(self.now_ms, request.target, request.correlation_id, response)
-        self.take(effects)
+        self.take(self.at.reported(self.now_ms, reported(request, response)))
 
     def do_registered(self, epoch: str, session: str = "9000", after: str = "1", to: str = "-1") -> None:
         response = RegisterBrokerResponse(broker_epoch=int(epoch), session_timeout_ms=int(session))
@@ -166,13 +165,14 @@ class SessionPlayer(Player):
         request = self.sent[-1]
         response = RegisterBrokerResponse(broker_epoch=999, session_timeout_ms=9000)
         at = request.correlation_id + int(correlation)
-        self.take(self.at.answered(self.now_ms, int(source), at, response))
-        self.take(self.at.failed(self.now_ms, int(source), at, "not its own"))
+        for outcome in (response, NoAnswer("not its own")):
+            report = ControllerReported(target=int(source), correlation_id=at, outcome=outcome)
+            self.take(self.at.reported(self.now_ms, report))
 
     def do_fail(self, after: str = "1") -> None:
         self.now_ms += int(after)
         request = self.sent[-1]
-        self.take(self.at.failed(self.now_ms, request.target, request.correlation_id, "refused"))
+        self.take(self.at.reported(self.now_ms, unanswered(request, "refused")))
 
     # ---- the end
 

@@ -1,19 +1,16 @@
-"""What lies in a log's files, as text that shows every byte: decoded where a person can read it, else in hex.
-
-Owns the form of what is shown. Knows no log: it reads the files as another program would.
-"""
+"""What lies in a log's files, as text that shows every byte: decoded where a person can read it, else in
+hex."""
 
 from __future__ import annotations
 
 import re
 import zlib
 
-from metaquorum.storage.batches.batch import RecordBatch, hop_headers, parse_header
+from metaquorum.storage.batches.batch import RecordBatch, hop_headers, parse_header, read_marker
 from metaquorum.storage.batches.format import HEADER_BYTES, BatchHeader
-from metaquorum.storage.batches.markers import read_marker
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.log.segment_index import ABORTED_ENTRY, INDEX_ENTRY, TIME_ENTRY
-from metaquorum.storage.partition.producer_snapshot import decode_entries
+from metaquorum.storage.partition.log_producers import decode_entries
 from metaquorum.storage.partition.producers import KnownProducer
 from tests.scripts.player import show
 

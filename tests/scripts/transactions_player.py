@@ -5,17 +5,18 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.state import BatchOrigin, CoordinatorState
-from metaquorum.broker.coordinator.transactions.requests import (
+from metaquorum.broker.coordinator.transaction import (
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
     InitProducer,
     ListTransactions,
     MarkersWritten,
+    Transaction,
+    TransactionStatus,
 )
-from metaquorum.broker.coordinator.transactions.state import TransactionState
-from metaquorum.broker.coordinator.transactions.transaction import Transaction, TransactionStatus
-from metaquorum.metadata.node_configs.transactions import TransactionConfig
+from metaquorum.broker.coordinator.transaction_state import TransactionState
+from metaquorum.metadata.node_configs.coordinators import TransactionConfig
 from tests.scripts.coordinator_player import CoordinatorPlayer, parts_of
 from tests.scripts.player import show
 from tests.scripts.stored import START_MS

@@ -21,6 +21,7 @@ from metaquorum.raft.events import (
     RaftRequestFailed,
     RaftResponseArrived,
 )
+from metaquorum.raft.messages import RaftRequest
 from tests.sim.engine import Engine
 from tests.sim.host import Host, Process
 from tests.sim.network import Network
@@ -71,6 +72,16 @@ class Calls:
 
         call = _Call(caller.host.name, target, finish, fail)
         self._start(call, arrived, effect.timeout_ms)
+
+    def stranger(self, target: Host, request: RaftRequest) -> None:
+        """A Raft request of no node; nobody waits for its response."""
+
+        def arrived(process: Process, key: int) -> None:
+            self._raft[key] = call
+            process.deliver(lambda: RaftRequestArrived(key=key, request=request))
+
+        call = _Call("stranger", target, lambda response, _outright: None, lambda reason: None)
+        self._start(call, arrived, 1_000)
 
     def client(
         self,

@@ -14,7 +14,7 @@ from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.invariants import ERROR, check_image
 from metaquorum.metadata.invariants import check_step as check_image_step
 from metaquorum.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_step
-from metaquorum.raft.voters.voter_set import VoterSet
+from metaquorum.raft.voters import VoterSet
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
 from tests.images import describe_difference
 from tests.sim.errors import SafetyError

@@ -14,6 +14,7 @@ from metaquorum.combined.node import BrokerStopped, CombinedNode
 from metaquorum.controller.events import Answer
 from metaquorum.raft import effects as raft
 from metaquorum.raft.invariants import CoreSnapshot
+from tests.controllers import channel_of
 from tests.sim.calls import Calls
 from tests.sim.data_broker import DataBroker
 from tests.sim.data_disks import DataDirectories
@@ -47,6 +48,7 @@ class BrokerPart(DataBroker):
         self.load, self.directories, self.laws = load, directories, laws
         self.workers, self.found, self.image, self.asked = {}, (), None, {}
         self.loses = lambda request: False
+        self._in_flight = {}
         self._process = process
         self.host, self.store, self._marks = process.host, process.store, marks
         self.node_id, self.core = process.node_id, process.core
@@ -57,15 +59,16 @@ class BrokerPart(DataBroker):
         now_ms = self.host.monotonic_ms()
         config = self.make_config()
         self.fences_itself = config.self_fencing_enable
+        rng = random.Random(self.host.rng.getrandbits(64))
+        channel = channel_of(tuple(sorted(self.core.state.voters)), rng)
         self.node = BrokerNode(
             config,
             self.core,
             process.node.replica,
-            voters=tuple(sorted(self.core.state.voters)),
+            channel=channel,
             incarnation_id=self.incarnation_id,
-            rng=random.Random(self.host.rng.getrandbits(64)),
             now_ms=now_ms,
-            replicas=self.make_replicas(now_ms),
+            replicas=self.make_replicas(now_ms, channel),
             previous_broker_epoch=self.clean_epoch(),
         )
 

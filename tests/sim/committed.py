@@ -1,23 +1,22 @@
 """The one committed log, replayed once, batch by batch, with the laws of what may follow what.
 
 Nodes may apply many batches at once, so a law about two consecutive batches cannot be checked on their
-images. Owns the reference image and the marks that a single batch can prove; `promises` has what was
-acknowledged to whom. Raises SafetyError.
+images. Raises SafetyError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from metaquorum.controller.partitions.effective import unclean_allowed
+from metaquorum.controller.partitions.rules import unclean_allowed
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.delta import MetadataDelta, diff
 from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage, PartitionInfo
-from metaquorum.metadata.image.damaged import damaged_in
+from metaquorum.metadata.image.directories import damaged_in
 from metaquorum.metadata.invariants import ERROR, check_image
 from metaquorum.metadata.offline import directory_online
-from metaquorum.metadata.records.parts import LEADER_RECOVERING, NO_LEADER
+from metaquorum.metadata.records.types import LEADER_RECOVERING, NO_LEADER
 from metaquorum.metadata.replay import ReplayState, replay
 from metaquorum.storage.batches.batch import RecordBatch
 from tests.sim.errors import SafetyError
@@ -104,11 +103,11 @@ class CommittedLog:
             known = after.brokers.get(new.leader)
             if known is None or not known.is_active:
                 raise SafetyError(f"{name}: broker {new.leader} became the leader and is not active")
-            begins_anew = _begins_anew(before, old, new)
+            is_new_work = _begins_anew(before, old, new)
             has_all = new.leader in {*old.isr, *old.elr}
             if has_all and new.leader not in old.isr:
                 self._marks.add("eligible leader elected")
-            if (begins_anew or not has_all) and not _completed_under_its_leader(old, new):
+            if (is_new_work or not has_all) and not _completed_under_its_leader(old, new):
                 self._judge_unclean(before, old, new, name)
         _judge_replicas(old, new, name)
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from metaquorum.broker.channel import ControllerChannel, ControllerReported, SendToController
 from metaquorum.broker.events import PublishImage
-from metaquorum.broker.replica.disk_work import DirectoryFailed, DiskWork
+from metaquorum.broker.replica.disk_work import DirectoryFailed, DiskWork, FoundDirectory
 from metaquorum.broker.replica.events import (
-    AskController,
-    ControllerAnswered,
     DataRequestArrived,
     DataRequestCancelled,
     DataRespond,
@@ -24,23 +23,24 @@ from metaquorum.broker.replica.events import (
     PeerFetchFailed,
     SendFetch,
 )
-from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.broker.replica.store.store import DirectoryStore, ExpectedIdentity, StoreOptions
-from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
-from metaquorum.metadata.records.parts import BrokerFeature
+from metaquorum.metadata.records.types import BrokerFeature
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
 from metaquorum.metadata.requests.data import DataRequest, PartitionKey
 from metaquorum.storage.errors import StorageError
-from metaquorum.storage.files.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
+from metaquorum.storage.partition.replica_directory import leave_clean_shutdown, take_clean_shutdown
+from tests.controllers import unanswered
 from tests.sim.data_disks import DataDirectories, DataDirectory
 from tests.sim.data_load import DataLoad
 from tests.sim.data_workers import DirectoryWorker
+from tests.sim.errors import SafetyError
 from tests.sim.processes import CLUSTER_ID, BrokerProcess
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class DataBroker(BrokerProcess):
         self.found: tuple[FoundDirectory, ...] = ()
         self.image: MetadataImage | None = None
         self.asked: dict[object, DataRequest] = {}
+        self._in_flight: dict[type, tuple[int, int]] = {}
         self.loses: Callable[[Any], bool] = lambda request: False
         super().__init__(*parts)
 
@@ -91,11 +92,12 @@ class DataBroker(BrokerProcess):
             max_incremental_fetch_session_cache_slots=8,
         )
 
-    def make_replicas(self, now_ms: int) -> ReplicaManager:
+    def make_replicas(self, now_ms: int, channel: ControllerChannel) -> ReplicaManager:
         self.found = tuple([self._open(each) for each in self.directories.all])
         manager = ReplicaManager(
             self.replica_config(),
             self.found,
+            channel=channel,
             rng=random.Random(self.host.rng.getrandbits(64)),
             now_ms=now_ms,
             new_user=self.log_user(),
@@ -182,6 +184,9 @@ class DataBroker(BrokerProcess):
             self.asked[event.key] = event.request
         elif isinstance(event, DataRequestCancelled):
             self.asked.pop(event.key, None)
+        elif isinstance(event, ControllerReported):
+            in_flight = self._in_flight.items()
+            self._in_flight = {kind: sent for kind, sent in in_flight if sent[0] != event.correlation_id}
 
     def execute_own(self, effect: Any) -> None:
         match effect:
@@ -192,9 +197,14 @@ class DataBroker(BrokerProcess):
                     self._calls.answered_data(cast(int, key), response)
             case SendFetch():
                 self._fetch(effect)
-            case AskController():
+            case SendToController(request=request):
                 self.laws.asks(effect)
-                self._ask(effect)
+                self._require_one_in_flight(effect)
+                if self.loses(request):
+                    lost = unanswered(effect, "timed out")
+                    self.host.engine.after(effect.timeout_ms, lambda: self.deliver(lambda: lost))
+                else:
+                    super().execute_own(effect)
             case PublishImage(image=image):
                 self.image = image
                 super().execute_own(effect)
@@ -205,6 +215,16 @@ class DataBroker(BrokerProcess):
                     worker.submit(effect)
             case _:
                 super().execute_own(effect)
+
+    def _require_one_in_flight(self, effect: SendToController) -> None:
+        """Requests of replicas: none while another of its kind may still be answered. Raises SafetyError."""
+        kind, now_ms = type(effect.request), self.host.monotonic_ms()
+        if kind in (RegisterBrokerRequest, BrokerHeartbeatRequest):
+            return  # these begin again when a lease or a registration is lost
+        before = self._in_flight.get(kind)
+        if before is not None and now_ms < before[1]:
+            raise SafetyError(f"broker {self.node_id} sent a second {kind.__name__} before the first ended")
+        self._in_flight[kind] = effect.correlation_id, now_ms + effect.timeout_ms
 
     def _fetch(self, effect: SendFetch) -> None:
         at, target = effect.correlation_id, effect.target
@@ -220,28 +240,3 @@ class DataBroker(BrokerProcess):
             fail(f"nobody listens at {effect.host}:{effect.port}")
             return
         self._calls.data(self.host.name, host, effect.request, effect.timeout_ms, finish, fail)
-
-    def _ask(self, effect: AskController) -> None:
-        voters = sorted(self.core.state.voters)
-        target = self.core.leader_id if effect.target is None else effect.target
-        if target is None:
-            target = self.host.engine.rng.choice(voters)
-        at = effect.correlation_id
-
-        def answer(response: Any) -> None:
-            self.deliver(lambda: ControllerAnswered(correlation_id=at, response=response))
-
-        def fail(reason: str) -> None:
-            answer(ApiError(ErrorCode.NETWORK_EXCEPTION, f"the controller was not reached: {reason}"))
-
-        if self.loses(effect.request):
-            self.host.engine.after(effect.timeout_ms, lambda: fail("timed out"))
-            return
-        self._calls.client(
-            self.host.name,
-            self._directory[target],
-            effect.request,
-            effect.timeout_ms,
-            lambda response, _outright: answer(response),
-            fail,
-        )

@@ -1,6 +1,6 @@
 """What must hold for the directories of brokers: what is opened, written, created and truncated, and where.
 
-Owns which directories hold a replica and which were reported as failed. Raises SafetyError.
+Raises SafetyError.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from metaquorum.broker.channel import SendToController
 from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     CreateReplica,
     CutPartition,
     DirectoryFailed,
     DiskWork,
+    FoundDirectory,
     LogCut,
     ReadPartition,
     ReplicaCreated,
@@ -21,15 +23,13 @@ from metaquorum.broker.replica.disk_work import (
     ReplicaPromoted,
     ReplicaRemoved,
 )
-from metaquorum.broker.replica.events import AskController, DataEvent
-from metaquorum.broker.replica.found import FoundDirectory
+from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.image import LOST, UNASSIGNED, MetadataImage
-from metaquorum.metadata.image.damaged import given_up_in
+from metaquorum.metadata.image.directories import given_up_in
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
-from metaquorum.storage.batches.batch import RecordBatch, iter_batches
-from metaquorum.storage.batches.markers import read_marker
+from metaquorum.storage.batches.batch import RecordBatch, iter_batches, read_marker
 from metaquorum.storage.partition.producers import ProducerTable
 from tests.sim.data_disks import DataDirectory
 from tests.sim.data_generations import Generations
@@ -233,7 +233,7 @@ class DirectoryLaws(Generations):
         )
         self._require_producers(event.key, name, read_log(worker.store, work), log)
 
-    def asks(self, effect: AskController) -> None:
+    def asks(self, effect: SendToController) -> None:
         if isinstance(effect.request, AssignReplicasToDirsRequest) and any(
             each.directory_id == LOST for each in effect.request.assignments
         ):

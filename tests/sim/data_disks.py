@@ -1,7 +1,6 @@
 """The log directories of a simulated broker host, each on its own disk, which outlive the host's processes.
 
-Owns what a disk holds after a kill, a power loss, a disk failure or a replacement. What is done in a
-directory while a process runs, and how long that takes, is in `data_workers`.
+What is done in a directory while a process runs, and how long that takes, is in `data_workers`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.format import walk_batches
 from metaquorum.storage.disk.interface import join, name_of, read_file
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE

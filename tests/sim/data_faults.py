@@ -1,6 +1,6 @@
 """Faults of brokers that hold data: brokers, directories and links fail alone and together.
 
-Owns when a fault comes and what it hits. The world carries it out.
+The world carries it out.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from metaquorum.metadata.image import PartitionInfo
 from metaquorum.metadata.requests.common import CreateTopicsRequest, DeleteTopicsRequest, NewTopic
-from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest, WantedDirectory
-from metaquorum.metadata.requests.partitions import ElectLeadersRequest
-from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
+from metaquorum.metadata.requests.data import AlterReplicaLogDirsRequest, WantedDirectory
+from metaquorum.metadata.requests.partitions import (
+    AlterReassignmentsRequest,
+    ElectLeadersRequest,
+    WantedReplicas,
+)
 
 if TYPE_CHECKING:
     from tests.sim.data_world import DataWorld

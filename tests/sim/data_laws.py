@@ -1,9 +1,7 @@
 """What must hold for partition data in every simulated run, seen from outside all brokers at once.
 
-Owns the one committed log of each partition, as the leaders' high watermarks first showed it, and compares
-every replica, every response and every new leader with it. A partition whose loss was allowed (an unclean
-election, or the disk of the last replica in sync was lost) begins a new generation, which keeps what its
-first leader has of the old one. Raises SafetyError.
+A partition whose loss was allowed (an unclean election, or the disk of the last replica in sync was lost)
+begins a new generation, which keeps what its first leader has of the old one. Raises SafetyError.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class DataLoad:
 
 def _draw_topics(rng: random.Random, brokers: int) -> tuple[TopicPlan, ...]:
     """One topic that keeps everything, and others that may lose records."""
-    segment = rng.choice((700, 2_000, 16_384))
+    segment = rng.choice((1_400, 2_000, 16_384))  # a batch has up to 1,300 bytes, and must fit
     kept = TopicPlan(
         name="kept",
         partitions=rng.choice((1, 2, 3)),
@@ -96,7 +96,7 @@ def _draw_topics(rng: random.Random, brokers: int) -> tuple[TopicPlan, ...]:
     others = [
         TopicPlan(name="unclean", partitions=1, factor=2, min_insync=1, unclean=True, segment_bytes=segment),
         TopicPlan(
-            name="short", partitions=1, factor=3, min_insync=1, segment_bytes=500, retention_bytes=1_200
+            name="short", partitions=1, factor=3, min_insync=1, segment_bytes=1_400, retention_bytes=3_000
         ),
         TopicPlan(name="comes-and-goes", partitions=2, factor=2, min_insync=1, segment_bytes=segment),
         TopicPlan(name="single", partitions=2, factor=1, min_insync=1, segment_bytes=segment),

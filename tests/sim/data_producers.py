@@ -23,8 +23,7 @@ from metaquorum.metadata.requests.data import (
     ProduceResponse,
     ProduceResult,
 )
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from tests.sim.data_clients import RETRIABLE, Cluster, Place
 from tests.sim.data_load import DataLoad, TopicPlan
 from tests.sim.errors import SafetyError

@@ -15,8 +15,7 @@ from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import UNASSIGNED, MetadataImage, PartitionInfo
 from metaquorum.metadata.node_configs.controller import ControllerConfig
-from metaquorum.metadata.records.parts import NO_LEADER
-from metaquorum.metadata.records.types import FeatureLevelRecord
+from metaquorum.metadata.records.types import NO_LEADER, FeatureLevelRecord
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.partition.replica_directory import parse_replica_name
 from tests.sim.checks import Checks

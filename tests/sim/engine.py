@@ -1,7 +1,7 @@
 """Simulated time: one heap of events, one random source, one trace.
 
-Owns the order in which everything happens. Two runs of one seed make the same trace whatever the process's
-hash seed is, so nothing here or in the layers above may iterate over a set or depend on `id`.
+Two runs of one seed make the same trace whatever the process's hash seed is, so nothing here or in the layers
+above may iterate over a set or depend on `id`.
 """
 
 from __future__ import annotations

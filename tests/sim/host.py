@@ -1,6 +1,6 @@
 """A simulated machine: a disk, a clock, and one process that runs a node's state machine on them.
 
-Owns how effects are carried out: the log in the page cache at once, syncs and small files in order by one
+How effects are carried out: the log in the page cache at once, syncs and small files in order by one
 disk queue, messages through the simulated network. It runs the same nodes and store as the real driver, so
 their own order of effects is tested, not a copy of it.
 """
@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.snapshot import load_snapshot
+from metaquorum.node.replica import SnapshotFiles
+from metaquorum.node.scheduler import Scheduler, SchedulerConfig
 from metaquorum.raft import effects as raft
 from metaquorum.raft.events import (
     LogRead,
@@ -32,9 +34,7 @@ from metaquorum.raft.events import (
     WriteSnapshot,
 )
 from metaquorum.raft.messages import RaftResponse
-from metaquorum.raft.store.store import ReplicaStore
-from metaquorum.runtime.driver.scheduler import Scheduler, SchedulerConfig
-from metaquorum.runtime.replica import SnapshotFiles
+from metaquorum.raft.store import ReplicaStore
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.errors import CorruptLogError, DiskError
 from metaquorum.storage.types import LogPosition
@@ -327,7 +327,11 @@ class Process:
                 )
             case WriteSnapshot():
                 self._on_disk(lambda: self._write_snapshot(effect), self._finish)
-            case raft.Warn(message=message):
+            case raft.Warn(message=message, is_loss=is_loss):
+                if is_loss and "does not lead while" in message:
+                    self._marks.add("did not lead while a voter knew better")
+                if is_loss and "is left out and all others are served" in message:
+                    self._marks.add("record that cannot be read left out")
                 self.host.engine.trace(self.host.name, f"warns: {message}")
             case Stop(reason=reason, failed=failed):
                 self.host.engine.trace(

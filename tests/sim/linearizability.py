@@ -1,10 +1,10 @@
 """Checks whether a client history is linearizable: the Wing-Gong search with Lowe's memory of visited
 configurations.
 
-Owns the search and the two sequential models of the cluster: one topic name (create, delete, describe) and
-one broker id (register). It knows nothing of the cluster. A history is a list of `Operation`s on ONE key;
-keys are independent objects, so each is checked alone (Herlihy & Wing 1990, locality). An operation without a
-response may take effect at any time after its call, or never.
+The search and the two sequential models of the cluster: one topic name (create, delete, describe) and one
+broker id (register). A history is a list of `Operation`s on ONE key; keys are independent objects, so each is
+checked alone (Herlihy & Wing 1990, locality). An operation without a response may take effect at any time
+after its call, or never.
 """
 
 from __future__ import annotations

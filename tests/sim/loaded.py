@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from metaquorum.controller.partitions.effective import unclean_allowed
 from metaquorum.controller.partitions.partitions import leads_any
+from metaquorum.controller.partitions.rules import unclean_allowed
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.image import MetadataImage, PartitionInfo, Provenance
-from metaquorum.metadata.records.parts import NO_LEADER
-from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdResponse
+from metaquorum.metadata.records.types import NO_LEADER
+from metaquorum.metadata.requests.common import AllocateBrokerIdResponse
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.meta_properties import load_meta_properties
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -65,6 +65,8 @@ class LoadedWorld(World):
         self._newcomers: dict[int, Newcomer] = {}
         self._retired: set[int] = set()
         self._last_served_ms: dict[int, float] = {}
+        self._asked_ms: float | None = None
+        """Since when a newcomer waits that may take over a missing id."""
         self._moments = 0
         self._judged: tuple[Provenance, set[int], str] | None = None
         self._lost_disk: set[int] = set()
@@ -147,6 +149,8 @@ class LoadedWorld(World):
             self.boot(slot)
 
         self.engine.trace(host.name, "asks who it is")
+        if slot == self.load.brokers:
+            self._asked_ms = self.engine.now_ms
         newcomer = Newcomer(
             host.name,
             self._key_of(slot),
@@ -332,8 +336,13 @@ class LoadedWorld(World):
             if process.node_id == broker_id and self._serves(process):
                 return f"{process.host.name} serves as this broker"
         last_ms = self._last_served_ms.get(broker_id)
-        if last_ms is not None and self.engine.now_ms - last_ms < CLOCKS_DIFFER * REUSE_GRACE_MS:
-            return f"it served {self.engine.now_ms - last_ms:.0f} ms ago, within the grace period"
+        if last_ms is None:
+            return None
+        # Who asked while the session was open waits for its end, and for no grace period.
+        waited = self._asked_ms is not None and self._asked_ms <= last_ms + SESSION_TIMEOUT_MS
+        least_ms = SESSION_TIMEOUT_MS if waited else REUSE_GRACE_MS
+        if self.engine.now_ms - last_ms < CLOCKS_DIFFER * least_ms:
+            return f"it served {self.engine.now_ms - last_ms:.0f} ms ago, within {least_ms} ms"
         return None
 
     def _on_granted(self, controller: LoadedController, broker_id: int, leaving: bool) -> None:

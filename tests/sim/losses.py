@@ -1,7 +1,6 @@
 """What an operator does about partitions whose last in-sync replica lost its disk: accepts the loss.
 
-Owns which partitions those are, according to the metadata log alone. Any other partition without a leader
-after healing is a fault of the cluster, and must be detected as one.
+Any other partition without a leader after healing is a fault of the cluster, and must be detected as one.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metaquorum.metadata.image import MIGRATING, NO_LEADER, UNASSIGNED, MetadataImage, PartitionInfo
-from metaquorum.metadata.image.damaged import damaged_in
+from metaquorum.metadata.image.directories import damaged_in
 from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest, ElectLeadersResponse
 from tests.sim.committed import CommittedLog

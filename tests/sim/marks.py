@@ -1,7 +1,4 @@
-"""Rare states that a run has reached. A simulator that never reaches them proves nothing about them.
-
-Owns the names; a test requires that the seeds of `make test` together reach every one of them.
-"""
+"""Rare states that a run has reached. A simulator that never reaches them proves nothing about them."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ from collections import Counter
 from typing import Any
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.partitions import AlterPartitionResponse
+from metaquorum.metadata.requests.status import BrokerState
 from metaquorum.raft.effects import ResetLog, TruncateLog
 
 REQUIRED = (
@@ -31,6 +28,10 @@ REQUIRED = (
     "process stood still",
     "step left events for the next",
     "step waited for more events",
+    "stranger sent VoteRequest",
+    "stranger sent BeginQuorumEpochRequest",
+    "stranger sent EndQuorumEpochRequest",
+    "stranger sent FetchRequest",
 )
 
 REQUIRED_WITH_LOAD = (
@@ -68,6 +69,7 @@ REQUIRED_WITH_COPIES = (
     "directory replaced by an older copy",
     "committed records overwritten",
     "node stopped over lost committed records",
+    "did not lead while a voter knew better",
 )
 
 REQUIRED_WITH_VOTERS = (
@@ -134,6 +136,8 @@ REQUIRED_WITH_COMBINED = (
 )
 
 REQUIRED_WITH_KAFKA = (
+    "record that cannot be read is in an internal topic",
+    "record that cannot be read left out",
     "transaction committed",
     "transaction aborted",
     "transaction ended by its coordinator",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
+from metaquorum.metadata.requests.common import AllocateBrokerIdRequest, AllocateBrokerIdResponse
 from tests.sim.calls import Calls
 from tests.sim.engine import Engine
 from tests.sim.processes import Directory

@@ -1,7 +1,7 @@
 """A cluster in which a controller's directory is replaced with an older copy of itself, under all other
 faults.
 
-Owns that fault and its two laws: a node keeps what it knew to be committed, or stops; and if a committed
+That fault and its two laws: a node keeps what it knew to be committed, or stops; and if a committed
 record is overwritten, a node that knew of it reports that, and the run ends with this instead of recovering.
 Not included: a copy that forgets a vote, and a copy together with the loss of every other node's memory of a
 record, because then no node is left that could know (docs/raft.md, Older copies).
@@ -18,7 +18,7 @@ from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.known_committed import load_known_committed
 from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE
-from metaquorum.storage.log.log import METADATA_DIRECTORY
+from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.sim.checks import Checks
 from tests.sim.errors import SafetyError
@@ -33,6 +33,7 @@ COPIES_FROM = 3_000
 SAID = ("committed records were lost", "committed records are missing")
 LOG_DIRECTORY = join(DATA_DIRECTORY, METADATA_DIRECTORY)
 PAUSE_MS = (1_000, 3_000)
+TOGETHER_EVERY = 3
 
 
 class OlderCopyWorld(World):
@@ -108,7 +109,9 @@ class OlderCopyWorld(World):
             for node_id in others:
                 self.boot(node_id)
 
-        self.engine.after(rng.randint(500, 4_000), release)
+        held_ms = rng.randint(500, 4_000)
+        # In some seeds those that know better run when the older copy and what lags can elect each other.
+        self.engine.after(1 if self.seed % TOGETHER_EVERY == 0 else held_ms, release)
         self.engine.after(rng.randint(*PAUSE_MS), self._copy)
 
     def boot(self, node_id: int) -> None:

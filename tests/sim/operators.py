@@ -1,7 +1,6 @@
 """A simulated operator: creates, grows and deletes topics, moves replicas, elects leaders, removes brokers.
 
-Owns which requests are sent; whether they make sense at that moment is for the controller to decide. Reads
-the committed image as any tool does, so what it knows may be out of date.
+Reads the committed image as any tool does, so what it knows may be out of date.
 """
 
 from __future__ import annotations
@@ -9,24 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metaquorum.controller.partitions.effective import UNCLEAN_LEADER_ELECTION_ENABLE
+from metaquorum.controller.partitions.rules import UNCLEAN_LEADER_ELECTION_ENABLE
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import TOPIC_RESOURCE, ConfigResource, MetadataImage, PartitionInfo
-from metaquorum.metadata.requests.broker_ids import BindBrokerIdRequest, UnbindBrokerIdRequest
 from metaquorum.metadata.requests.common import (
+    BindBrokerIdRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     NewTopic,
+    UnbindBrokerIdRequest,
     UnregisterBrokerRequest,
 )
 from metaquorum.metadata.requests.partitions import (
+    AlterReassignmentsRequest,
     CreatePartitionsRequest,
     ElectionResult,
     ElectLeadersRequest,
     ElectLeadersResponse,
     TopicGrowth,
+    WantedReplicas,
 )
-from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
 from metaquorum.metadata.requests.settings import AlterConfigsRequest, ConfigChange, ConfigOp, OpKind
 from tests.sim.calls import Calls
 from tests.sim.committed import CommittedLog

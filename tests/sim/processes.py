@@ -8,9 +8,8 @@ from typing import Any
 
 from msgspec import structs
 
+from metaquorum.broker.channel import ControllerChannel
 from metaquorum.broker.events import (
-    ControllerRequestFailed,
-    ControllerResponseArrived,
     PublishImage,
     SendToController,
     StateChanged,
@@ -24,7 +23,7 @@ from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.broker import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.metadata.node_configs.controller import VOTER_REPLICA, ControllerConfig
-from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import RegisterBrokerRequest, RegisterBrokerResponse
 from metaquorum.raft import effects as raft
 from metaquorum.raft.config import RaftConfig, Voter
@@ -32,10 +31,11 @@ from metaquorum.raft.core import RaftCore
 from metaquorum.raft.events import SnapshotLoaded
 from metaquorum.raft.invariants import CoreSnapshot
 from metaquorum.raft.messages import RaftResponse
-from metaquorum.raft.store.store import ReplicaStore
+from metaquorum.raft.store import ReplicaStore
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.files.snapshots import BOOTSTRAP_SNAPSHOT
-from metaquorum.storage.log.log import LogConfig
+from metaquorum.storage.log.config import LogConfig
+from tests.controllers import channel_of, reported, unanswered
 from tests.sim.calls import Calls
 from tests.sim.errors import SafetyError
 from tests.sim.host import Host, Process, read_image
@@ -274,15 +274,16 @@ class BrokerProcess(Process):
         self.before = CoreSnapshot.of(self.core)
         config = self.make_config()
         self.fences_itself = config.self_fencing_enable
+        rng = random.Random(host.rng.getrandbits(64))
+        channel = channel_of(self.controllers_to_ask(voters), rng)
         self.node = BrokerNode(
             config,
             self.core,
             image,
-            voters=self.controllers_to_ask(voters),
+            channel=channel,
             incarnation_id=self.incarnation_id,
-            rng=random.Random(host.rng.getrandbits(64)),
             now_ms=now_ms,
-            replicas=self.make_replicas(now_ms),
+            replicas=self.make_replicas(now_ms, channel),
             previous_broker_epoch=self.clean_epoch(),
         )
 
@@ -296,7 +297,7 @@ class BrokerProcess(Process):
         """The proof of a clean shutdown of the previous process: its broker epoch; None if there is none."""
         return None
 
-    def make_replicas(self, now_ms: int) -> ReplicaManager | None:
+    def make_replicas(self, now_ms: int, channel: ControllerChannel) -> ReplicaManager | None:
         """The partition data of this broker; None: it holds none."""
         return None
 
@@ -349,7 +350,6 @@ class BrokerProcess(Process):
 
     def _send(self, effect: SendToController) -> None:
         at, target = effect.correlation_id, effect.target
-
         registration = isinstance(effect.request, RegisterBrokerRequest)
         if registration:
             self._registrations.called(self, at, int(self.host.engine.now_ms))
@@ -357,12 +357,10 @@ class BrokerProcess(Process):
         def finish(response: Any, outright: bool) -> None:
             if registration:
                 self._registrations.answered(self, at, response, outright, int(self.host.engine.now_ms) + 1)
-            self.deliver(
-                lambda: ControllerResponseArrived(source=target, correlation_id=at, response=response)
-            )
+            self.deliver(lambda: reported(effect, response))
 
         def fail(reason: str) -> None:
-            self.deliver(lambda: ControllerRequestFailed(target=target, correlation_id=at, reason=reason))
+            self.deliver(lambda: unanswered(effect, reason))
 
         self._calls.client(
             self.host.name, self._directory[target], effect.request, effect.timeout_ms, finish, fail

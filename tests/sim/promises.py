@@ -1,7 +1,7 @@
 """What leaders acknowledged to their producers, and that every later leader has it.
 
-Owns the acknowledged prefix of each partition, by the leader epoch that acknowledged it. Drops only what the
-cluster never promised to keep: what an unclean election gave up, and what was on a lost disk.
+Drops only what the cluster never promised to keep: what an unclean election gave up, and what was on a lost
+disk.
 """
 
 from __future__ import annotations

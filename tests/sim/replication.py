@@ -1,6 +1,6 @@
 """Partitions on a simulated broker: it leads and follows according to its own applied image, nothing newer.
 
-Owns the replicas in a host's log directories, and the work of a partition leader: which replicas are in sync,
+The replicas in a host's log directories, and the work of a partition leader: which replicas are in sync,
 what is acknowledged, and the AlterPartition requests that follow from it. A fetch is one step in which a
 follower copies from the leader that both images name; of the network between brokers only its cuts are
 simulated. What a directory holds survives crashes: records are synced before they count (promises that only
@@ -16,7 +16,7 @@ from typing import Any
 from metaquorum.broker.node import BrokerNode
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, PartitionInfo
-from metaquorum.metadata.records.parts import LEADER_RECOVERED, LEADER_RECOVERING
+from metaquorum.metadata.records.types import LEADER_RECOVERED, LEADER_RECOVERING
 from metaquorum.metadata.requests.partitions import (
     AlteredPartition,
     AlterPartitionRequest,

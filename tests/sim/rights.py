@@ -12,7 +12,7 @@ from bisect import bisect_right
 from random import Random
 from typing import Any
 
-from metaquorum.metadata.access.authorizer import Authorizer, Caller
+from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import Acl
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import cause_in

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from metaquorum.metadata.image import PartitionInfo
-from metaquorum.metadata.image.damaged import damaged_in
-from metaquorum.metadata.records.parts import NO_LEADER
+from metaquorum.metadata.image.directories import damaged_in
+from metaquorum.metadata.records.types import NO_LEADER
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest
 from metaquorum.storage.disk.interface import join
 from tests.sim.data_disks import DataDirectory

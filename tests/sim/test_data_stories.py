@@ -10,10 +10,14 @@ import pytest
 
 from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.image import LOST, PartitionInfo
-from metaquorum.metadata.records.parts import NO_LEADER
+from metaquorum.metadata.records.types import NO_LEADER
 from metaquorum.metadata.requests.common import CreateTopicsRequest, DeleteTopicsRequest, NewTopic
-from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest, ElectLeadersRequest
-from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
+from metaquorum.metadata.requests.partitions import (
+    AlterReassignmentsRequest,
+    AssignReplicasToDirsRequest,
+    ElectLeadersRequest,
+    WantedReplicas,
+)
 from tests.sim.data_broker import DataBroker
 from tests.sim.data_load import TopicPlan, quiet_data_load, quiet_data_profile
 from tests.sim.data_world import DataWorld

@@ -12,10 +12,9 @@ from typing import cast
 import pytest
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.requests.voters import RemoveRaftVoterRequest
-from metaquorum.raft.state.progress import PendingChange
-from metaquorum.raft.state.roles import Leader
-from metaquorum.raft.voters.records import VoterChange
+from metaquorum.metadata.requests.common import RemoveRaftVoterRequest
+from metaquorum.raft.roles import Leader, PendingChange
+from metaquorum.raft.voters import VoterChange
 from tests.sim.errors import LivenessError, SafetyError
 from tests.sim.older_copies import OlderCopyWorld
 from tests.sim.processes import ControllerProcess

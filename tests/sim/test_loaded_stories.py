@@ -8,12 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from metaquorum.controller.partitions.effective import UNCLEAN_LEADER_ELECTION_ENABLE
+from metaquorum.controller.partitions.rules import UNCLEAN_LEADER_ELECTION_ENABLE
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import TOPIC_RESOURCE, ConfigResource, PartitionInfo
-from metaquorum.metadata.records.parts import LEADER_RECOVERED, NO_LEADER
-from metaquorum.metadata.requests.partitions import AlterPartitionResponse
-from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
+from metaquorum.metadata.records.types import LEADER_RECOVERED, NO_LEADER
+from metaquorum.metadata.requests.partitions import (
+    AlterPartitionResponse,
+    AlterReassignmentsRequest,
+    WantedReplicas,
+)
 from metaquorum.metadata.requests.settings import AlterConfigsRequest, ConfigChange, ConfigOp, OpKind
 from tests.sim.loaded_processes import REUSE_GRACE_MS, LoadedBroker
 from tests.sim.processes import SESSION_TIMEOUT_MS

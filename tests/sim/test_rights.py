@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_record

@@ -28,13 +28,13 @@ from tests.sim.voters.plan import VOTERS_FROM
 from tests.sim.world import run
 
 SEEDS = 72
-LOADED_SEEDS = 45
+LOADED_SEEDS = 60
 DATA_SEEDS = 25
 COPIES_SEEDS = 20
 VOTERS_SEEDS = 75
 """In each of two tests, so that both processors are used."""
 KAFKA_SEEDS = 8
-COMBINED_FIRST, COMBINED_SEEDS = COMBINED_FROM + 21, 5
+COMBINED_SEEDS = 7
 OTHER_HASH_SEED = "4711"
 """Other than that of this process, which is random."""
 
@@ -50,7 +50,7 @@ OTHER_HASH_SEED = "4711"
         (VOTERS_FROM, VOTERS_SEEDS, REQUIRED_WITH_VOTERS),
         (VOTERS_FROM + VOTERS_SEEDS, VOTERS_SEEDS, REQUIRED_WITH_VOTERS),
         (KAFKA_FROM, KAFKA_SEEDS, REQUIRED_WITH_KAFKA),
-        (COMBINED_FIRST, COMBINED_SEEDS, REQUIRED_WITH_COMBINED),
+        (COMBINED_FROM, COMBINED_SEEDS, REQUIRED_WITH_COMBINED),
     ],
     ids=[
         "bare",

@@ -41,6 +41,7 @@ from tests.sim.processes import (
 )
 from tests.sim.profile import FaultProfile, draw_profile
 from tests.sim.promises import BrokenPromise
+from tests.sim.strangers import Strangers, are_there
 
 FIRST_CONTROLLER_ID = 3000
 LIVENESS_MS = 60_000
@@ -118,6 +119,9 @@ class World:
         for client in self.clients:
             client.begin()
         self.engine.after(STEP_MS, self._throw_faults)
+        strangers = Strangers(self)
+        if are_there(self.seed):
+            strangers.begin()
         self.engine.run_for(self.profile.safety_ms, self._after_event)
         healed_at_us = self.engine.now_us
         self._heal()
@@ -127,6 +131,7 @@ class World:
         for client in self.clients:
             client.running = False
         self._last_words()
+        strangers.check()
         return Outcome(
             seed=self.seed,
             digest=self.engine.digest(),

@@ -1,5 +1,5 @@
 """How answers of the log tools are shown in a story: their JSON as `key=value`, so that a reviewer can read
-every field. Knows no command."""
+every field."""
 
 from __future__ import annotations
 

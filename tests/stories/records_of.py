@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from metaquorum.metadata.errors import UnsupportedVersionError
-from metaquorum.metadata.image.damaged import damaged_in, given_up_in
+from metaquorum.metadata.image.directories import damaged_in, given_up_in
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_record
 from metaquorum.metadata.records.codec import encode, encode_control
-from metaquorum.metadata.records.parts import BrokerEndpoint, QuotaEntity
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
+from metaquorum.metadata.records.types import BrokerEndpoint, QuotaEntity
 
 KINDS = {"topic": 2, "broker": 4, "cluster": 4}
 VOTERS = (3000, 3001, 3002)

@@ -1,7 +1,6 @@
 """Runs one story: commands write a metadata log record by record, and ask the log tools what they make of it.
 
-Owns the commands. A batch is a Python expression of `records_of` names; an answer is what `metaquorum log`
-prints (`answers`).
+A batch is a Python expression of `records_of` names; an answer is what `metaquorum log` prints (`answers`).
 """
 
 from __future__ import annotations

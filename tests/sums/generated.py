@@ -1,7 +1,6 @@
 """Stories that a seed writes: the life of a small cluster, with every type of record and what goes wrong.
 
-Owns the commands, which are those of `tests.stories.story`. Most of it a controller could have written; now
-and then there is a record that does not fit. Knows no log tool.
+Most of it a controller could have written; now and then there is a record that does not fit.
 """
 
 from __future__ import annotations

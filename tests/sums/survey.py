@@ -1,6 +1,6 @@
 """What is asked about a story's nodes, and the answers.
 
-Owns the questions: every tool, as text and as JSON, over the whole log and over parts of it, from both ends,
+The questions: every tool, as text and as JSON, over the whole log and over parts of it, from both ends,
 about entities of the log. Besides the nodes as the story leaves them, its first one is asked about once more
 with its beginning gone and a snapshot in its middle, and with two batches damaged.
 """

@@ -13,7 +13,7 @@ FOLDERS = sorted(path.name for path in (REPOSITORY / "metaquorum").iterdir() if 
 @cache
 def files() -> list[Path]:
     """Every module of the package, but for generated ones."""
-    found = [REPOSITORY / "metaquorum" / "__init__.py"]
+    found = sorted((REPOSITORY / "metaquorum").glob("*.py"))
     for folder in FOLDERS:
         found += sorted(path for path in (REPOSITORY / folder).rglob("*.py") if "_pb2" not in path.name)
     return found

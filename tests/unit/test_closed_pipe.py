@@ -50,9 +50,9 @@ def test_a_command_ends_quietly_whatever_it_prints(arguments: list[str]) -> None
     "module",
     [
         "metaquorum.wire.stubs",
-        "metaquorum.runtime.config.docs",
-        "metaquorum.runtime.metrics.docs",
-        "metaquorum.broker.server.kafka.access.docs",
+        "metaquorum.config.docs",
+        "metaquorum.observability.metrics.docs",
+        "metaquorum.listeners.access.docs",
     ],
 )
 def test_a_module_that_prints_a_page_ends_quietly(module: str) -> None:

@@ -23,6 +23,8 @@ NOTHING: tuple[object, ...] = (None, False, 0, 0.0, "", b"", (), frozenset())
 UNLESS: dict[str, dict[str, dict[str, Any]]] = {
     "metadata.inspect": {
         "Cause": {"certain": True},
+        "CauseRule": {"severity": "info"},
+        "Reason": {"is_certain": True},
         "LogReport": {"epoch": -1},
         "QuorumView": {"leader_id": -1, "epoch": -1, "offset": -1, "time_ms": -1},
         "Row": {"severity": "info"},

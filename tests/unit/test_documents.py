@@ -17,8 +17,8 @@ import javaproperties
 import pytest
 
 from metaquorum.cli.main import main
-from metaquorum.runtime.config.keys import KEYS
-from metaquorum.runtime.errors import ConfigError
+from metaquorum.config.keys import KEYS
+from metaquorum.errors import ConfigError
 from tests.mutants.layers import LAYERS
 from tests.mutants.sites import Source
 from tests.planted.bugs import BUGS
@@ -26,7 +26,7 @@ from tests.planted.bugs import BUGS
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 UUID = "AAAAAAAAAAAAAAAAAAAAAQ"
-TOP = {path.name for path in REPOSITORY.iterdir()}
+TOP = {path.name for path in REPOSITORY.iterdir()} - {"var"}  # where clusters run, if any
 
 
 def code_blocks(text: str) -> list[str]:
@@ -47,12 +47,11 @@ def anchors(page: Path) -> set[str]:
 
 
 def named_files(text: str) -> set[str]:
-    """Paths in code spans that begin in a folder of the repository; `broker/3` is an entity of a log."""
+    """Paths in code spans that begin in one of our folders, without entities of a log (`broker/3`)."""
     spans = re.findall(r"`([\w./*-]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
     paths = {span.split("::")[0] for span in spans if "/" in span}
-    return {
-        path for path in paths if path.split("/")[0] in TOP and not re.match(r"(broker|controller)/\d", path)
-    }
+    entity = re.compile(r"(broker|controller)/\d|config/(topic|broker|group|cluster|client-metrics)(/|$)")
+    return {path for path in paths if path.split("/")[0] in TOP and not entity.match(path)}
 
 
 def commands(text: str) -> Iterator[list[str]]:

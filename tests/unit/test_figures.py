@@ -18,8 +18,8 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from metaquorum.runtime.config.key import Key
-from metaquorum.runtime.config.keys import KEYS
+from metaquorum.config.keys import KEYS
+from metaquorum.metadata.settings.keys import BOTH, MAX_INT, Key, Kind
 
 ROOT = Path(__file__).parent.parent.parent
 FIGURES = Path(__file__).parent / "figures.txt"
@@ -27,14 +27,15 @@ LONGEST = 400
 _NAME = r"[A-Z_][A-Z0-9_]*"
 _ASSIGNED = re.compile(rf"^({_NAME}(?:, {_NAME})*)(?::[^=\n]+)? = ", re.MULTILINE)
 FOLDERS = (
-    *("storage", "broker", "controller/server", "combined", "runtime", "metadata/inspect"),
+    *("storage", "broker", "controller/server", "combined", "metadata/inspect"),
+    *("clients", "config", "listeners", "network", "node", "observability", "rpc"),
     *("metadata/node_configs", "metadata/requests/rates.py"),
 )
 SHELL = (
     "combined/process.py",
     "storage/disk/posix.py",
     "storage/disk/kernel_sync.py",
-    "storage/disk/private.py",
+    "storage/disk/posix.py",
 )
 
 
@@ -115,10 +116,11 @@ def every_figure(folders: tuple[str, ...] = FOLDERS) -> str:
 
 def keys() -> list[str]:
     """What a configuration file may say, but for what is so of most keys; the meanings are on a page."""
-    usual = msgspec.structs.asdict(Key("", "int", None, ""))
+    usual = msgspec.structs.asdict(Key("", Kind.INT, maximum=MAX_INT, roles=BOTH))
     found = []
     for key in KEYS.values():
         fields = msgspec.structs.asdict(key)
+        fields["fills"] = key.fills and f"{key.fills[0].__name__}.{key.fills[1]}"
         unusual = [name for name in fields if fields[name] != usual[name] and name not in ("name", "text")]
         found.append(", ".join([key.name, *(f"{name}={told(fields[name])}" for name in unusual)]))
     return found

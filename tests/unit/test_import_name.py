@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,45 @@ def test_every_folder_of_code_is_linked_by_a_relative_link() -> None:
     assert with_code == FOLDERS
     for name in FOLDERS:
         assert os.readlink(PACKAGE / name) == f"../{name}"
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_checkout_works_with_and_without_symbolic_links(tmp_path: Path, linked: bool) -> None:
+    """Git writes the target of a link into a file where there are no links."""
+    package = tmp_path / "metaquorum"
+    package.mkdir()
+    (package / "__init__.py").write_text((PACKAGE / "__init__.py").read_text("utf-8"), "utf-8")
+    for name in FOLDERS:
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+        if linked:
+            (package / name).symlink_to(f"../{name}")
+        else:
+            (package / name).write_text(f"../{name}")
+    names = [f"metaquorum.{name}" for name in sorted(FOLDERS - {"pipeline"})]
+    program = (
+        f"import importlib, sys; modules = [importlib.import_module(name) for name in {names!r}];"
+        "from metaquorum.storage import uuids; print(uuids.__file__);"
+        "assert {each.__package__ for each in modules} == {*sys.argv[1:]}"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *names],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", sorted(FOLDERS))
+def test_a_folder_cannot_be_imported_by_its_own_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the repository on the path, it would be a second copy of the package."""
+    monkeypatch.syspath_prepend(str(REPOSITORY))
+    with pytest.raises(ImportError, match=rf"import metaquorum\.{name}"):
+        importlib.import_module(name)
 
 
 def test_nothing_imports_a_folder_by_its_own_name() -> None:

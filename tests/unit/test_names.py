@@ -10,17 +10,20 @@ import ast
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
-from metaquorum.runtime.config.keys import KEYS
+from metaquorum.config.keys import KEYS
 from tests.unit.sources import REPOSITORY, files, module_of, name_of, tree_of
 
 CALLED_BY_A_LIBRARY = (
     "Heartbeat",  # the unary call of the gRPC service
     "handleError",
     "visit_",  # ast.NodeVisitor
+    "pytest_",  # hooks of the plugin
     "add_registered_method_handlers",  # grpc
     "shell_complete",  # click
     "format_commands",  # click
@@ -31,6 +34,7 @@ CALLED_BY_A_LIBRARY = (
     "readinto",
     # asyncio.BufferedProtocol
     "connection_made",
+    "data_received",
     "connection_lost",
     "eof_received",
     "buffer_updated",
@@ -45,13 +49,41 @@ FOR_TESTS_AND_USERS = {
     "check_input",
     "check_node",
     "check_snapshot",
+    # hooks of the pytest plugin
+    "pytest_addoption",
+    "pytest_configure",
+    # what users' tests do to a cluster
+    "active_controller",
+    "disk_full",
+    "disk_read_only",
+    "disk_fails",
+    "remove_user",
+    "fence_producer",
+    "expire_transaction",
+    "expire_session",
+    "move_coordinator",
+    "expire_messages",
+    "recreate_topic",
+    "wait_for_chaos",
+    "consume_all",
+    "wait_for_no_transactions",
+    "lose_disk",
+    "copy_disk",
+    "restore_disk_from",
+    "intercept",
+    "run_retention",
+    "run_compaction",
+    "drop_connections",
+    "wait_for_group",
+    "wait_for_full_isr",
     # the faulty disk and its handles
-    "FaultyDisk",
     "inject",
-    "heal",
     "flip_bit",
+    # what a benchmark prints beside its figures
+    "name_of_sync",
     # pages that a test keeps equal to their table
     "render_document",
+    "FILE_RULES",
     "RECORD_RULES",
     # what a test has to see of a state that no answer shows
     "good_directories",
@@ -81,9 +113,9 @@ SET_AND_NOT_READ = {
     "minimum_version",
     "never_capture",
     "num_tickets",
-    "propagate",
     "restype",
     "sni_callback",
+    "verify_flags",
     "verify_mode",
     "writeable",
 }
@@ -328,7 +360,7 @@ def test_names_in_docstrings_and_comments_exist() -> None:
 def is_declared_in(path: Path) -> bool:
     """Whether a module has rows of the table of configuration keys, or Kafka's names of them."""
     name = name_of(path)
-    return (name.startswith("runtime/config/") and "keys" in path.name) or path.name == "kafka_keys.py"
+    return name.startswith(("config/", "metadata/settings/")) and "keys" in path.name
 
 
 def texts_that_are_read() -> tuple[set[str], list[re.Pattern[str]]]:
@@ -344,6 +376,8 @@ def texts_that_are_read() -> tuple[set[str], list[re.Pattern[str]]]:
                 case ast.Call(func=ast.Name(id=name), args=[ast.Constant() | ast.JoinedStr() as first, *_]):
                     if is_declared_in(path) and name not in ("number", "text"):
                         passed_over.update(ast.walk(first))
+                case ast.Subscript(value=ast.Name(id="SHARED_KEYS")):
+                    passed_over.update(ast.walk(node))
         for node in set(ast.walk(tree_of(path))) - passed_over:
             match node:
                 case ast.Constant(value=str(text)) if path.name != "kafka_keys.py":
@@ -355,14 +389,148 @@ def texts_that_are_read() -> tuple[set[str], list[re.Pattern[str]]]:
 
 
 def test_every_configuration_key_is_read() -> None:
-    """By its name, by an f-string of names, or as the field of a value that a table fills."""
+    """By its name, by an f-string of names, or as the field that it fills, which somebody reads."""
     texts, patterns = texts_that_are_read()
-    field_names = {name for path in files() for name in fields(tree_of(path))}
+    attributes = {
+        node.attr for path in files() for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)
+    }
     idle = [
         key
-        for key in KEYS
+        for key, row in KEYS.items()
         if key not in texts
-        and key.replace(".", "_") not in field_names
+        and not (row.fills and row.fills[1] in attributes)
         and not any((at := each.fullmatch(key)) and set(at.groups()) <= texts for each in patterns)
     ]
     assert idle == []
+
+
+BANNED_WORDS = {"told", "tell", "tells", "telling", "anew", "stir", "stirs", "stirred", "furthest"}
+BANNED_WORDS |= {"come", "comes", "coming", "came"}
+BANNED_PAIRS = {("stand", "still"), ("stands", "still"), ("stood", "still"), ("go", "on"), ("goes", "on")}
+BANNED_PAIRS |= {("let", "in"), ("lets", "in")}
+"""The words that docs/contributing.md bans in prose."""
+NAMES_OF_BANNED_WORDS = {
+    "TOLD",
+    "Told",
+    "ToldDamage",
+    "_GO_ON",
+    "_NOT_TOLD",
+    "_TOLD",
+    "_TOLD_BY",
+    "_anew",
+    "_came",
+    "_came_under_min_isr",
+    "_count_anew",
+    "_future_told",
+    "_go_on",
+    "_goes_on",
+    "_may_tell",
+    "_tell",
+    "_tell_all",
+    "_tell_alone",
+    "_tell_clusters",
+    "_tell_grouped",
+    "_tell_lost_end",
+    "_tell_plain",
+    "_telling",
+    "_told",
+    "_told_apart",
+    "_told_damage",
+    "_told_files",
+    "anew",
+    "came",
+    "came_from",
+    "came_to",
+    "cannot_tell",
+    "comes",
+    "comes_back",
+    "go_on",
+    "goes_on",
+    "may_tell",
+    "one_came",
+    "tell",
+    "tell_limits",
+    "tell_nodes",
+    "tell_nothing_shown",
+    "tell_unknown",
+    "tells",
+    "time_goes_on",
+    "told",
+    "told_below",
+    "told_damage",
+    "told_files",
+}
+"""Those that remain."""
+
+VAGUE_NAMES = {"found", "at", "each", "one", "known", "place"}
+"""They hide what a value is: not for what lives longer than three lines."""
+VAGUE_FIELDS_AND_PARAMETERS = {
+    "broker": 73,
+    "cli": 71,
+    "clients": 27,
+    "config": 6,
+    "controller": 10,
+    "listeners": 18,
+    "metadata": 124,
+    "network": 3,
+    "observability": 13,
+    "pipeline": 161,
+    "raft": 14,
+    "rpc": 7,
+    "storage": 26,
+    "wire": 2,
+}
+"""How many of them fields, attributes and parameters of a folder carry."""
+
+
+def words_of(name: str) -> list[str]:
+    return [word.lower() for word in re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+", name)]
+
+
+def has_banned_word(name: str) -> bool:
+    words = words_of(name)
+    return not BANNED_WORDS.isdisjoint(words) or not BANNED_PAIRS.isdisjoint(pairwise(words))
+
+
+def defined_names(tree: ast.Module) -> Iterator[str]:
+    """Everything that a module gives a name."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+            case ast.arg(arg=name) | ast.alias(asname=str(name)) | ast.MatchAs(name=str(name)):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+
+
+def fields_and_parameters(tree: ast.Module) -> Iterator[str]:
+    yield from fields(tree)
+    for node in ast.walk(tree):
+        match node:
+            case ast.arg(arg=name):
+                yield name
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name.lstrip("_")
+
+
+def test_no_name_has_a_word_that_prose_bans() -> None:
+    banned = {name for path in files() for name in defined_names(tree_of(path)) if has_banned_word(name)}
+    assert sorted(banned - NAMES_OF_BANNED_WORDS) == [], "say what it is or does in Kafka's words"
+    assert sorted(NAMES_OF_BANNED_WORDS - banned) == [], "no longer there: remove it from the table"
+
+
+def test_the_search_for_banned_words_finds_them() -> None:
+    tree = ast.parse("def _tell_all(told_ms, income): self.furthest = come = 1\nclass LetIn: ONE_GOES_ON = 1")
+    found = [name for name in defined_names(tree) if has_banned_word(name)]
+    assert sorted(found) == ["LetIn", "ONE_GOES_ON", "_tell_all", "come", "furthest", "told_ms"]
+
+
+def test_fields_and_parameters_say_what_they_are() -> None:
+    vague = Counter(
+        name_of(path).split("/")[0]
+        for path in files()
+        for name in fields_and_parameters(tree_of(path))
+        if name in VAGUE_NAMES
+    )
+    assert dict(vague) == VAGUE_FIELDS_AND_PARAMETERS, "fewer: lower it; more: say what the value is"

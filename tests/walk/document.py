@@ -14,6 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = "docs/walkthrough.md"
 AIM = 12
 """From door to answer no more files than this, and none entered twice."""
+PASSES = " passes of the codec of Kafka's protocol, the client's included."
 AGAIN = " (left and entered again)"
 INTRODUCTION = """\
 # Walkthrough: the files that a request passes
@@ -22,26 +23,16 @@ INTRODUCTION = """\
 functions, and the helpers that these files ask.
 
 Each list leads from the entry point to the answer, along the callers of the main steps. A file is described
-where it first appears: what it is, and what it owns.
+where it first appears.
 """
 _SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z`])")
 _REQUIREMENTS = re.compile(r" \([SK]\d[^)]*\)")
-_ASIDE = re.compile(r" \([^()]*\)")
-_DETAIL = re.compile(r":|;|, (?:because|so that|in which|from which) ")
-FEWEST_WORDS = 4
-"""Of a second sentence that is cut where its detail begins; a shorter one is kept whole."""
 
 
 def description(path: Path) -> str:
-    """Two sentences of a module's docstring, without ids of requirements: the first one, and the one that
-    says what the module owns, without asides and up to its detail."""
+    """The first sentence of a module's docstring, without ids of requirements."""
     text = " ".join((ast.get_docstring(ast.parse(path.read_text("utf-8"))) or f"{path.stem}.").split())
-    first, *rest = _SENTENCE.split(_REQUIREMENTS.sub("", text))
-    owns = _ASIDE.sub("", next((sentence for sentence in rest if sentence.startswith("Owns ")), ""))
-    short = _DETAIL.split(owns)[0]
-    return (
-        f"{first} {f'{short}.' if FEWEST_WORDS <= len(short.split()) < len(owns.split()) else owns}".strip()
-    )
+    return _SENTENCE.split(_REQUIREMENTS.sub("", text))[0].strip()
 
 
 def items(passed: Passed, known: set[str]) -> list[str]:
@@ -66,12 +57,19 @@ def filled(text: str) -> str:
     return textwrap.fill(text, 120, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False)
 
 
+def measured(way: Way) -> str:
+    files = f"{len(way.passed.way)} files; the aim is {AIM}."
+    if way.codec_passes is None:
+        return files
+    return f"{files} {way.codec_passes}{PASSES}"
+
+
 def render(ways: list[Way]) -> str:
     parts = [INTRODUCTION]
     known: set[str] = set()
     for way in ways:
         lines = "\n".join(items(way.passed, known))
-        parts.append(f"## {way.title}\n\n{len(way.passed.way)} files; the aim is {AIM}.\n\n{lines}\n")
+        parts.append(f"## {way.title}\n\n{measured(way)}\n\n{lines}\n")
     return "\n".join(parts)
 
 
@@ -80,7 +78,9 @@ def read(text: str) -> list[Way]:
     ways = []
     for section in text.split("\n## ")[1:]:
         title, _, rest = section.partition("\n")
+        counted = re.search(rf"(\d+){PASSES}", rest)
         found = re.findall(rf"`([\w/]+\.py)`({re.escape(AGAIN)})?", " ".join(rest.split()))
         way = tuple(Step(file, ()) for file, _ in found)
-        ways.append(Way(title, Passed(way, (), tuple(file for file, again in found if again))))
+        again = tuple(file for file, again in found if again)
+        ways.append(Way(title, Passed(way, (), again), int(counted[1]) if counted else None))
     return ways

@@ -1,7 +1,7 @@
 """Which files of the package are entered, in order, while something happens in this process.
 
-Owns the hook and the list. A file is entered when one of its functions is called from another file. For the
-functions that mark where a request must pass, the files of the callers are recorded too.
+A file is entered when one of its functions is called from another file. For the functions that mark where a
+request must pass, the files of the callers are recorded too.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from tests.walk.__main__ import called
 from tests.walk.recorder import Entry, Recorder, Step, along, passed
 
@@ -26,7 +25,7 @@ def test_files_are_noted_in_the_order_in_which_they_are_entered() -> None:
     finally:
         recorder.remove()
     files = list(dict.fromkeys(entry.file for entry in entries))
-    assert files[:2] == ["storage/batches/parsed.py", "storage/batches/walk.py"]
+    assert files[:2] == ["storage/batches/batch.py", "storage/batches/format.py"]
     assert entries[0].function == "Batches.parse"
     assert len(recorder.entries) == len(entries), "what happens after `stop` is not noted"
 
@@ -48,7 +47,7 @@ def test_a_mark_has_the_files_of_its_callers() -> None:
         recorder.remove()
     stacks = {entry.function: entry.stack for entry in entries}
     assert stacks["Batches.parse"] == ()
-    assert stacks["walk_headers"] == ("storage/batches/parsed.py", "storage/batches/walk.py")
+    assert stacks["walk_headers"] == ("storage/batches/batch.py", "storage/batches/format.py")
 
 
 def test_a_way_goes_from_its_first_mark_to_its_last() -> None:

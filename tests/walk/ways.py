@@ -1,8 +1,5 @@
 """The five requests and events that docs/walkthrough.md follows, in one process: a controller and brokers
-with real sockets and real files.
-
-Owns what is done, and between which calls it is recorded.
-"""
+with real sockets and real files."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaquorum.broker.server.main import BrokerProcess
+from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.controller.server.main import ControllerProcess
-from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.runtime.client.admin import AdminClient
-from tests.broker_calls import batch, calls_to
+from metaquorum.wire.messages import CreateTopicsRequest
+from tests.broker_calls import BrokerCalls, batch, calls_to
 from tests.unit.server.nodes import (
     Site,
     formatted,
@@ -51,13 +48,20 @@ WRITE = (
     "Ledger.commit",
 )
 CREATION = (
-    "AdminService.CreateTopics",
+    "ClientConnection._begin",
+    "Forwarder.handle",
+    "AdminClient.ask",
+    "ForwardingService.Forward",
     *STEP,
     "decide_create_topics",
     *WRITE,
     "WaitingRequests.answer",
-    "MessageCodec.answer_to_pb",
+    "encode_response",
+    "Published.reach",
+    "ClientConnection.answer",
 )
+CODEC = ("encode_request", "decode_request", "encode_response", "decode_response")
+"""The client's own passes are the first and the last."""
 HEARTBEAT = (
     "BrokerLifecycleService._heartbeat",
     *STEP,
@@ -86,8 +90,12 @@ the one that makes it, because other threads use the disk, too."""
 
 @dataclass(frozen=True, slots=True)
 class Way:
+    """`codec_passes`: how often a message of Kafka's protocol is encoded or decoded, from the client's
+    request to the answer in its hands; None: the way has none."""
+
     title: str
     passed: Passed
+    codec_passes: int | None = None
 
 
 async def walk(root: Path) -> list[Way]:
@@ -104,11 +112,11 @@ async def walk(root: Path) -> list[Way]:
             broker = await doomed.__aenter__()
             await unfenced(client, 101)
             ways = [
-                Way("A topic is created", await creations(recorder, client)),
+                await creations(recorder, site),
                 Way("A heartbeat", await heartbeats(recorder)),
                 Way("A produce", await produces(recorder, site)),
             ]
-            await trimmed(controller, client)
+            await trimmed(controller, site)
             formatted(root / "second", 102)
             listener = listeners(free_port(), free_port())
             second = {"node.id": "102", "log.dirs": str(root / "second"), "listeners": listener, **BROKER}
@@ -133,23 +141,36 @@ async def unfenced(client: AdminClient, broker_id: int) -> None:
             listing = await client.list_brokers([broker_id])
 
 
-async def trimmed(controller: ControllerProcess, client: AdminClient) -> None:
+async def create(calls: BrokerCalls, name: str, partitions: int = 1) -> None:
+    topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    answer = await calls.ask(CreateTopicsRequest(topics=(topic,), timeout_ms=60_000))
+    assert not answer.topics[0].error_code, answer
+
+
+async def trimmed(controller: ControllerProcess, site: Site) -> None:
     """A new broker cannot read the log from its beginning."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(PATIENCE_S), calls_to(site.kafka_port) as calls:
         number = 0
         while controller.node.raft.log_start_offset == 0:
             number += 1
-            await client.create_topics([NewTopic(name=f"more-{number}", partitions=20)])
+            await create(calls, f"more-{number}", 20)
             await asyncio.sleep(0.2)
 
 
-async def creations(recorder: Recorder, client: AdminClient) -> Passed:
-    runs = []
-    for number in range(REPEATS):
-        recorder.start()
-        await client.create_topics([NewTopic(name=f"walk-{number}", partitions=1, replication_factor=1)])
-        runs.append(along(recorder.stop(), CREATION))
-    return passed(runs, CREATION)
+async def creations(recorder: Recorder, site: Site) -> Way:
+    """From a user's client to a broker, from there to the controller, and back."""
+    runs, codec_passes = [], []
+    async with calls_to(site.kafka_port) as calls:
+        await create(calls, "before")  # the first request of a connection opens one to the controller
+        for number in range(REPEATS):
+            recorder.start()
+            await create(calls, f"walk-{number}")
+            entries = recorder.stop()
+            codec_passes.append(
+                sum(entry.function in CODEC and entry.file == "wire/codec.py" for entry in entries)
+            )
+            runs.append(along(entries, CREATION))
+    return Way("A topic is created", passed(runs, CREATION), min(codec_passes))
 
 
 async def heartbeats(recorder: Recorder) -> Passed:
@@ -179,7 +200,7 @@ async def produces(recorder: Recorder, site: Site) -> Passed:
 
 async def death(recorder: Recorder, client: AdminClient, broker: BrokerProcess) -> Passed:
     """From the end of its session until another broker has applied the resulting changes."""
-    broker.node.farewell = lambda: None  # type: ignore[method-assign] -- killed: no last word
+    broker.node.farewell = lambda **_: None  # type: ignore[method-assign] -- killed: no last word
     recorder.start()
     broker.driver.end("killed", failed=True)
     whole = await until(recorder, lambda entries: along(entries, DEATH))

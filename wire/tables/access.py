@@ -1,8 +1,4 @@
-"""Requests and responses for access control: SASL, ACLs, SCRAM, quotas and delegation tokens.
-
-Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
-Does not have configurations (`topics`), nor what a mechanism puts into the bytes of SaslAuthenticate.
-"""
+"""Requests and responses for access control: SASL, ACLs, SCRAM, quotas and delegation tokens."""
 
 TABLE = """
 SaslHandshake 17 versions 0-1 flexible never

@@ -1,8 +1,4 @@
-"""Requests and responses between brokers and controllers.
-
-Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
-Does not have what voters send each other (`raft`) or what clients send to describe the cluster (`cluster`).
-"""
+"""Requests and responses between brokers and controllers."""
 
 TABLE = """
 AlterPartition 56 versions 0-3 flexible 0+

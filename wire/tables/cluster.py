@@ -1,8 +1,4 @@
-"""Requests and responses for discovering the cluster, and for telemetry.
-
-Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
-Does not have what brokers send to controllers (`brokers`) or what changes a topic (`topics`).
-"""
+"""Requests and responses for discovering the cluster, and for telemetry."""
 
 TABLE = """
 Metadata 3 versions 0-13 flexible 9+
@@ -167,31 +163,6 @@ response
     Rack string? = null
     IsFenced bool 2+ ignorable
   ClusterAuthorizedOperations int32 = -2147483648
-
-GetTelemetrySubscriptions 71 versions 0-0 flexible 0+
-request
-  ClientInstanceId uuid
-response
-  ThrottleTimeMs int32
-  ErrorCode int16
-  ClientInstanceId uuid
-  SubscriptionId int32
-  AcceptedCompressionTypes []int8
-  PushIntervalMs int32
-  TelemetryMaxBytes int32
-  DeltaTemporality bool
-  RequestedMetrics []string
-
-PushTelemetry 72 versions 0-0 flexible 0+
-request
-  ClientInstanceId uuid
-  SubscriptionId int32
-  Terminating bool
-  CompressionType int8
-  Metrics bytes
-response
-  ThrottleTimeMs int32
-  ErrorCode int16
 
 ListConfigResources 74 versions 0-1 flexible 0+
 request

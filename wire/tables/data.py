@@ -1,8 +1,4 @@
-"""Requests and responses for reading and writing partitions.
-
-Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
-Does not have the form of batches: `records` is bytes here, and `storage` reads them.
-"""
+"""Requests and responses for reading and writing partitions."""
 
 TABLE = """
 Produce 0 versions 0-13 flexible 9+

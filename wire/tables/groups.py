@@ -1,9 +1,4 @@
-"""Requests and responses for consumer groups and their offsets.
-
-Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
-Does not have the records that a group stores (`stored`), nor the subscriptions and assignments that members
-send as bytes (`wire.embedded`).
-"""
+"""Requests and responses for consumer groups and their offsets."""
 
 TABLE = """
 OffsetCommit 8 versions 0-10 flexible 8+

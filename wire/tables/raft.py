@@ -1,8 +1,4 @@
-"""Requests and responses of the quorum: votes, epochs, snapshots, voters.
-
-Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
-Does not have Fetch (`data`), which the quorum shares with partitions.
-"""
+"""Requests and responses of the quorum: votes, epochs, snapshots, voters."""
 
 TABLE = """
 Vote 52 versions 0-2 flexible 0+

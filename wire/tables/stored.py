@@ -1,8 +1,7 @@
 """Records of Kafka's internal topics: `__consumer_offsets` and `__transaction_state`.
 
-Owns these records, with the fields of Apache Kafka's message definitions; `wire.stored` describes the form.
-Does not have requests. The records of the new group protocol (KIP-848, keys from 3 on) have the form of Kafka
-3.8 and later: 3.7's was a preview.
+The records of the new group protocol (KIP-848, keys from 3 on) have the form of Kafka 3.8 and later: 3.7's
+was a preview.
 """
 
 TABLE = """

@@ -1,8 +1,4 @@
-"""Requests and responses for topics, partitions, log directories and configurations.
-
-Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
-Does not have quotas (`access`), nor reads and writes of a partition (`data`).
-"""
+"""Requests and responses for topics, partitions, log directories and configurations."""
 
 TABLE = """
 CreateTopics 19 versions 0-7 flexible 5+

@@ -1,8 +1,4 @@
-"""Requests and responses for transactions.
-
-Owns these APIs, with the fields of Apache Kafka's message definitions; `wire.table` describes the form.
-Does not have the records of `__transaction_state` (`stored`) or Produce (`data`).
-"""
+"""Requests and responses for transactions."""
 
 TABLE = """
 AddPartitionsToTxn 24 versions 0-5 flexible 3+

@@ -1,17 +1,24 @@
 """A group of the classic protocol: its members, its phase, and what follows from them.
 
-Owns the rules about one group at one moment: which protocols all members support, which member leads, whether
-all have joined. Does not change the phase or set timers: `rebalance` does. Source: KIP-62, KIP-345, KIP-394.
+The rules about one group at one moment: which protocols all members support, which member leads, whether all
+have joined. Source: KIP-62, KIP-345, KIP-394.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
+import msgspec
+
+from metaquorum.broker.coordinator.state import BatchOrigin, Decision, Now, Reply
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.wire.embedded import subscribed_topics
+from metaquorum.wire.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from metaquorum.wire.stored import StoredRecord
 
 CONSUMER = "consumer"
 """The protocol type of consumers: their metadata names the topics that they subscribe to."""
@@ -68,7 +75,7 @@ class Group:
     not_synced: set[str] = field(default_factory=set)
     is_first_join: bool = False
     delay_left_ms: int = 0
-    someone_came: bool = False
+    someone_joined: bool = False
 
     # ---- members ---------------------------------------------------------------------------------
 
@@ -172,3 +179,214 @@ class Group:
                 return None
             found.update(topics)
         return frozenset(found)
+
+
+# Requests about one group whose Kafka message names several: the part for one coordinator.
+# These values, and no others: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and OffsetDelete
+# name only one group anyway.
+
+TopicPartition = tuple[str, int]
+"""(topic, partition)."""
+
+
+class FetchOffsets(msgspec.Struct, frozen=True, kw_only=True):
+    """`partitions` None: all of the group. `require_stable`: wait for offsets of an open transaction
+    (KIP-447)."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...] | None
+    require_stable: bool = False
+
+
+class FetchedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """`offset` -1: there is no committed offset."""
+
+    topic: str
+    partition: int
+    offset: int = -1
+    leader_epoch: int = -1
+    metadata: str = ""
+    error: ErrorCode = ErrorCode.NONE
+
+
+class DescribeGroup(msgspec.Struct, frozen=True, kw_only=True):
+    group_id: str
+
+
+class DescribeConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of the new protocol (KIP-848)."""
+
+    group_id: str
+
+
+class ListGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups of one partition. Empty sets: of any state or type. Compared case-insensitively."""
+
+    states: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+
+
+class DeleteGroup(msgspec.Struct, frozen=True, kw_only=True):
+    group_id: str
+
+
+# Groups and offsets to and from records of `__consumer_offsets`, in the versions that Kafka 3.7 writes.
+
+_GROUP_KEY, _GROUP_VALUE = 2, 3
+_OFFSET_KEY, _OFFSET_VALUE, _OFFSET_VALUE_WITH_EXPIRY = 1, 3, 1
+
+
+class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """`commit_ms`: the time of day of the commit. `expire_ms`: when it expires at the client's request; -1:
+    with the group's retention. `log_offset`: where it is stored; the later of two counts."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int = -1
+    expire_ms: int = -1
+    log_offset: int = -1
+
+
+def group_record(group: Group, assignments: dict[str, bytes], state_since_ms: int) -> StoredRecord:
+    """The group's present state, with these assignments by member id."""
+    members = tuple(
+        GroupMetadataValue.MemberMetadata(
+            member_id=each.member_id,
+            group_instance_id=each.instance_id,
+            client_id=each.client_id,
+            client_host=each.client_host,
+            rebalance_timeout=each.rebalance_timeout_ms,
+            session_timeout=each.session_timeout_ms,
+            subscription=each.metadata(group.protocol),
+            assignment=assignments.get(each.member_id, b""),
+        )
+        for each in group.members.values()
+    )
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol,
+        leader=group.leader,
+        current_state_timestamp=state_since_ms,
+        members=members,
+    )
+    return StoredRecord(GroupMetadataKey(group=group.group_id), value, _GROUP_KEY, _GROUP_VALUE)
+
+
+def group_tombstone(group_id: str) -> StoredRecord:
+    return StoredRecord(GroupMetadataKey(group=group_id), None, _GROUP_KEY)
+
+
+def group_of(group_id: str, value: GroupMetadataValue) -> Group:
+    """The group that a record describes: empty, or stable, or without a leader, which is found when all have
+    joined again."""
+    members = {
+        each.member_id: GroupMember(
+            member_id=each.member_id,
+            instance_id=each.group_instance_id,
+            client_id=each.client_id,
+            client_host=each.client_host,
+            rebalance_timeout_ms=_rebalance_timeout_ms(each),
+            session_timeout_ms=each.session_timeout,
+            protocols=() if value.protocol is None else ((value.protocol, each.subscription),),
+            assignment=each.assignment,
+        )
+        for each in value.members
+    }
+    return Group(
+        group_id=group_id,
+        phase=Phase.EMPTY if not members else Phase.STABLE if value.leader else Phase.PREPARING,
+        generation=value.generation,
+        protocol_type=value.protocol_type or None,
+        protocol=value.protocol,
+        leader=value.leader or None,
+        state_since_ms=value.current_state_timestamp,
+        members=members,
+    )
+
+
+def _rebalance_timeout_ms(member: GroupMetadataValue.MemberMetadata) -> int:
+    """Version 0 has none; the session timeout is used instead, as in the JoinGroup of that time."""
+    return member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
+
+
+def offset_record(group_id: str, at: TopicPartition, committed: CommittedOffset) -> StoredRecord:
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_ms,
+        expire_timestamp=committed.expire_ms,
+    )
+    version = _OFFSET_VALUE if committed.expire_ms < 0 else _OFFSET_VALUE_WITH_EXPIRY
+    return StoredRecord(_offset_key(group_id, at), value, _OFFSET_KEY, version)
+
+
+def offset_tombstone(group_id: str, at: TopicPartition) -> StoredRecord:
+    return StoredRecord(_offset_key(group_id, at), None, _OFFSET_KEY)
+
+
+def _offset_key(group_id: str, at: TopicPartition) -> OffsetCommitKey:
+    return OffsetCommitKey(group=group_id, topic=at[0], partition=at[1])
+
+
+def offset_of(value: OffsetCommitValue, log_offset: int) -> CommittedOffset:
+    """The commit that a record describes."""
+    return CommittedOffset(
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        commit_ms=value.commit_timestamp,
+        expire_ms=value.expire_timestamp,
+        log_offset=log_offset,
+    )
+
+
+# The results of one input, collected while it is handled.
+
+
+class Work:
+    """Records and replies in their order. `refused` is called for each part that must be undone if the log
+    does not take the records; it gets new work and the error. `origin`: the transaction they belong to."""
+
+    def __init__(self, now: Now) -> None:
+        self.now = now
+        self.records: list[StoredRecord] = []
+        self.drafts: dict[str, Any] = {}
+        """States on which decisions continue, by group."""
+        self._replies: list[Reply] = []
+        self._refused: list[Callable[[Work, ErrorCode], None]] = []
+        self.origin = BatchOrigin()
+
+    @property
+    def replies(self) -> tuple[Reply, ...]:
+        return tuple(self._replies)
+
+    def reply(self, key: object | None, body: Any) -> None:
+        """Answers a caller; None: there is none."""
+        if key is not None:
+            self._replies.append(Reply(key, body))
+
+    def store(self, record: StoredRecord, refused: Callable[[Work, ErrorCode], None] | None = None) -> None:
+        self.records.append(record)
+        if refused is not None:
+            self.if_refused(refused)
+
+    def if_refused(self, refused: Callable[[Work, ErrorCode], None]) -> None:
+        self._refused.append(refused)
+
+    def decision(self, *, at_once: bool = False) -> Decision:
+        return Decision(
+            records=tuple(self.records),
+            replies=tuple(self._replies),
+            at_once=at_once,
+            origin=self.origin,
+            if_refused=self._taken_back if self._refused else None,
+        )
+
+    def _taken_back(self, error: ErrorCode) -> Decision:
+        work = Work(self.now)
+        for refused in self._refused:
+            refused(work, error)
+        return work.decision()

@@ -1,22 +1,42 @@
 """Committed offsets of the groups of one partition: which count, which a transaction holds, which have
 expired.
 
-Owns the table of offsets, by group. Does not decide whether a member may commit: `commits` does. Source:
-KIP-211, KIP-447, KIP-496.
+Source: KIP-211, KIP-447, KIP-496.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from metaquorum.broker.coordinator.groups.consumer.group import ConsumerGroup
-from metaquorum.broker.coordinator.groups.group import CONSUMER, Group, Phase
-from metaquorum.broker.coordinator.groups.records import CommittedOffset, offset_of
-from metaquorum.broker.coordinator.groups.requests import FetchedOffset, FetchOffsets, TopicPartition
+from metaquorum.broker.coordinator.groups.group import (
+    CONSUMER,
+    CommittedOffset,
+    FetchedOffset,
+    FetchOffsets,
+    Group,
+    Phase,
+    TopicPartition,
+    Work,
+    offset_of,
+    offset_record,
+    offset_tombstone,
+)
+from metaquorum.broker.coordinator.groups.rebalance import Rebalances
 from metaquorum.broker.coordinator.state import BatchOrigin
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.wire.messages import OffsetCommitKey, OffsetCommitValue
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.wire.messages import (
+    OffsetCommitKey,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitValue,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    TxnOffsetCommitRequest,
+)
 
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
 
@@ -26,7 +46,9 @@ class OffsetTable:
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        # By producer. `_holders`: the producers that hold, or held, offsets of a group.
         self._pending: dict[int, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
+        self._holders: dict[str, set[int]] = {}
         self._topics: Counter[str] = Counter()
 
     # ---- records ---------------------------------------------------------------------------------
@@ -38,7 +60,7 @@ class OffsetTable:
             return
         committed = offset_of(value, origin.offset)
         if origin.producer_id >= 0:
-            self._pending.setdefault(origin.producer_id, {})[key.group, at] = committed
+            self._hold(origin.producer_id, key.group, at, committed)
         else:
             self._put(key.group, at, committed)
 
@@ -50,6 +72,8 @@ class OffsetTable:
             known = self.of(group_id).get(at)
             if committed and (known is None or known.log_offset < offset.log_offset):
                 self._put(group_id, at, offset)
+            self._uncount(at)
+            self._let_go(producer_id, group_id)
         return tuple(dict.fromkeys(group_id for group_id, _ in pending))
 
     def _put(self, group_id: str, at: TopicPartition, committed: CommittedOffset) -> None:
@@ -58,35 +82,66 @@ class OffsetTable:
             self._topics[at[0]] += 1
         offsets[at] = committed
 
+    def _hold(self, producer_id: int, group_id: str, at: TopicPartition, pending: CommittedOffset) -> None:
+        held = self._pending.setdefault(producer_id, {})
+        if (group_id, at) not in held:
+            self._topics[at[0]] += 1
+        held[group_id, at] = pending
+        self._holders.setdefault(group_id, set()).add(producer_id)
+
     def _remove(self, group_id: str, at: TopicPartition) -> None:
+        """A tombstone: what open transactions hold goes too, or it would be committed later."""
         offsets = self._committed.get(group_id, {})
         if offsets.pop(at, None) is not None:
-            self._topics[at[0]] -= 1
-            if not self._topics[at[0]]:
-                del self._topics[at[0]]
+            self._uncount(at)
         if not offsets:
             self._committed.pop(group_id, None)
+        for producer_id in tuple(self._holders.get(group_id, ())):
+            held = self._pending[producer_id]
+            if held.pop((group_id, at), None) is not None:
+                self._uncount(at)
+            if not any(known == group_id for known, _ in held):
+                self._let_go(producer_id, group_id)
+            if not held:
+                del self._pending[producer_id]
+
+    def _let_go(self, producer_id: int, group_id: str) -> None:
+        holders = self._holders.get(group_id, set())
+        holders.discard(producer_id)
+        if not holders:
+            self._holders.pop(group_id, None)
+
+    def _uncount(self, at: TopicPartition) -> None:
+        self._topics[at[0]] -= 1
+        if not self._topics[at[0]]:
+            del self._topics[at[0]]
 
     # ---- contents --------------------------------------------------------------------------------
 
     @property
     def groups(self) -> Iterable[str]:
-        return self._committed.keys()
+        """Groups that have a committed offset, or one that an open transaction holds."""
+        return self._committed.keys() | self._holders.keys()
 
     @property
     def topics(self) -> Iterable[str]:
-        """Topics that have a committed offset."""
+        """Topics that have a committed offset, or one that an open transaction holds."""
         return self._topics.keys()
 
     def of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         return self._committed.get(group_id, _NOTHING)
 
+    def known_of(self, group_id: str) -> tuple[TopicPartition, ...]:
+        """What a deletion of the group's offsets must delete: those committed, and those held."""
+        return tuple(dict.fromkeys((*self.of(group_id), *self._pending_of(group_id))))
+
     def is_held(self, group_id: str) -> bool:
         """Whether an open transaction has offsets of the group."""
-        return next(self._pending_of(group_id), None) is not None
+        return group_id in self._holders
 
     def _pending_of(self, group_id: str) -> Iterator[TopicPartition]:
-        return (at for held in self._pending.values() for known, at in held if known == group_id)
+        holders = self._holders.get(group_id, ())
+        return (at for each in holders for known, at in self._pending[each] if known == group_id)
 
     def fetch(self, request: FetchOffsets) -> tuple[FetchedOffset, ...]:
         """The committed offsets; -1 where there is none."""
@@ -141,3 +196,185 @@ def _fetched(at: TopicPartition, committed: CommittedOffset | None, *, is_held: 
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
     )
+
+
+# OffsetCommit, TxnOffsetCommit and OffsetDelete: who may commit, what is stored, the answer for each
+# partition.
+
+
+class Commits:
+    """Requests about offsets of existing groups (None: there is no group with this id)."""
+
+    def __init__(
+        self, config: GroupConfig, offsets: OffsetTable, rebalances: Rebalances, is_full: Callable[[], bool]
+    ) -> None:
+        self._config = config
+        self._offsets = offsets
+        self._rebalances = rebalances
+        self._is_full = is_full
+
+    def commit(
+        self, work: Work, key: object, group: Group | ConsumerGroup | None, request: OffsetCommitRequest
+    ) -> None:
+        """Stores the valid offsets, and answers for each partition."""
+        error = self._commit_error(group, request)
+        if error is None and isinstance(group, Group) and group.members:
+            self._rebalances.alive(work, group, request.member_id)
+        work.reply(key, committed_response(request, lambda part: self._store(work, request, part, error)))
+
+    def _commit_error(
+        self, group: Group | ConsumerGroup | None, request: OffsetCommitRequest
+    ) -> ErrorCode | None:
+        generation, member_id = request.generation_id_or_member_epoch, request.member_id
+        if group is None:
+            return self._new_error() if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        if generation < 0 and group.phase is Phase.EMPTY:
+            return None
+        if isinstance(group, ConsumerGroup):
+            return _epoch_error(group, member_id, generation)
+        if generation < 0 and not member_id and request.group_instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = self._rebalances.stranger(group, member_id, request.group_instance_id)
+        if error is not None:
+            return error
+        if generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is Phase.COMPLETING else None
+
+    def _new_error(self) -> ErrorCode | None:
+        """Why a group that does not exist cannot begin with a commit."""
+        return ErrorCode.GROUP_MAX_SIZE_REACHED if self._is_full() else None
+
+    def _store(
+        self, work: Work, request: OffsetCommitRequest, at: tuple[str, Any], error: ErrorCode | None
+    ) -> ErrorCode:
+        topic, part = at
+        if error is not None:
+            return error
+        now_ms = work.now.wall_ms
+        commit_ms = now_ms if part.commit_timestamp < 0 else part.commit_timestamp
+        expire_ms = -1 if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+        return self._put(work, request.group_id, topic, part, commit_ms, expire_ms)
+
+    def _put(
+        self, work: Work, group_id: str, topic: str, part: Any, commit_ms: int, expire_ms: int = -1
+    ) -> ErrorCode:
+        metadata = part.committed_metadata or ""
+        if utf16_length(metadata) > self._config.offset_metadata_max_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        committed = CommittedOffset(
+            offset=part.committed_offset,
+            leader_epoch=part.committed_leader_epoch,
+            metadata=metadata,
+            commit_ms=commit_ms,
+            expire_ms=expire_ms,
+        )
+        work.store(offset_record(group_id, (topic, part.partition_index), committed))
+        return ErrorCode.NONE
+
+    def commit_in_transaction(
+        self, work: Work, key: object, group: Group | ConsumerGroup | None, request: TxnOffsetCommitRequest
+    ) -> None:
+        """Stores the offsets that count when the transaction commits; the reply is one code per partition."""
+        error = self._transaction_error(group, request)
+        work.origin = BatchOrigin(-1, request.producer_id, request.producer_epoch)
+        now_ms = work.now.wall_ms
+        codes = [
+            self._put(work, request.group_id, topic.name, part, now_ms) if error is None else error
+            for topic in request.topics
+            for part in topic.partitions
+        ]
+        work.reply(key, tuple(codes))
+
+    def _transaction_error(
+        self, group: Group | ConsumerGroup | None, request: TxnOffsetCommitRequest
+    ) -> ErrorCode | None:
+        """Clients before KIP-447 do not name their member."""
+        generation = request.generation_id
+        if generation < 0 and not request.member_id and request.group_instance_id is None:
+            return self._new_error() if group is None else None
+        if group is None:
+            return ErrorCode.ILLEGAL_GENERATION if generation >= 0 else None
+        if generation < 0 and group.phase is Phase.EMPTY:
+            return None
+        if isinstance(group, ConsumerGroup):
+            error = _epoch_error(group, request.member_id, generation)
+            # TxnOffsetCommit knows no member epochs: a producer could not continue after STALE_MEMBER_EPOCH.
+            return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
+        error = self._rebalances.stranger(group, request.member_id, request.group_instance_id)
+        if error is None and generation != group.generation:
+            error = ErrorCode.ILLEGAL_GENERATION
+        return error
+
+    def delete(
+        self, work: Work, key: object, group: Group | ConsumerGroup | None, request: OffsetDeleteRequest
+    ) -> None:
+        """Deletes offsets of topics that the group does not consume (KIP-496)."""
+        if group is None:
+            work.reply(key, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+            return
+        subscribed: frozenset[str] | None = frozenset()
+        if group.phase is not Phase.EMPTY:
+            if group.protocol_type != CONSUMER:
+                work.reply(key, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+                return
+            subscribed = group.subscribed()
+        known = frozenset(self._offsets.known_of(group.group_id))
+
+        def delete(topic: str, index: int) -> ErrorCode:
+            if subscribed is None or topic in subscribed:
+                return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if (topic, index) in known:
+                work.store(offset_tombstone(group.group_id, (topic, index)))
+            return ErrorCode.NONE
+
+        topics = tuple(
+            OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=delete(topic.name, part.partition_index),
+                    )
+                    for part in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+        work.reply(key, OffsetDeleteResponse(topics=topics))
+
+
+def committed_response(
+    request: OffsetCommitRequest, code: Callable[[tuple[str, Any]], ErrorCode]
+) -> OffsetCommitResponse:
+    """An answer with a code for each (topic, partition of the request)."""
+    return OffsetCommitResponse(
+        topics=tuple(
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    OffsetCommitResponse.OffsetCommitResponsePartition(
+                        partition_index=part.partition_index, error_code=code((topic.name, part))
+                    )
+                    for part in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def utf16_length(text: str) -> int:
+    """As Java counts characters, and so Kafka `offset.metadata.max.bytes`."""
+    return len(text) + sum(char > "\uffff" for char in text)
+
+
+def _epoch_error(group: ConsumerGroup, member_id: str, epoch: int) -> ErrorCode | None:
+    """Members of the new protocol commit in their epoch, classic members among them in their generation."""
+    member = group.members.get(member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if member.epoch == epoch:
+        return None
+    return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION

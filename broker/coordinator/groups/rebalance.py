@@ -1,8 +1,7 @@
 """Members of classic groups: joining, synchronizing, leaving, and the effects of their silence.
 
-Owns the phases of a group and every timer of its members. Does not check who may send a request: `classic`
-does. Nothing of an open rebalance is stored: a group is stored when its leader has assigned, and when it has
-become empty (KIP-62, KIP-345, KIP-394).
+Nothing of an open rebalance is stored: a group is stored when its leader has assigned, and when it has become
+empty (KIP-62, KIP-345, KIP-394).
 """
 
 from __future__ import annotations
@@ -11,17 +10,13 @@ import random
 import uuid
 from collections.abc import Iterable
 
-from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase
-from metaquorum.broker.coordinator.groups.records import group_record
-from metaquorum.broker.coordinator.groups.replies import joined, not_joined, not_synced, synced
-from metaquorum.broker.coordinator.groups.work import Work
-from metaquorum.broker.coordinator.shard import coordinator_error
-from metaquorum.broker.coordinator.state import Ask
+from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase, Work, group_record
+from metaquorum.broker.coordinator.state import Ask, coordinator_error
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
 from metaquorum.storage.uuids import random_uuid
-from metaquorum.wire.messages import GroupMetadataValue
+from metaquorum.wire import messages
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60_000
 """How long the JoinGroup of a member without an id waits (Kafka's bound)."""
@@ -99,7 +94,7 @@ class Rebalances:
     def _add(self, work: Work, group: Group, member: GroupMember, protocol_type: str) -> None:
         member.is_new = True
         if group.phase is Phase.PREPARING and group.generation == 0:
-            group.someone_came = True
+            group.someone_joined = True
         group.add(member, protocol_type)
         self._timers.disarm(("pending", group.group_id, member.member_id))
         self._arm(work, "session", group, member.member_id, NEW_MEMBER_TIMEOUT_MS)
@@ -148,7 +143,7 @@ class Rebalances:
 
             work.store(record, refused)
             old_leader = leader if version < _SKIPS_ASSIGNMENT else None
-            work.reply(key, joined(group, known, has_come_back=True, old_leader=old_leader))
+            work.reply(key, joined(group, known, has_rejoined=True, old_leader=old_leader))
 
     def _after_join(self, work: Work, group: Group) -> None:
         if group.phase is Phase.PREPARING and not group.is_first_join and group.has_all_joined:
@@ -171,7 +166,7 @@ class Rebalances:
         if group.is_first_join:
             delay_ms = self._config.group_initial_rebalance_delay_ms
             group.delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
-            group.someone_came = False
+            group.someone_joined = False
         self._enter(work, group, Phase.PREPARING)
         self._arm(work, "join", group, "", delay_ms)
 
@@ -179,8 +174,8 @@ class Rebalances:
         """The time to join is over. A first join is extended while members arrive."""
         if group.phase is not Phase.PREPARING:
             return
-        if group.is_first_join and group.someone_came and group.delay_left_ms > 0:
-            group.someone_came = False
+        if group.is_first_join and group.someone_joined and group.delay_left_ms > 0:
+            group.someone_joined = False
             delay_ms = min(self._config.group_initial_rebalance_delay_ms, group.delay_left_ms)
             group.delay_left_ms -= delay_ms
             self._arm(work, "join", group, "", delay_ms)
@@ -193,7 +188,7 @@ class Rebalances:
         for member in list(group.members.values()):
             if member.join_key is None and member.instance_id is None:
                 self._forget(group, member.member_id)
-        group.is_first_join = group.someone_came = False
+        group.is_first_join = group.someone_joined = False
         group.delay_left_ms = 0
         if not group.elect():
             self._arm(work, "join", group, "", group.rebalance_timeout_ms)
@@ -255,7 +250,7 @@ class Rebalances:
 
         work.store(group_record(group, given, work.now.wall_ms), refused)
 
-    def stored(self, group: Group, value: GroupMetadataValue) -> None:
+    def stored(self, group: Group, value: messages.GroupMetadataValue) -> None:
         """The leader's assignment is in the log."""
         if value.generation != group.generation:
             return
@@ -364,3 +359,154 @@ class Rebalances:
     def _enter(work: Work, group: Group, phase: Phase) -> None:
         group.phase = phase
         group.state_since_ms = work.now.wall_ms
+
+
+# Answers of the classic group protocol that do not depend on the version of the request.
+
+
+def joined(
+    group: Group, member: GroupMember, *, has_rejoined: bool = False, old_leader: str | None = None
+) -> messages.JoinGroupResponse:
+    """A member is in the generation; the leader's answer lists the others. `has_rejoined`: a static member
+    is in a stable group again, and there is nothing to assign."""
+    leads = group.leader == member.member_id and old_leader is None
+    return messages.JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol,
+        leader=old_leader or group.leader or "",
+        skip_assignment=leads and has_rejoined,
+        member_id=member.member_id,
+        members=tuple(
+            messages.JoinGroupResponse.JoinGroupResponseMember(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                metadata=each.metadata(group.protocol),
+            )
+            for each in (group.members.values() if leads else ())
+        ),
+    )
+
+
+def not_joined(member_id: str, error: ErrorCode) -> messages.JoinGroupResponse:
+    return messages.JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=None)
+
+
+def synced(group: Group, assignment: bytes) -> messages.SyncGroupResponse:
+    return messages.SyncGroupResponse(
+        protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=assignment
+    )
+
+
+def not_synced(error: ErrorCode) -> messages.SyncGroupResponse:
+    return messages.SyncGroupResponse(error_code=error)
+
+
+def listed(group: Group) -> messages.ListGroupsResponse.ListedGroup:
+    return messages.ListGroupsResponse.ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.phase.value,
+        group_type="classic",
+    )
+
+
+def described(group_id: str, group: Group | None) -> messages.DescribeGroupsResponse.DescribedGroup:
+    """A group for an operator; members' metadata is shown while it is stable, as in Kafka. A group that does
+    not exist is dead."""
+    if group is None:
+        return messages.DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state="Dead")
+    stable = group.phase is Phase.STABLE
+    return messages.DescribeGroupsResponse.DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.phase.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if stable else "",
+        members=tuple(
+            messages.DescribeGroupsResponse.DescribedGroupMember(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                member_metadata=each.metadata(group.protocol) if stable else b"",
+                member_assignment=each.assignment if stable else b"",
+            )
+            for each in group.members.values()
+        ),
+    )
+
+
+class ClassicRequests:
+    """Requests of a classic group's members: whether they are allowed, before `Rebalances` does them."""
+
+    def __init__(self, config: GroupConfig, rebalances: Rebalances) -> None:
+        self._config = config
+        self._rebalances = rebalances
+
+    def join(self, work: Work, ask: Ask, group: Group, member: GroupMember) -> None:
+        """`member`: the member that the JoinGroup describes."""
+        body: messages.JoinGroupRequest = ask.body
+        if not group.accepts(body.member_id, self._config.group_max_size):
+            self._rebalances.drop(group, body.member_id)
+            work.reply(ask.key, not_joined("", ErrorCode.GROUP_MAX_SIZE_REACHED))
+        elif not group.supports(body.protocol_type, (each.name for each in body.protocols)):
+            work.reply(ask.key, not_joined(body.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        elif body.member_id:
+            self._rebalances.join_known(work, group, member, ask)
+        else:
+            self._rebalances.join_new(work, group, member, ask)
+
+    def sync(self, work: Work, key: object, group: Group, body: messages.SyncGroupRequest) -> None:
+        error = self._rebalances.stranger(group, body.member_id, body.group_instance_id)
+        if error is None and body.generation_id != group.generation:
+            error = ErrorCode.ILLEGAL_GENERATION
+        if error is None:
+            said = ((body.protocol_type, group.protocol_type), (body.protocol_name, group.protocol))
+            if any(theirs is not None and theirs != ours for theirs, ours in said):
+                error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if error is not None:
+            work.reply(key, not_synced(error))
+            return
+        given = {each.member_id: each.assignment for each in body.assignments}
+        self._rebalances.sync(work, group, key, body.member_id, given)
+
+    def heartbeat(self, work: Work, group: Group, body: messages.HeartbeatRequest) -> ErrorCode:
+        error = self._rebalances.stranger(group, body.member_id, body.group_instance_id)
+        if error is not None:
+            return error
+        if body.generation_id != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if group.phase is Phase.EMPTY:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        self._rebalances.alive(work, group, body.member_id)
+        return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is Phase.PREPARING else ErrorCode.NONE
+
+    def leave(self, work: Work, group: Group, who: messages.LeaveGroupRequest.MemberIdentity) -> ErrorCode:
+        """An operator may name a static member by its instance id alone."""
+        member_id = who.member_id
+        if not member_id:
+            member_id = group.static_id(who.group_instance_id) or ""
+        error = None
+        if member_id not in group.pending:
+            error = self._rebalances.stranger(group, member_id, who.group_instance_id)
+        if error is not None:
+            return error
+        self._rebalances.leave(work, group, member_id)
+        return ErrorCode.NONE
+
+
+def member_of(ask: Ask) -> GroupMember:
+    """The member that a JoinGroup describes. Version 0 has no rebalance timeout: the session timeout is used
+    instead."""
+    body: messages.JoinGroupRequest = ask.body
+    rebalance_ms = body.rebalance_timeout_ms
+    return GroupMember(
+        member_id=body.member_id,
+        instance_id=body.group_instance_id,
+        client_id=ask.request.client_id,
+        client_host=ask.request.client_host,
+        rebalance_timeout_ms=body.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
+        session_timeout_ms=body.session_timeout_ms,
+        protocols=tuple((each.name, each.metadata) for each in body.protocols),
+        join_key=ask.key,
+    )

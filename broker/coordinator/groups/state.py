@@ -1,7 +1,6 @@
 """The groups of one partition of `__consumer_offsets`: a coordinator's state machine.
 
-Owns the set of groups, and which part answers which request. Does not know the log, which `coordinator.shard`
-reads and appends to. Source: KIP-62, KIP-211, KIP-345, KIP-394, KIP-496.
+Source: KIP-62, KIP-211, KIP-345, KIP-394, KIP-496.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from metaquorum.broker.coordinator.groups.classic import ClassicRequests, member_of
-from metaquorum.broker.coordinator.groups.commits import Commits
 from metaquorum.broker.coordinator.groups.consumer.classic import ClassicMembers
 from metaquorum.broker.coordinator.groups.consumer.group import (
     CONSUMER_RECORDS,
@@ -24,40 +21,46 @@ from metaquorum.broker.coordinator.groups.consumer.heartbeat import (
     too_many_groups,
 )
 from metaquorum.broker.coordinator.groups.consumer.migration import upgrade_records
-from metaquorum.broker.coordinator.groups.group import Group, Phase
-from metaquorum.broker.coordinator.groups.offsets import OffsetTable
-from metaquorum.broker.coordinator.groups.rebalance import Rebalances, Timer
-from metaquorum.broker.coordinator.groups.records import group_of, group_tombstone, offset_tombstone
-from metaquorum.broker.coordinator.groups.replies import described, listed, not_joined, not_synced
-from metaquorum.broker.coordinator.groups.requests import (
+from metaquorum.broker.coordinator.groups.group import (
     DeleteGroup,
     DescribeConsumerGroup,
     DescribeGroup,
     FetchOffsets,
+    Group,
     ListGroups,
+    Phase,
+    Work,
+    group_of,
+    group_tombstone,
+    offset_tombstone,
 )
-from metaquorum.broker.coordinator.groups.work import Work
-from metaquorum.broker.coordinator.shard import RETRY_MS, coordinator_error
-from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now, Reply
+from metaquorum.broker.coordinator.groups.offsets import Commits, OffsetTable
+from metaquorum.broker.coordinator.groups.rebalance import (
+    ClassicRequests,
+    Rebalances,
+    Timer,
+    described,
+    listed,
+    member_of,
+    not_joined,
+    not_synced,
+)
+from metaquorum.broker.coordinator.shard import RETRY_MS
+from metaquorum.broker.coordinator.state import (
+    NOTHING,
+    Ask,
+    BatchOrigin,
+    Decision,
+    Now,
+    Reply,
+    coordinator_error,
+)
 from metaquorum.broker.replica.deadlines import Deadlines
-from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.groups import GroupConfig
-from metaquorum.wire.messages import (
-    ConsumerGroupHeartbeatRequest,
-    GroupMetadataKey,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    OffsetCommitKey,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    SyncGroupRequest,
-    TxnOffsetCommitRequest,
-)
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.wire import messages
 from metaquorum.wire.stored import StoredRecord
 
 CLEANED_MAX = 1_000
@@ -65,7 +68,7 @@ CLEANED_MAX = 1_000
 DUE_MAX = 100
 """Timers that are handled at once."""
 
-_READS = (FetchOffsets, DescribeGroup, DescribeConsumerGroup, ListGroups, HeartbeatRequest)
+_READS = (FetchOffsets, DescribeGroup, DescribeConsumerGroup, ListGroups, messages.HeartbeatRequest)
 _CLEANING: Timer = ("cleaning", "", "")
 _DELETED_TOPICS: Timer = ("deleted topics", "", "")
 
@@ -91,13 +94,13 @@ class GroupState:
 
     def replay(self, record: StoredRecord, origin: BatchOrigin) -> None:
         key = record.key
-        if isinstance(key, OffsetCommitKey):
+        if isinstance(key, messages.OffsetCommitKey):
             self.offsets.replay(key, record.value, origin)
             if self._is_loaded and record.value is not None and key.group not in self.consumers.groups:
                 self._group_or_new(key.group)
         elif isinstance(key, CONSUMER_RECORDS):
             self.consumers.replay(record)
-        elif isinstance(key, GroupMetadataKey):
+        elif isinstance(key, messages.GroupMetadataKey):
             known = self.groups.get(key.group)
             if record.value is None:
                 if known is not None:
@@ -146,29 +149,29 @@ class GroupState:
     def decide(self, ask: Ask, now: Now) -> Decision:
         work = Work(now)
         match ask.body:
-            case HeartbeatRequest() as body:
-                work.reply(ask.key, HeartbeatResponse(error_code=self._heartbeat(work, body)))
+            case messages.HeartbeatRequest() as body:
+                work.reply(ask.key, messages.HeartbeatResponse(error_code=self._heartbeat(work, body)))
                 return work.decision(at_once=True)
-            case ConsumerGroupHeartbeatRequest():
+            case messages.ConsumerGroupHeartbeatRequest():
                 self._consumer_heartbeat(work, ask)
-            case JoinGroupRequest():
+            case messages.JoinGroupRequest():
                 self._join(work, ask)
-            case SyncGroupRequest():
+            case messages.SyncGroupRequest():
                 self._sync(work, ask)
-            case LeaveGroupRequest() as body:
+            case messages.LeaveGroupRequest() as body:
                 self._leave(work, ask.key, body)
-            case OffsetCommitRequest() as body:
+            case messages.OffsetCommitRequest() as body:
                 self._commits.commit(work, ask.key, self._any(body.group_id), body)
-            case OffsetDeleteRequest() as body:
+            case messages.OffsetDeleteRequest() as body:
                 self._commits.delete(work, ask.key, self._any(body.group_id), body)
             case _:
-                self._tell(work, ask)
+                self._answer_query(work, ask)
         return work.decision()
 
-    def _tell(self, work: Work, ask: Ask) -> None:
+    def _answer_query(self, work: Work, ask: Ask) -> None:
         """Answers operators' queries and queries for committed offsets."""
         match ask.body:
-            case TxnOffsetCommitRequest() as body:
+            case messages.TxnOffsetCommitRequest() as body:
                 self._commits.commit_in_transaction(work, ask.key, self._any(body.group_id), body)
             case FetchOffsets() as body:
                 work.reply(ask.key, self.offsets.fetch(body))
@@ -189,7 +192,7 @@ class GroupState:
 
     def _consumer_heartbeat(self, work: Work, ask: Ask) -> None:
         """A classic group becomes one of the new protocol, with its members if that is allowed."""
-        body: ConsumerGroupHeartbeatRequest = ask.body
+        body: messages.ConsumerGroupHeartbeatRequest = ask.body
         classic = self.groups.get(body.group_id)
         first: tuple[StoredRecord, ...] = ()
         if classic is not None and classic.members:
@@ -231,7 +234,7 @@ class GroupState:
         work.if_refused(refused)
 
     def _join(self, work: Work, ask: Ask) -> None:
-        body: JoinGroupRequest = ask.body
+        body: messages.JoinGroupRequest = ask.body
         low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not low <= body.session_timeout_ms <= high:
             work.reply(ask.key, not_joined(body.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
@@ -253,7 +256,7 @@ class GroupState:
         self._classic.join(work, ask, group, member_of(ask))
 
     def _sync(self, work: Work, ask: Ask) -> None:
-        body: SyncGroupRequest = ask.body
+        body: messages.SyncGroupRequest = ask.body
         group = self.groups.get(body.group_id)
         if body.group_id in self.consumers.groups:
             self._mixed.sync(work, ask.key, body)
@@ -262,13 +265,13 @@ class GroupState:
         else:
             self._classic.sync(work, ask.key, group, body)
 
-    def _heartbeat(self, work: Work, body: HeartbeatRequest) -> ErrorCode:
+    def _heartbeat(self, work: Work, body: messages.HeartbeatRequest) -> ErrorCode:
         if body.group_id in self.consumers.groups:
             return self._mixed.heartbeat(work, body)
         group = self.groups.get(body.group_id)
         return ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._classic.heartbeat(work, group, body)
 
-    def _leave(self, work: Work, key: object, body: LeaveGroupRequest) -> None:
+    def _leave(self, work: Work, key: object, body: messages.LeaveGroupRequest) -> None:
         if body.group_id in self.consumers.groups:
             codes = self._mixed.leave(work, body)
         else:
@@ -277,12 +280,12 @@ class GroupState:
                 ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._classic.leave(work, group, each)
                 for each in body.members
             )
-        kinds = LeaveGroupResponse.MemberResponse
+        kinds = messages.LeaveGroupResponse.MemberResponse
         results = tuple(
             kinds(member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=code)
             for each, code in zip(body.members, codes, strict=True)
         )
-        work.reply(key, LeaveGroupResponse(members=results))
+        work.reply(key, messages.LeaveGroupResponse(members=results))
 
     def _delete(self, work: Work, group_id: str) -> ErrorCode:
         group = self.groups.get(group_id)
@@ -291,7 +294,7 @@ class GroupState:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if any(each is not None and each.phase is not Phase.EMPTY for each in (group, consumers)):
             return ErrorCode.NON_EMPTY_GROUP
-        for at in self.offsets.of(group_id):
+        for at in self.offsets.known_of(group_id):
             work.store(offset_tombstone(group_id, at))
         if group is not None:
             self._bury(work, group)
@@ -381,7 +384,7 @@ class GroupState:
     def _forget_topics(self, work: Work) -> None:
         """Removes offsets of deleted topics, so that a new topic of the same name starts without them."""
         for group_id in self.offsets.groups:
-            for at in self.offsets.of(group_id):
+            for at in self.offsets.known_of(group_id):
                 if at[0] in self._deleted_topics:
                     work.store(offset_tombstone(group_id, at))
         names, self._deleted_topics = self._deleted_topics, set()

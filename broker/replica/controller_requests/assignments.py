@@ -1,15 +1,13 @@
 """Reports to the controller which directory each replica is in (KIP-858 AssignReplicasToDirs).
 
-Owns what must be reported, what is in flight, and the bound on how long a lost replica may go unreported
-(S3.6). The newest report on a replica counts: what it supersedes is no longer sent. Knows no image: the
-manager says when the image shows what was reported.
+The newest report on a replica counts: what it supersedes is no longer sent.
 """
 
 from __future__ import annotations
 
-from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.channel import RequestKind
 from metaquorum.broker.replica.deadlines import earliest
-from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import LOST
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import (
@@ -33,12 +31,12 @@ SUPERSEDED = frozenset(
 class Assignments:
     """What must be reported. One request in flight; at most one entry per replica."""
 
-    def __init__(self, call: ControllerCall, lost_timeout_ms: int) -> None:
+    def __init__(self, call: RequestKind, lost_timeout_ms: int) -> None:
         self.call = call
         self._lost_timeout_ms = lost_timeout_ms
         self.wanted: dict[PartitionKey, bytes] = {}
         self._sent: dict[PartitionKey, bytes] = {}
-        self._told: dict[PartitionKey, bytes] = {}
+        self._reported: dict[PartitionKey, bytes] = {}
         self.lost_since_ms: dict[PartitionKey, int] = {}
 
     def __len__(self) -> int:
@@ -47,7 +45,7 @@ class Assignments:
 
     def want(self, key: PartitionKey, directory_id: bytes) -> None:
         """The replica is in `directory_id`. What was acknowledged or is in flight is not sent again."""
-        if self._told.get(key) == directory_id:
+        if self._reported.get(key) == directory_id:
             return
         if self._sent.get(key) == directory_id:
             self.wanted.pop(key, None)
@@ -56,7 +54,7 @@ class Assignments:
 
     def lose(self, key: PartitionKey, now_ms: int) -> None:
         """The directory failed before the assignment was committed: the controller must learn that first."""
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
         self.wanted[key] = LOST
         self.lost_since_ms.setdefault(key, now_ms)
 
@@ -66,19 +64,19 @@ class Assignments:
     def settle(self, key: PartitionKey) -> None:
         """The image shows everything about the replica, or the replica is no longer on this broker."""
         self.wanted.pop(key, None)
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
         self.lost_since_ms.pop(key, None)
 
     def doubt(self, key: PartitionKey) -> None:
         """The image changed the replica, so what was reported about its directory may have been undone (it
         left and came back): it is reported again if the image does not show it. A loss stays reported."""
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
         if self._sent.get(key, LOST) != LOST:
             del self._sent[key]
 
-    def forget_told(self) -> None:
+    def clear_reported(self) -> None:
         """A new registration: what was acknowledged under the previous one is sent again if it must be."""
-        self._told.clear()
+        self._reported.clear()
 
     def next_request(self, broker_id: int, broker_epoch: int) -> AssignReplicasToDirsRequest | None:
         """The next batch, oldest first, which is then in flight. None if there is nothing to report."""
@@ -109,32 +107,32 @@ class Assignments:
             if directory_id is None:
                 continue
             if result.error is ErrorCode.NONE or result.error in SUPERSEDED:
-                freed += self._acknowledged(key, directory_id, told=result.error is ErrorCode.NONE)
+                freed += self._acknowledged(key, directory_id, is_reported=result.error is ErrorCode.NONE)
             else:
                 refused = True
                 self.wanted.setdefault(key, directory_id)
         for key, directory_id in sent.items():
             self.wanted.setdefault(key, directory_id)
         if refused or sent:
-            self.call.failures += 1
-            self.call.back_off(now_ms)
+            self.call.count_failure(now_ms)
         return freed
 
-    def failed(self, now_ms: int, error: ApiError | None) -> None:
+    def failed(self) -> None:
         """The outcome of the request is unknown: what nothing supersedes is sent again, first."""
         again = {key: where for key, where in self._sent.items() if key not in self.wanted}
         self.wanted = again | self.wanted
         self._sent = {}
-        self.call.failed(now_ms, error)
 
-    def _acknowledged(self, key: PartitionKey, directory_id: bytes, *, told: bool) -> list[PartitionKey]:
+    def _acknowledged(
+        self, key: PartitionKey, directory_id: bytes, *, is_reported: bool
+    ) -> list[PartitionKey]:
         if key in self.wanted:
             return []
         if directory_id == LOST:
             self.lost_since_ms.pop(key, None)
             return [key]
-        if told:
-            self._told[key] = directory_id
+        if is_reported:
+            self._reported[key] = directory_id
         return []
 
     def lost_deadline_ms(self) -> int | None:
@@ -142,7 +140,7 @@ class Assignments:
         first = next(iter(self.lost_since_ms.values()), None)
         return None if first is None else first + self._lost_timeout_ms
 
-    def cannot_go_on(self, now_ms: int) -> str | None:
+    def reason_to_stop(self, now_ms: int) -> str | None:
         """Why the broker has to stop, in one line: a loss was not acknowledged in time. Else None."""
         lost_ms = self.lost_deadline_ms()
         if lost_ms is None or now_ms < lost_ms:

@@ -1,15 +1,11 @@
-"""The ISR changes that this broker's leaders want, collected into AlterPartition requests (KIP-497).
-
-Owns which partitions have something to propose and what is in flight. Does not know what a change contains:
-the partition decides what it proposes and what an answer means.
-"""
+"""The ISR changes that this broker's leaders want, collected into AlterPartition requests (KIP-497)."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
 
-from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.channel import RequestKind
 from metaquorum.broker.replica.deadlines import Deadlines, earliest
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -31,7 +27,7 @@ class IsrChanges:
 
     def __init__(
         self,
-        call: ControllerCall,
+        call: RequestKind,
         find: Find,
         before_asked: Callable[[Partition], None],
         retry_ms: int,
@@ -100,14 +96,12 @@ class IsrChanges:
         missing = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention the partition")
         learned += self._give_back(sent, missing, now_ms)
         if sent:
-            self.call.failures += 1
-            self.call.back_off(now_ms)
+            self.call.count_failure(now_ms)
         return learned
 
     def failed(self, error: ApiError, *, now_ms: int) -> list[Partition]:
         """The outcome of the request is unknown: everything in it is tried again after a while."""
         sent, self._sent = self._sent, {}
-        self.call.failed(now_ms, error)
         return self._give_back(sent, error, now_ms)
 
     def _give_back(

@@ -1,20 +1,19 @@
 """Producer ids for idempotent producers, from blocks that the controller gives this broker (KIP-98, KIP-730).
 
-Owns the blocks in hand and the requests that wait for one. Knows nothing of transactional ids, which are
-their coordinators'. An id is given once in the cluster's life; the rest of a block is lost with the process.
+An id is given once in the cluster's life; the rest of a block is lost with the process.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.channel import RequestKind
 from metaquorum.broker.replica.deadlines import Deadlines, earliest
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import InitProducerIdResponse
 from metaquorum.metadata.requests.settings import AllocateProducerIdsResponse
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import Outbox
 
 WAITING_MAX = 10_000
 
@@ -22,7 +21,7 @@ WAITING_MAX = 10_000
 class ProducerIdBlocks:
     """Answers InitProducerId, at once while it has a block."""
 
-    def __init__(self, call: ControllerCall, request_timeout_ms: int, out: Outbox[DataEffect]) -> None:
+    def __init__(self, call: RequestKind, request_timeout_ms: int, out: Outbox[DataEffect]) -> None:
         self._out = out
         self.call = call
         self._timeout_ms = request_timeout_ms

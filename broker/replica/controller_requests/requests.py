@@ -1,22 +1,22 @@
-"""The requests of a broker's replicas to the active controller: ISRs, directories, producer ids.
-
-Owns the three kinds of requests together: one of each is in flight, an answer goes to the part that sent the
-request, and a request without a report is sent again. Does not know what to send or what an answer means: the
-parts do.
-"""
+"""The requests of a broker's replicas to the active controller: ISRs, directories, producer ids."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
+from metaquorum.broker.channel import (
+    ChannelRequest,
+    ChannelResponse,
+    ControllerReported,
+    NoAnswer,
+    RequestInFlight,
+    RequestKind,
+)
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
-from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
 from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIdBlocks
 from metaquorum.broker.replica.deadlines import earliest
-from metaquorum.broker.replica.events import AskController, ControllerAnswered, DataEffect
+from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import PartitionKey
@@ -27,7 +27,7 @@ from metaquorum.metadata.requests.partitions import (
     AssignReplicasToDirsResponse,
 )
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import Outbox
 
 _NOTHING_ASKED = (None, None, None)
 
@@ -48,7 +48,6 @@ class ControllerTalk:
         assignments: Assignments,
         isr: IsrChanges,
         producer_ids: ProducerIdBlocks,
-        next_correlation_id: Callable[[], int],
         out: Outbox[DataEffect],
     ) -> None:
         self._out = out
@@ -56,38 +55,52 @@ class ControllerTalk:
         self._assignments = assignments
         self._isr = isr
         self._producer_ids = producer_ids
-        self._next_correlation_id = next_correlation_id
         self.broker_epoch = -1
 
-    def answered(self, event: ControllerAnswered, *, now_ms: int) -> Learned:
-        """An answer to an older request is dropped."""
-        at, response = event.correlation_id, event.response
-        error = response if isinstance(response, ApiError) else None
-        if error is None:
-            error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not match the request")
-        if at == self._isr.call.correlation_id:
-            if isinstance(response, AlterPartitionResponse):
-                return Learned(tuple(self._isr.answered(response, now_ms=now_ms)))
-            return Learned(tuple(self._isr.failed(error, now_ms=now_ms)))
-        if at == self._assignments.call.correlation_id:
-            if isinstance(response, AssignReplicasToDirsResponse):
-                return Learned(lost=tuple(self._assignments.answered(response, now_ms)))
-            self._assignments.failed(now_ms, error)
-        elif at == self._producer_ids.call.correlation_id:
-            if isinstance(response, AllocateProducerIdsResponse):
-                self._producer_ids.received(response)
-            else:
-                self._producer_ids.call.failed(now_ms, error)
+    def reported(self, event: ControllerReported, *, now_ms: int) -> Learned:
+        """What came of a request. A report on an older one changes nothing."""
+        for kind in (self._isr.call, self._assignments.call, self._producer_ids.call):
+            sent = kind.end(event.target, event.correlation_id)
+            if sent is not None:
+                return self._ended(kind, sent, event.outcome, now_ms)
         return Learned()
 
-    def unreported(self, now_ms: int) -> list[ControllerAnswered]:
-        """Requests without a report count as refused."""
-        error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer")
+    def late(self, now_ms: int) -> list[Learned]:
+        """Requests whose time is up: no answer counts."""
+        nothing = NoAnswer("the controller did not answer in time")
         return [
-            ControllerAnswered(correlation_id=call.correlation_id, response=error)
-            for call in (self._isr.call, self._assignments.call, self._producer_ids.call)
-            if call.correlation_id is not None and call.is_lost(now_ms)
+            self._ended(kind, sent, nothing, now_ms)
+            for kind in (self._isr.call, self._assignments.call, self._producer_ids.call)
+            if (sent := kind.end_late(now_ms)) is not None
         ]
+
+    def _ended(
+        self,
+        kind: RequestKind,
+        sent: RequestInFlight,
+        outcome: ChannelResponse | ApiError | NoAnswer,
+        now_ms: int,
+    ) -> Learned:
+        match sent.request, outcome:
+            case AlterPartitionRequest(), AlterPartitionResponse():
+                return Learned(tuple(self._isr.answered(outcome, now_ms=now_ms)))
+            case AssignReplicasToDirsRequest(), AssignReplicasToDirsResponse():
+                return Learned(lost=tuple(self._assignments.answered(outcome, now_ms)))
+            case AllocateProducerIdsRequest(), AllocateProducerIdsResponse():
+                self._producer_ids.received(outcome)
+                return Learned()
+        if not isinstance(outcome, ApiError | NoAnswer):
+            outcome = NoAnswer("the answer does not match the request")
+        kind.fails(now_ms, sent, outcome)
+        match sent.request:
+            case AlterPartitionRequest():
+                error = outcome
+                if isinstance(error, NoAnswer):
+                    error = ApiError(ErrorCode.REQUEST_TIMED_OUT, error.reason)
+                return Learned(tuple(self._isr.failed(error, now_ms=now_ms)))
+            case AssignReplicasToDirsRequest():
+                self._assignments.failed()
+        return Learned()
 
     def ask(self, *, now_ms: int) -> None:
         """Sends what can be sent now."""
@@ -106,7 +119,7 @@ class ControllerTalk:
         """Called at every step; as a rule nothing is due."""
         isr, assignments, ids = self._isr, self._assignments, self._producer_ids
         waits = isr.waiting or assignments.wanted or assignments.lost_since_ms or ids.keys
-        asked = (isr.call.correlation_id, assignments.call.correlation_id, ids.call.correlation_id)
+        asked = (isr.call.in_flight, assignments.call.in_flight, ids.call.in_flight)
         if self.broker_epoch < 0 or not (waits or asked != _NOTHING_ASKED or isr.refused.when):
             return None
         return earliest(
@@ -115,21 +128,6 @@ class ControllerTalk:
             self._isr.next_deadline_ms(),
         )
 
-    def _send(
-        self,
-        call: ControllerCall,
-        request: AlterPartitionRequest | AssignReplicasToDirsRequest | AllocateProducerIdsRequest | None,
-        now_ms: int,
-    ) -> None:
-        if request is None:
-            return
-        correlation_id = self._next_correlation_id()
-        call.sent(correlation_id, now_ms)
-        self._out.append(
-            AskController(
-                target=call.target,
-                correlation_id=correlation_id,
-                request=request,
-                timeout_ms=call.timeout_ms,
-            )
-        )
+    def _send(self, kind: RequestKind, request: ChannelRequest | None, now_ms: int) -> None:
+        if request is not None:
+            self._out.append(kind.send(now_ms, request))

@@ -1,7 +1,7 @@
 """What a broker does for a partition that another broker leads: where it fetches, and how it handles answers.
 
-Owns the truncation rules: a log is truncated where its epochs diverge from the leader's (KIP-101, KIP-279,
-KIP-595), never at the high watermark, which only bounds reads. Knows no session and no back-off timer.
+The truncation rules: a log is truncated where its epochs diverge from the leader's (KIP-101, KIP-279,
+KIP-595), never at the high watermark, which only bounds reads.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from metaquorum.broker.replica.partition.values import Changes, FollowerOutcome,
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition
-from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.batches.walk import is_cut_off, walk_headers
+from metaquorum.storage.batches.batch import Batches
+from metaquorum.storage.batches.format import is_cut_off, walk_headers
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 

@@ -1,8 +1,7 @@
 """Followers as their leader sees them, and the ISR changes that the leader proposes (KIP-497, KIP-903).
 
-Owns which followers are caught up, may join or must leave, and what is in flight. Knows no log: the caller
-passes its end. Until the outcome of a proposal is known, the high watermark waits for every replica that may
-be in the ISR: the committed members and the proposed ones.
+Until the outcome of a proposal is known, the high watermark waits for every replica that may be in the ISR:
+the committed members and the proposed ones.
 """
 
 from __future__ import annotations

@@ -1,37 +1,42 @@
 """What a broker knows of one replica's log: its offsets, epochs and producers, and the work for the disk.
 
-Owns the incarnation: reports of older ones are ignored, because a cut has overtaken them. Knows neither
-leader nor follower. `end` is what was accepted, `written` what the disk took, `synced` what survives a power
-failure.
+The incarnation: reports of older ones are ignored, because a cut has overtaken them. `end` is what was
+accepted, `written` what the disk took, `synced` what survives a power failure.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
-from metaquorum.broker.replica.disk_work import (
-    AppendPartition,
-    CutPartition,
-    LogAppended,
-    LogCut,
-    ReplicaLog,
-    ReplicaLogTrimmed,
-    TrimTo,
-)
+from metaquorum.broker.replica import disk_work
 from metaquorum.broker.replica.events import DataEffect
-from metaquorum.broker.replica.partition.values import Changes
-from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.raft.effects import Warn
-from metaquorum.raft.outbox import Outbox
+from metaquorum.broker.replica.partition.values import Changes, FindPlan, Reader, ReadPlan
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import (
+    BEFORE_ALL,
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NEWEST_TIMESTAMP,
+    EpochEnd,
+    FetchedPartition,
+    FetchPartition,
+    ListedOffset,
+    ListOffsetsPartition,
+    PartitionKey,
+)
+from metaquorum.raft.effects import Outbox, Warn
+from metaquorum.storage.batches.batch import Batches, marked_headers
 from metaquorum.storage.batches.format import hop_headers
-from metaquorum.storage.batches.markers import marked_headers
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable
+from metaquorum.storage.types import LogPosition
 
 
 class LocalLog:
@@ -78,7 +83,7 @@ class LocalLog:
         topic: str,
         directory_id: bytes,
         incarnation: int,
-        log: ReplicaLog,
+        log: disk_work.ReplicaLog,
         counts_synced: bool,
         out: Outbox[DataEffect],
     ) -> None:
@@ -95,7 +100,7 @@ class LocalLog:
         self._unwritten: deque[tuple[int, int]] = deque()
         # (first offset, offset of the marker) of transactions whose marker may be above the high watermark.
         self._decided: list[tuple[int, int]] = []
-        self._held: list[AppendPartition | TrimTo] | None = None
+        self._held: list[disk_work.AppendPartition | disk_work.TrimTo] | None = None
         self.given = 0
         self._take_up(log)
         self.high_watermark = min(max(log.high_watermark, self.start), self.end)
@@ -157,7 +162,7 @@ class LocalLog:
         self._unwritten.append((self.end, len(batches.data)))
         self.unwritten_bytes += len(batches.data)
         self._give(
-            AppendPartition(
+            disk_work.AppendPartition(
                 directory_id=self.directory_id,
                 key=self.key,
                 incarnation=self.incarnation,
@@ -181,7 +186,7 @@ class LocalLog:
         self.cutting = True
         self.high_watermark = min(self.high_watermark, to)
         self._out.append(
-            CutPartition(
+            disk_work.CutPartition(
                 directory_id=self.directory_id,
                 key=self.key,
                 incarnation=self.incarnation,
@@ -199,12 +204,12 @@ class LocalLog:
     def _trim(self, start: int) -> None:
         self._trim_asked = start
         self._give(
-            TrimTo(
+            disk_work.TrimTo(
                 directory_id=self.directory_id, key=self.key, incarnation=self.incarnation, start_offset=start
             )
         )
 
-    def _give(self, work: AppendPartition | TrimTo) -> None:
+    def _give(self, work: disk_work.AppendPartition | disk_work.TrimTo) -> None:
         (self._out if self._held is None else self._held).append(work)
 
     # ---- move to another directory -----------------------------------------------------------
@@ -237,7 +242,7 @@ class LocalLog:
 
     # ---- what the disk did -------------------------------------------------------------------
 
-    def appended(self, event: LogAppended) -> None:
+    def appended(self, event: disk_work.LogAppended) -> None:
         if event.incarnation != self.incarnation:
             return
         self._wrote_to(event.end_offset)
@@ -252,7 +257,7 @@ class LocalLog:
         self._wrote_to(self.synced)
         self.changes |= Changes.POSITION
 
-    def was_cut(self, event: LogCut) -> bool:
+    def was_cut(self, event: disk_work.LogCut) -> bool:
         """Whether it is the report that was waited for."""
         if event.incarnation != self.incarnation or not self.cutting:
             return False
@@ -262,7 +267,7 @@ class LocalLog:
         self.changes |= Changes.POSITION
         return True
 
-    def trimmed(self, event: ReplicaLogTrimmed) -> None:
+    def trimmed(self, event: disk_work.ReplicaLogTrimmed) -> None:
         if event.incarnation != self.incarnation:
             return
         if event.start_offset > self.start:
@@ -293,7 +298,7 @@ class LocalLog:
         while unwritten and unwritten[0][0] <= self.written:
             self.unwritten_bytes -= unwritten.popleft()[1]
 
-    def _take_up(self, log: ReplicaLog) -> None:
+    def _take_up(self, log: disk_work.ReplicaLog) -> None:
         self.start = log.start_offset
         self.end = self.written = self.synced = log.end_offset
         self.size_bytes = log.size_bytes
@@ -303,3 +308,167 @@ class LocalLog:
         self._decided.clear()
         self._unwritten.clear()
         self.unwritten_bytes = 0
+
+
+# A replica's answers to readers: from where to where, what is out of range, the offset of a time.
+# The bounds of reads and the comparison of epochs (KIP-595).
+
+
+def visible_end(log: LocalLog) -> int:
+    """How far clients read: the high watermark may cover records that a follower accepted and has not
+    written."""
+    return min(log.high_watermark, log.written)
+
+
+@dataclass(slots=True, kw_only=True)
+class Reading:
+    """The log of a leader, whose epoch began at `epoch_start`, or of a follower (None), for one reader."""
+
+    log: LocalLog
+    leader: int
+    epoch: int
+    epoch_start: int | None
+    reader: Reader
+
+    @property
+    def end(self) -> int:
+        """Followers read what is written, clients what every replica in sync holds, and those of committed
+        records only what is decided."""
+        if self.reader.is_follower:
+            return self.log.written
+        end = visible_end(self.log)
+        return min(end, self.log.last_stable_offset) if self.reader.read_committed else end
+
+    @property
+    def _epochs(self) -> EpochTable:
+        """The log's epochs, and the leader's own from its start on, of which there may be no record yet: as
+        Kafka's leader notes it."""
+        epochs = self.log.epochs
+        if self.epoch_start is None or (epochs.entries and epochs.last_epoch >= self.epoch):
+            return epochs
+        return epochs.append(self.epoch, self.epoch_start)
+
+    def fetch(self, request: FetchPartition) -> FetchedPartition | ReadPlan:
+        log, offset = self.log, request.fetch_offset
+        if offset < log.start:
+            return self._out_of_range(request)
+        epoch, entries = request.last_fetched_epoch, log.epochs.entries
+        follows = entries and epoch == entries[-1][0] and offset <= log.end
+        if epoch >= 0 and not follows:
+            # Before the end is checked: a fetcher that is ahead keeps what both logs have.
+            shared = self._end_of(epoch)
+            # A follower from before all known epochs starts over: nothing shows that it has this log.
+            if shared is None or (self.reader.is_follower and epoch < self._epochs.entries[0][0]):
+                return self._out_of_range(request)
+            if shared.epoch < epoch or shared.offset < offset:
+                return self._diverging(shared)
+        if offset > log.end:
+            return self._out_of_range(request)
+        return ReadPlan(
+            key=log.key,
+            from_offset=offset,
+            to_offset=self.end,
+            max_bytes=request.max_bytes,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.start,
+            leader_epoch=self.epoch,
+        )
+
+    def elsewhere(self, replica_id: int) -> FetchedPartition:
+        """Nothing is read here: the reader is sent to this replica."""
+        return FetchedPartition(
+            key=self.log.key,
+            high_watermark=self.log.high_watermark,
+            last_stable_offset=self.log.last_stable_offset,
+            log_start_offset=self.log.start,
+            preferred_read_replica=replica_id,
+            leader_epoch=self.epoch,
+        )
+
+    def _diverging(self, position: LogPosition) -> FetchedPartition:
+        return FetchedPartition(
+            key=self.log.key,
+            high_watermark=self.log.high_watermark,
+            last_stable_offset=self.log.last_stable_offset,
+            log_start_offset=self.log.start,
+            diverging=position,
+            leader=self.leader,
+            leader_epoch=self.epoch,
+        )
+
+    def _out_of_range(self, request: FetchPartition) -> FetchedPartition:
+        log = self.log
+        epoch = request.last_fetched_epoch
+        whose = "" if epoch < 0 else f" after epoch {epoch}"
+        text = (
+            f"{log}: offset {request.fetch_offset}{whose} is not in this log, which holds {log.start} up "
+            f"to {log.end}: read from its start or its end"
+        )
+        return FetchedPartition(
+            key=log.key,
+            error=ErrorCode.OFFSET_OUT_OF_RANGE,
+            message=text,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.start,
+            leader=self.leader,
+            leader_epoch=self.epoch,
+        )
+
+    # ---- list offsets ------------------------------------------------------------------------
+
+    def list_offset(self, request: ListOffsetsPartition) -> ListedOffset | FindPlan:
+        log, wanted = self.log, request.timestamp_ms
+        if wanted in {EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP}:
+            return self._listed(log.start, -1, self._epochs.epoch_at(log.start))
+        if wanted == LATEST_TIMESTAMP:
+            if self._is_behind():
+                return self._not_available()
+            return self._listed(self.end, -1, self._epochs.epoch_at(max(log.start, self.end - 1)))
+        if wanted == LATEST_TIERED_TIMESTAMP:
+            return self._listed(-1, -1, None)  # there is no remote storage
+        if wanted < 0 and wanted not in {NEWEST_TIMESTAMP, BEFORE_ALL}:
+            text = f"{log}: {wanted} is not a timestamp: send ms since 1970, or -1 (latest) to -5"
+            return ListedOffset(key=log.key, error=ErrorCode.INVALID_REQUEST, message=text)
+        return FindPlan(key=log.key, timestamp_ms=wanted, below_offset=self.end, leader_epoch=self.epoch)
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        """Where an epoch ends in this log. An epoch younger than the log has no end."""
+        key = self.log.key
+        found = self._end_of(epoch) if 0 <= epoch <= self._epochs.last_epoch else None
+        if found is None:
+            return EpochEnd(key=key)
+        return EpochEnd(key=key, leader_epoch=found.epoch, end_offset=found.offset)
+
+    def _end_of(self, epoch: int) -> LogPosition | None:
+        """The largest epoch not above this one, and where it ends; one older than all known epochs ends where
+        those begin (KIP-279). None if no epoch is known."""
+        epochs = self._epochs
+        if not epochs.entries:
+            return None
+        return epochs.end_offset_for(epoch, self.log.end) or LogPosition(epoch, epochs.entries[0][1])
+
+    def found_offset(self, offset: int | None, timestamp_ms: int, leader_epoch: int) -> ListedOffset:
+        """The answer to a look-up by time; `offset` None: the log holds no record that late."""
+        if offset is not None:
+            return self._listed(offset, timestamp_ms, leader_epoch)
+        return self._not_available() if self._is_behind() else self._listed(-1, -1, None)
+
+    def _is_behind(self) -> bool:
+        """The high watermark of a new leader may be below what clients have read from the previous one; it is
+        right as soon as it reaches the epoch's start (KIP-207)."""
+        return not self.reader.is_follower and visible_end(self.log) < (self.epoch_start or 0)
+
+    def _listed(self, offset: int, timestamp_ms: int, epoch: int | None) -> ListedOffset:
+        return ListedOffset(
+            key=self.log.key,
+            offset=offset,
+            timestamp_ms=timestamp_ms,
+            leader_epoch=-1 if epoch is None else epoch,
+            leader=self.leader,
+        )
+
+    def _not_available(self) -> ListedOffset:
+        text = f"{self.log}: this leader is new and does not know the high watermark yet: try again"
+        return ListedOffset(key=self.log.key, error=ErrorCode.OFFSET_NOT_AVAILABLE, message=text)

@@ -1,9 +1,5 @@
 """One local replica of a partition, in one good directory: leader, follower, or neither.
 
-Owns its role and its answers while it has none; leaves everything else to the role (`leader`, `follower`) and
-to its log (`local_log`). Pure: disk work and answers go to the outbox; the disk's reports come back through
-`appended`, `synced`, `cut` and `trimmed`. Knows no image, session or token, and no other partition.
-
 After each call the manager takes from `take_changes` what may concern others (parked fetches,
 AlterPartition).
 """
@@ -14,24 +10,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metaquorum.broker.replica.disk_work import (
-    ChangeLogSettings,
-    LogAppended,
-    LogCut,
-    LogSettings,
-    ReplicaLog,
-    ReplicaLogTrimmed,
-)
+from metaquorum.broker.replica import disk_work
 from metaquorum.broker.replica.events import DataEffect
-from metaquorum.broker.replica.partition.answers import AnsweringReplica
 from metaquorum.broker.replica.partition.follower import Following
 from metaquorum.broker.replica.partition.leader import Leading
-from metaquorum.broker.replica.partition.local_log import LocalLog
-from metaquorum.broker.replica.partition.reading import Reading
+from metaquorum.broker.replica.partition.local_log import LocalLog, Reading
 from metaquorum.broker.replica.partition.values import (
+    BatchRefusal,
     Brokers,
     Changes,
     DeleteTicket,
+    FindPlan,
     FollowerOutcome,
     FollowerStep,
     ProduceTicket,
@@ -45,17 +34,243 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, PartitionInfo
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
+    DeletedRecords,
+    EpochEnd,
+    EpochPartition,
     FetchedPartition,
     FetchPartition,
+    ListedOffset,
+    ListOffsetsPartition,
     PartitionKey,
     ProducePartition,
     ProduceResult,
+    TransactionalPartition,
+    VerificationGuard,
 )
-from metaquorum.metadata.requests.log_ends import DeletedRecords
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
-from metaquorum.raft.effects import Warn
-from metaquorum.raft.outbox import Outbox
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.effects import Outbox, Warn
+from metaquorum.storage.batches.batch import Batches
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.partition.producers import ProducerTable
+
+# What others may see of a replica: its log, and figures of its role.
+# View.
+
+
+class ReplicaView:
+    """Offsets are exclusive ends except `start_offset`. `end_offset` is what was accepted, perhaps not
+    written; the tables are live: read only."""
+
+    def __init__(self, log: LocalLog) -> None:
+        self._log = log
+        self._leading: Leading | None = None
+        self._following: Following | None = None
+
+    @property
+    def incarnation(self) -> int:
+        return self._log.incarnation
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.start
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end
+
+    @property
+    def written_end(self) -> int:
+        return self._log.written
+
+    @property
+    def synced_end(self) -> int:
+        return self._log.synced
+
+    @property
+    def is_held(self) -> bool:
+        """Accepted batches wait: the replica is about to be in another directory."""
+        return self._log.is_held
+
+    @property
+    def given_end(self) -> int:
+        """The end of what its directory was given before it was held."""
+        return self._log.given
+
+    @property
+    def high_watermark(self) -> int:
+        return self._log.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self._log.last_stable_offset
+
+    def aborted_in(self, from_offset: int, records: bytes) -> tuple[tuple[int, int], ...]:
+        """(producer id, first offset) of the aborted transactions that may have records in `records`, which
+        were read from `from_offset` on."""
+        return tuple(self._log.aborted_in(from_offset, records))
+
+    @property
+    def size_bytes(self) -> int:
+        return self._log.size_bytes
+
+    @property
+    def epochs(self) -> EpochTable:
+        return self._log.epochs
+
+    @property
+    def producers(self) -> ProducerTable:
+        return self._log.producers
+
+    @property
+    def leads(self) -> bool:
+        return self._leading is not None
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """The committed ISR while leading, else ()."""
+        return () if self._leading is None else self._leading.isr.committed
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """It leads with fewer replicas in sync than it has; replicas being added do not count."""
+        leading = self._leading
+        if leading is None:
+            return False
+        wanted = sum(1 for broker_id in leading.isr.replicas if broker_id not in leading.isr.adding)
+        return len(leading.isr.committed) < wanted
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """It leads, and acks=all is refused."""
+        return self._leading is not None and len(self.isr) < self._leading.min_isr
+
+    @property
+    def is_at_min_isr(self) -> bool:
+        """It leads, and with one replica fewer in sync acks=all would be refused."""
+        return self._leading is not None and len(self.isr) == self._leading.min_isr
+
+    @property
+    def lag(self) -> int:
+        """The offsets between its end and the high watermark that this replica knows; 0 for a leader."""
+        following = self._following
+        return 0 if following is None else max(0, following.leader_high_watermark - self.end_offset)
+
+
+# A replica's answers to queries that change nothing: reads, offsets, verification of transactions.
+
+CLIENT = Reader()
+
+
+class AnsweringReplica(ReplicaView):
+    """`leader`: the leader as far as this replica knows; None if there is none. `_idle`: why none leads
+    here."""
+
+    def __init__(self, config: ReplicaConfig, key: PartitionKey, log: LocalLog) -> None:
+        super().__init__(log)
+        self._config = config
+        self.key = key
+        self.role = ReplicaRole.IDLE
+        self.leader: int | None = None
+        self.leader_epoch = -1
+        self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not know its role yet: try again")
+
+    def begin_verification(self, asked: TransactionalPartition) -> VerificationGuard:
+        """A guard, if the coordinator must be asked before a batch of a transaction is taken. Without a
+        leader here it need not be: the batch will be refused."""
+        if self._leading is None:
+            return VerificationGuard(key=asked.key)
+        return self._leading.verification.begin(asked)
+
+    def plan_read(self, request: FetchPartition, reader: Reader) -> FetchedPartition | ReadPlan:
+        """What a fetch may have now; changes nothing."""
+        leading = self._leader_in(request.current_leader_epoch)
+        if isinstance(leading, BatchRefusal):
+            followed = self._followed(request.current_leader_epoch, reader)
+            return self._not_fetched(leading) if followed is None else followed.fetch(request)
+        reading = leading.reading(reader)
+        if reader.is_follower:
+            refusal = leading.sender_refusal(reader.replica_id, reader.replica_epoch)
+            if refusal is not None:
+                return self._not_fetched(refusal)
+        elif reader.rack:
+            starts = leading.deleting.start_of
+            preferred = leading.isr.preferred_replica(request.fetch_offset, reader.rack, starts)
+            if preferred is not None:
+                return reading.elsewhere(preferred)
+        return reading.fetch(request)
+
+    def about_bytes(self, plan: ReadPlan) -> int:
+        """An estimate of the bytes to read, by the log's average: `min_bytes` of a fetch is not strict."""
+        log = self._log
+        mean = max(1, log.size_bytes // max(1, log.end - log.start))
+        return min(plan.max_bytes, mean * (plan.to_offset - plan.from_offset))
+
+    def _followed(self, asked_epoch: int, reader: Reader) -> Reading | None:
+        """The log of a follower: clients may read what it knows to be committed (KIP-392); None if not
+        now."""
+        log, leader = self._log, self.leader
+        if reader.rack is None or reader.is_follower or self.role is not ReplicaRole.FOLLOWER:
+            return None
+        if leader is None or log.cutting or asked_epoch not in {-1, self.leader_epoch}:
+            return None
+        return Reading(log=log, leader=leader, epoch=self.leader_epoch, epoch_start=log.end, reader=reader)
+
+    def _not_fetched(self, refusal: BatchRefusal) -> FetchedPartition:
+        return FetchedPartition(
+            key=self.key,
+            error=refusal.error,
+            message=f"{self._log}: {refusal.message}",
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+        )
+
+    def list_offset(self, request: ListOffsetsPartition, reader: Reader = CLIENT) -> ListedOffset | FindPlan:
+        """Start and high watermark at once; a FindPlan needs the log (`found_offset` then makes the
+        answer)."""
+        leading = self._leader_in(request.current_leader_epoch)
+        if isinstance(leading, BatchRefusal):
+            return self._not_listed(leading)
+        return leading.reading(reader).list_offset(request)
+
+    def found_offset(self, plan: FindPlan, found: disk_work.OffsetFound) -> ListedOffset:
+        """The answer to a look-up by time, from what the log returned; refused if the leader has changed
+        since."""
+        leading = self._leader_in(plan.leader_epoch)
+        if isinstance(leading, BatchRefusal):
+            return self._not_listed(leading)
+        if found.problem is not None:
+            text = f"the requested data is damaged: {found.problem}; elect another leader, then repair it"
+            return self._not_listed(BatchRefusal(ErrorCode.KAFKA_STORAGE_ERROR, text))
+        return leading.reading(CLIENT).found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
+
+    def end_of_epoch(self, asked: EpochPartition) -> EpochEnd:
+        """Where a leader epoch ends (KIP-320)."""
+        leading = self._leader_in(asked.current_leader_epoch)
+        if isinstance(leading, BatchRefusal):
+            text = f"{self._log}: {leading.message}"
+            return EpochEnd(key=self.key, error=leading.error, message=text)
+        return leading.reading(CLIENT).end_of_epoch(asked.leader_epoch)
+
+    def _not_listed(self, refusal: BatchRefusal) -> ListedOffset:
+        return ListedOffset(
+            key=self.key,
+            error=refusal.error,
+            message=f"{self._log}: {refusal.message}",
+            leader=self._other_leader(),
+        )
+
+    def _leader_in(self, asked_epoch: int) -> Leading | BatchRefusal:
+        """The leader that answers a query about a leader epoch (-1: it names none), or why none here does."""
+        if self.role is ReplicaRole.IDLE or asked_epoch in {-1, self.leader_epoch}:
+            return BatchRefusal(*self._idle) if self._leading is None else self._leading
+        if asked_epoch < self.leader_epoch:
+            text = f"leader epoch {asked_epoch} has ended, {self.leader_epoch} is current: refresh metadata"
+            return BatchRefusal(ErrorCode.FENCED_LEADER_EPOCH, text)
+        text = f"leader epoch {asked_epoch} is newer than {self.leader_epoch}, the last one known: try again"
+        return BatchRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
+
+    def _other_leader(self) -> int | None:
+        return None if self.leader == self._config.broker_id else self.leader
 
 
 class Partition(AnsweringReplica):
@@ -74,7 +289,7 @@ class Partition(AnsweringReplica):
         topic: str,
         directory_id: bytes,
         incarnation: int,
-        log: ReplicaLog,
+        log: disk_work.ReplicaLog,
         settings: TopicSettings,
         brokers: Brokers,
         out: Outbox[DataEffect],
@@ -179,12 +394,12 @@ class Partition(AnsweringReplica):
 
     def was_found(self) -> None:
         """Its log was opened with Kafka's defaults before the image was known; now it gets its settings."""
-        if self.settings.log != LogSettings():
+        if self.settings.log != disk_work.LogSettings():
             self._change_log_settings()
 
     def _change_log_settings(self) -> None:
         self._out.append(
-            ChangeLogSettings(
+            disk_work.ChangeLogSettings(
                 directory_id=self.directory_id,
                 key=self.key,
                 incarnation=self.incarnation,
@@ -286,7 +501,7 @@ class Partition(AnsweringReplica):
         reader = Reader(replica_id=self._config.broker_id)
         epoch = max(self.leader_epoch, self._log.epochs.last_epoch)
         reading = Reading(
-            log=self._log, leader=self._config.broker_id, epoch=epoch, epoch_start=0, reader=reader
+            log=self._log, leader=self._config.broker_id, epoch=epoch, epoch_start=None, reader=reader
         )
         return reading.fetch(request)
 
@@ -347,7 +562,7 @@ class Partition(AnsweringReplica):
 
     # ---- what the disk did, and time ---------------------------------------------------------
 
-    def appended(self, event: LogAppended, *, now_ms: int) -> None:
+    def appended(self, event: disk_work.LogAppended, *, now_ms: int) -> None:
         self._log.appended(event)
         self._advance(now_ms)
 
@@ -355,7 +570,7 @@ class Partition(AnsweringReplica):
         self._log.synced_to(incarnation, end_offset, size_bytes)
         self._advance(now_ms)
 
-    def cut(self, event: LogCut, *, now_ms: int) -> None:
+    def cut(self, event: disk_work.LogCut, *, now_ms: int) -> None:
         """The log is in the state of `event`, whose tables are this partition's from here on."""
         if not self._log.was_cut(event):
             return
@@ -363,7 +578,7 @@ class Partition(AnsweringReplica):
         if info is not None:
             self.lead(info, now_ms=now_ms)
 
-    def trimmed(self, event: ReplicaLogTrimmed, *, now_ms: int) -> None:
+    def trimmed(self, event: disk_work.ReplicaLogTrimmed, *, now_ms: int) -> None:
         self._log.trimmed(event)
         if self._leading is not None:
             self._leading.deleting.moved()

@@ -1,7 +1,6 @@
 """Values that a partition and its manager exchange, and what a partition must be given.
 
-Owns these values. Knows no rule: those are in `leader`, `follower` and `partition`. Nothing here is sent
-anywhere.
+Nothing here is sent anywhere.
 """
 
 from __future__ import annotations
@@ -13,14 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.requests.data import (
-    CONSUMER,
-    FetchedPartition,
-    PartitionKey,
-    ProduceResult,
-    RefusedRecord,
-)
-from metaquorum.metadata.requests.log_ends import DeletedRecords
+from metaquorum.metadata.requests import data as data_requests
 
 _Result_contra = TypeVar("_Result_contra", contravariant=True)
 
@@ -53,7 +45,7 @@ class BatchRefusal(Struct, frozen=True):
 
     error: ErrorCode
     message: str
-    records: tuple[RefusedRecord, ...] = ()
+    records: tuple[data_requests.RefusedRecord, ...] = ()
     is_one_batch: bool = True
 
 
@@ -74,20 +66,23 @@ class Brokers(Protocol):
         ...
 
 
+NEVER_MS = 2**63 - 1
+
+
 class Ticket(Protocol[_Result_contra]):
     """One partition of a request that waits. `complete` is called at most once, and not from within the call
     that took the ticket; it may append effects (the answer to the whole request)."""
 
     @property
     def deadline_ms(self) -> int:
-        """When to answer REQUEST_TIMED_OUT, on the clock of `now_ms`."""
+        """When to answer REQUEST_TIMED_OUT, on the clock of `now_ms`; or NEVER_MS."""
         ...
 
     def complete(self, result: _Result_contra) -> None: ...
 
 
-ProduceTicket = Ticket[ProduceResult]
-DeleteTicket = Ticket[DeletedRecords]
+ProduceTicket = Ticket[data_requests.ProduceResult]
+DeleteTicket = Ticket[data_requests.DeletedRecords]
 
 
 class Reader(Struct, frozen=True, kw_only=True):
@@ -95,21 +90,21 @@ class Reader(Struct, frozen=True, kw_only=True):
     follower, whose broker epoch is `replica_epoch` (-1: it gives none). `rack`: of a client that followers
     may serve too ("": it names none)."""
 
-    replica_id: int = CONSUMER
+    replica_id: int = data_requests.CONSUMER
     replica_epoch: int = -1
     read_committed: bool = False
     rack: str | None = None
 
     @property
     def is_follower(self) -> bool:
-        return self.replica_id > CONSUMER
+        return self.replica_id > data_requests.CONSUMER
 
 
 class ReadPlan(Struct, frozen=True):
     """What a fetch may have: whole batches of [from_offset, to_offset), at most `max_bytes` unless the first
     batch is larger. Nothing to read if the two are equal. The rest is for the head of the answer."""
 
-    key: PartitionKey
+    key: data_requests.PartitionKey
     from_offset: int
     to_offset: int
     max_bytes: int
@@ -127,9 +122,11 @@ class ReadPlan(Struct, frozen=True):
     def is_empty(self) -> bool:
         return self.from_offset >= self.to_offset
 
-    def answer(self, data: bytes, aborted: tuple[tuple[int, int], ...] | None) -> FetchedPartition:
+    def answer(
+        self, data: bytes, aborted: tuple[tuple[int, int], ...] | None
+    ) -> data_requests.FetchedPartition:
         """The answer with the data that was read."""
-        return FetchedPartition(
+        return data_requests.FetchedPartition(
             key=self.key,
             high_watermark=self.high_watermark,
             last_stable_offset=self.last_stable_offset,
@@ -143,7 +140,7 @@ class ReadPlan(Struct, frozen=True):
 class FindPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A look-up by time that needs the log: `FindOffset` with these."""
 
-    key: PartitionKey
+    key: data_requests.PartitionKey
     timestamp_ms: int
     below_offset: int
     leader_epoch: int

@@ -1,12 +1,11 @@
 """Replicas that move between the log directories of this broker (KIP-113), as requested by
 AlterReplicaLogDirs.
 
-Owns which replicas move, how many at once and how fast, and the order in which the metadata log, the disks
-and the partition learn of it: the copy catches up; the new directory is reported to the controller (KIP-858);
-when the image names it, the partition holds back what it accepts until the last bytes are copied and the copy
-has the replica's name; from then on the replica runs there. A crash in between leaves either the replica and
-a copy that continues to follow it, or two whole replicas, one of which the image names. Does not know how one
-replica is copied: `move` does.
+Which replicas move, how many at once and how fast, and the order in which the metadata log, the disks and the
+partition learn of it: the copy catches up; the new directory is reported to the controller (KIP-858); when
+the image names it, the partition holds back what it accepts until the last bytes are copied and the copy has
+the replica's name; from then on the replica runs there. A crash in between leaves either the replica and a
+copy that continues to follow it, or two whole replicas, one of which the image names.
 """
 
 from __future__ import annotations
@@ -20,25 +19,29 @@ from metaquorum.broker.replica.disk_work import (
     LogCut,
     LogSettings,
     PartitionRead,
+    PromoteReplica,
     ReadPartition,
     RemoveReplica,
+    ReplicaLog,
     ReplicaLogTrimmed,
     ReplicaPromoted,
+    TrimTo,
 )
 from metaquorum.broker.replica.events import DataEffect
+from metaquorum.broker.replica.partition.follower import Following
+from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.placement.copies import Copies, Copy, Stage
-from metaquorum.broker.replica.placement.directories import Directories
-from metaquorum.broker.replica.placement.move import ReplicaMove
+from metaquorum.broker.replica.partition.values import FollowerStep, ReadPlan
+from metaquorum.broker.replica.placement.directories import Copies, Copy, Directories, Stage
+from metaquorum.broker.replica.placement.reconcile import DamagedCopies
 from metaquorum.broker.replica.topic_settings import MAX_LONG
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource, MetadataImage, PartitionInfo
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
-from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT
+from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition, PartitionKey
+from metaquorum.metadata.settings.configs import CLUSTER_DEFAULT
 from metaquorum.metadata.settings.keys import whole_number
-from metaquorum.raft.effects import Warn
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import Outbox, Warn
 from metaquorum.storage.partition.replica_directory import may_have_future
 
 LIMIT = "replica.alter.log.dirs.io.max.bytes.per.second"
@@ -62,6 +65,7 @@ class Moves:
         config: ReplicaConfig,
         directories: Directories,
         copies: Copies,
+        damaged: DamagedCopies,
         running: Mapping[PartitionKey, Partition],
         *,
         assignments: Assignments,
@@ -72,6 +76,7 @@ class Moves:
         self._config = config
         self._directories = directories
         self._copies = copies
+        self._damaged = damaged
         self._running = running
         self._assignments = assignments
         self._next_token = next_token
@@ -132,9 +137,26 @@ class Moves:
             return ErrorCode.KAFKA_STORAGE_ERROR  # another copy may be in there
         if self._copies.at(place, key) is not None:
             return ErrorCode.REPLICA_NOT_AVAILABLE  # an earlier one is being removed
+        if (text := self.name_taken(place, partition.topic, key[1])) is not None:
+            self._out.append(Warn(message=f"replica {partition.topic}-{key[1]} is not moved: {text}"))
+            return ErrorCode.KAFKA_STORAGE_ERROR
         self.cancel(key, "it is being moved to another directory")
         self.create(key, partition.topic, place, settings, future=True)
         return ErrorCode.NONE
+
+    def name_taken(self, place: bytes, topic: str, index: int) -> str | None:
+        """Why a replica cannot have its name in a directory: that of another topic differs only in case, and
+        the file system ignores it. None if it can."""
+        directory, copy = self._directories.get(place), self._copies.named(place, topic, index)
+        if directory is None or not directory.ignores_case:
+            return None
+        taken = self._damaged.named(place, topic, index, self._directories) if copy is None else copy.topic
+        if taken is None or taken == topic:
+            return None
+        return (
+            f"the file system of {directory.path} ignores case, and {taken}-{index} is there; delete one of"
+            f" the topics, or move {taken}-{index} to a log directory that distinguishes case"
+        )
 
     def create(
         self, key: PartitionKey, topic: str, place: bytes, settings: LogSettings, *, future: bool = False
@@ -247,7 +269,7 @@ class Moves:
 
     # ---- step by step ------------------------------------------------------------------------
 
-    def stir(self, key: PartitionKey) -> None:
+    def look_again(self, key: PartitionKey) -> None:
         """Its log, or the copy, changed."""
         if key in self.under_way:
             self.ready[key] = None
@@ -286,6 +308,10 @@ class Moves:
             self._reads[token] = move
             move.read(partition, plan, token)
         elif partition.is_held and plan.from_offset == partition.given_end:
+            move.problem = self.name_taken(move.copy.directory_id, move.copy.topic, move.key[1])
+            if move.problem is not None:
+                self._give_up(move)
+                return
             namesake = self._copies.named(move.copy.directory_id, move.copy.topic, move.key[1])
             if namesake is not None:
                 self.remove(namesake, "its topic was deleted, and a new topic has its name")
@@ -313,7 +339,7 @@ class Moves:
             move.take_read(event, wall_ms=wall_ms)
             if move.problem is not None:
                 self._give_up(move)
-            self.stir(move.key)
+            self.look_again(move.key)
             took_ms = len(event.data or b"") * 1000 // max(1, self._bytes_per_second)
             self._free_ms = max(self._free_ms, now_ms) + took_ms
         return True
@@ -322,7 +348,7 @@ class Moves:
         move = self.under_way.get(event.key)
         if move is not None and move.copy.directory_id == event.directory_id:
             move.log_moved(event)
-            self.stir(event.key)
+            self.look_again(event.key)
 
     def promoted(self, event: ReplicaPromoted, *, now_ms: int) -> bool:
         """The copy is now an ordinary replica. Returns whether what ran continues there."""
@@ -374,3 +400,127 @@ class Moves:
             elif directory_id == move.source.directory_id:
                 del self.under_way[move.key]
                 self.ready.pop(move.key, None)
+
+
+# One replica on its way to another log directory of its broker (KIP-113): a copy that follows the local
+# log.
+
+
+class ReplicaMove:
+    """From the copy `source`, which is the replica, to `copy`. `leaves`: the metadata log names the new
+    directory. `is_near`: the last chunk reached the end of the log at that time. `problem`: why it must
+    end."""
+
+    def __init__(self, config: ReplicaConfig, source: Copy, copy: Copy, out: Outbox[DataEffect]) -> None:
+        self.source = source
+        self.copy = copy
+        self.leaves = False
+        self.is_near = False
+        self.is_promoting = False
+        self.problem: str | None = None
+        self._out = out
+        self._read: tuple[FetchPartition, ReadPlan, int] | None = None
+        self._log = LocalLog(
+            key=copy.key,
+            topic=copy.topic,
+            directory_id=copy.directory_id,
+            incarnation=copy.incarnation,
+            log=copy.log or ReplicaLog(),
+            counts_synced=False,
+            out=out,
+        )
+        self._following = Following(config, self._log, leader=config.broker_id, epoch=-1)
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.copy.key
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end
+
+    @property
+    def size_bytes(self) -> int:
+        return self._log.size_bytes
+
+    @property
+    def incarnation(self) -> int:
+        return self._log.incarnation
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a read, or for its directory."""
+        return self._read is not None or self.is_promoting or self._following.position() is None
+
+    def next_plan(self, partition: Partition, *, wall_ms: int) -> ReadPlan | None:
+        """The next read, which may be empty. None if the copy is being cut first, or cannot continue."""
+        self._following.epoch = max(partition.leader_epoch, partition.epochs.last_epoch)
+        position = self._following.position()
+        if position is None:
+            return None
+        found = partition.copied(position)
+        if isinstance(found, ReadPlan):
+            return found
+        self._take(found, position, wall_ms)
+        return None
+
+    def read(self, partition: Partition, plan: ReadPlan, token: int) -> None:
+        position = self._following.position()
+        if position is None:
+            return
+        self._read = (position, plan, partition.incarnation)
+        self._out.append(
+            ReadPartition(
+                token=token,
+                directory_id=partition.directory_id,
+                key=self.key,
+                incarnation=partition.incarnation,
+                from_offset=plan.from_offset,
+                to_offset=plan.to_offset,
+                max_bytes=plan.max_bytes,
+            )
+        )
+
+    def take_read(self, event: PartitionRead, *, wall_ms: int) -> None:
+        """The data counts unless the log was cut meanwhile."""
+        read, self._read = self._read, None
+        partition = self.source.partition
+        if event.problem is not None:
+            self.problem = event.problem
+        if read is None or partition is None or event.data is None or read[2] != partition.incarnation:
+            return
+        position, plan, _ = read
+        part = FetchedPartition(
+            key=self.key,
+            high_watermark=plan.high_watermark,
+            log_start_offset=plan.log_start_offset,
+            records=event.data,
+        )
+        self._take(part, position, wall_ms)
+        self.is_near = self._log.end >= plan.to_offset
+
+    def _take(self, part: FetchedPartition, position: FetchPartition, wall_ms: int) -> None:
+        outcome = self._following.take(part, position, wall_ms=wall_ms)
+        if outcome.step is FollowerStep.BACK_OFF:
+            self.problem = outcome.message
+
+    def log_moved(self, event: LogAppended | LogCut | ReplicaLogTrimmed) -> None:
+        """The copy's directory changed its log."""
+        if isinstance(event, LogAppended):
+            self._log.appended(event)
+        elif isinstance(event, LogCut):
+            self._log.was_cut(event)
+        else:
+            self._log.trimmed(event)
+
+    def promote(self, partition: Partition) -> None:
+        """Everything that the replica's directory was given is in the copy. What was deleted stays
+        deleted."""
+        self.is_promoting = True
+        where = (self.copy.directory_id, self.key, self.incarnation)
+        self._out.append(
+            TrimTo(
+                directory_id=where[0], key=where[1], incarnation=where[2], start_offset=partition.start_offset
+            )
+        )
+        self._out.append(PromoteReplica(directory_id=where[0], key=where[1], incarnation=where[2]))

@@ -1,18 +1,19 @@
 """Which replicas a broker holds and which of them run: compares the image with what is local, step by step.
 
-Owns the local copies, from their creation to their removal, and what becomes of them when a directory fails.
 `reconcile.decide` gives the next step for one partition; here it is carried out, a bounded number at a time.
-A delta between images only says where to look. Knows no requests.
+A delta between images only says where to look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
 from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
+    FoundDirectory,
     RemoveReplica,
     ReplicaCreated,
     ReplicaLog,
@@ -21,19 +22,16 @@ from metaquorum.broker.replica.disk_work import (
 )
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.fetchers import Fetchers
-from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import Brokers
-from metaquorum.broker.replica.placement.copies import Copies, Copy, Stage
-from metaquorum.broker.replica.placement.damaged_copies import CANNOT_BE_TOLD, DamagedCopies
-from metaquorum.broker.replica.placement.directories import Directories
+from metaquorum.broker.replica.placement.directories import Copies, Copy, Directories, Room, Stage
 from metaquorum.broker.replica.placement.moves import Moves
-from metaquorum.broker.replica.placement.pending import PendingChanges
-from metaquorum.broker.replica.placement.promised_space import Room
 from metaquorum.broker.replica.placement.reconcile import (
+    CANNOT_BE_REPORTED,
     Assign,
     Create,
     Damaged,
+    DamagedCopies,
     Offline,
     Remove,
     Run,
@@ -50,12 +48,12 @@ from metaquorum.metadata.image import (
     UNASSIGNED,
     MetadataImage,
     PartitionInfo,
+    partition_changes,
 )
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.raft.effects import Warn
+from metaquorum.raft.effects import Outbox, Warn
 from metaquorum.raft.events import Stop
-from metaquorum.raft.outbox import Outbox
 
 RECONCILED_PER_STEP_MAX = 500
 """Partitions looked at before other events get their turn."""
@@ -65,7 +63,8 @@ _UNCOMMITTED = frozenset({UNASSIGNED, MIGRATING, LOST})
 
 class Placement:
     """`running`: partitions that lead or follow; `offline`: why a replica of this broker cannot be served.
-    `touched`: a partition has a new role or new settings; `stirred`: one began, ended or was replaced."""
+    `touched`: a partition has a new role or new settings; `partition_changed`: one began, ended or was
+    replaced."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class Placement:
         fetchers: Fetchers,
         brokers: Brokers,
         touched: Callable[[Partition], None],
-        stirred: Callable[[PartitionKey], None],
+        partition_changed: Callable[[PartitionKey], None],
         out: Outbox[DataEffect],
     ) -> None:
         self._config = config
@@ -85,7 +84,7 @@ class Placement:
         self._fetchers = fetchers
         self._brokers = brokers
         self._touched = touched
-        self._stirred = stirred
+        self._partition_changed = partition_changed
         self._out = out
         self.next_token = count(1).__next__
         self.directories = Directories(found)
@@ -96,12 +95,14 @@ class Placement:
         self.damaged = DamagedCopies(found)
         self._room = Room(self.directories, self.copies)
         self._starved: dict[PartitionKey, None] = {}
+        self._nameless: dict[PartitionKey, None] = {}
         self.pending = PendingChanges(self._me, assignments, self.copies, self.damaged, self.offline)
         self._settings = SettingsOfTopics(config)
         self.moves = Moves(
             config,
             self.directories,
             self.copies,
+            self.damaged,
             self.running,
             assignments=assignments,
             next_token=self.next_token,
@@ -115,12 +116,12 @@ class Placement:
 
     # ---- the image ---------------------------------------------------------------------------
 
-    def publish(self, image: MetadataImage, previous: MetadataImage, *, anew: bool, now_ms: int) -> None:
-        """Notes what to look at. `anew`: the registration changed, everything is looked at."""
+    def publish(self, image: MetadataImage, previous: MetadataImage, *, new_epoch: bool, now_ms: int) -> None:
+        """Notes what to look at. `new_epoch`: the registration changed, everything is looked at."""
         first = self.image is None
         self.image = image
         self.moves.limit(image)
-        self.pending.publish(image, previous, first=first, anew=anew)
+        self.pending.publish(image, previous, first=first, new_epoch=new_epoch)
 
     def change_settings(self, image: MetadataImage, previous: MetadataImage, *, now_ms: int) -> None:
         """Passes changed topic settings to their partitions."""
@@ -216,7 +217,7 @@ class Placement:
                 self._fetchers.follow(partition, info.leader)
         self._touched(partition)
         if known is not partition:
-            self._stirred(copy.key)
+            self._partition_changed(copy.key)
         if settled:
             left_over = "the metadata log assigns the replica to another directory"
             for each in list(self.copies.of(copy.key).values()):
@@ -254,12 +255,27 @@ class Placement:
         if decision.replaces:
             self._room.promise(key, place, size)
         self._starved.pop(key, None)
+        if self._shares_a_name(key, topic.name, place):
+            return
         # What is in the way there is kept under another name.
         self.damaged.forget(key, place)
         namesake = self.copies.named(place, topic.name, key[1])
         if namesake is not None:
             self._remove(namesake, "its topic was deleted, and a new topic has its name")
         self.moves.create(key, topic.name, place, self.settings_of(topic.name).log)
+
+    def _shares_a_name(self, key: PartitionKey, topic: str, place: bytes) -> bool:
+        """Whether the replica's directory would be that of another topic, because the file system ignores
+        case. The first topic keeps it; the second has no replica until the first is gone."""
+        text = self.moves.name_taken(place, topic, key[1])
+        if text is None:
+            self._nameless.pop(key, None)
+            return False
+        if self.offline.get(key) != text:
+            self._out.append(Warn(message=f"replica {topic}-{key[1]} is not created: {text}"))
+        self._set_offline(key, text)
+        self._nameless[key] = None
+        return True
 
     def _starve(self, key: PartitionKey, topic: str, size: int) -> None:
         text = (
@@ -277,20 +293,36 @@ class Placement:
         # The report is superseded: the heartbeat reports the failure of a committed directory.
         self._assignments.settle(key)
 
+    def unreported(self) -> str | None:
+        """Why the broker has to stop, in one line: below metadata.version 3.7-IV2 no record can take the
+        replicas of a bad directory out of their ISRs, but fencing the broker does (KIP-858). Else None."""
+        image, bad = self.image, self.directories.bad()
+        if image is None or image.features.metadata_version >= LEVEL_DIRECTORIES or not bad:
+            return None
+        known = image.brokers.get(self._me)
+        if known is not None and known.directories:
+            return None
+        lines = ", ".join(f"{directory.path} ({directory.problem})" for directory in bad)
+        return (
+            f"stopped: a log directory is offline: {lines}; before metadata.version 3.7-IV2 the log cannot "
+            "say so of one directory, so the whole broker is fenced: repair it or remove it from log.dirs, "
+            "and restart; or upgrade first, with metaquorum features upgrade metadata.version=3.7"
+        )
+
     def _set_damaged(self, image: MetadataImage, key: PartitionKey, decision: Damaged) -> None:
         topic = image.topics.topic(key[0])
         text = self.moves.problem_of(key, decision.directory_id)
         if text is None:
             text = self.damaged.text_of(key, "" if topic is None else topic.name, decision)
         if image.features.metadata_version < LEVEL_DIRECTORIES:
-            self._out.append(Stop(reason=f"stopped: {text}; {CANNOT_BE_TOLD}", failed=True))
+            self._out.append(Stop(reason=f"stopped: {text}; {CANNOT_BE_REPORTED}", failed=True))
             return
         self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, text)
         self.offline[key] = text
-        if decision.tell is None:
+        if decision.report is None:
             self._assignments.settle(key)
         else:
-            self._assignments.want(key, decision.tell)
+            self._assignments.want(key, decision.report)
         if self.damaged.is_news(key, text):
             self._out.append(Warn(message=text))
 
@@ -301,7 +333,7 @@ class Placement:
             return
         self._fetchers.leave(key)
         partition.idle(error, message)
-        self._stirred(key)
+        self._partition_changed(key)
 
     def _remove_all(self, key: PartitionKey, usable: list[Copy], reason: str) -> None:
         topics = (self.image or MetadataImage()).topics
@@ -311,6 +343,7 @@ class Placement:
         self._assignments.settle(key)
         self.pending.settle(key)
         self._starved.pop(key, None)
+        self._nameless.pop(key, None)
         for copy in usable:
             self._remove(copy, reason)
         self.moves.cancel(key, reason)
@@ -319,6 +352,7 @@ class Placement:
     def _remove_damaged(self, key: PartitionKey, reason: str) -> None:
         for place in self.damaged.take(key):
             self._out.append(RemoveReplica(directory_id=place, key=key, incarnation=0, reason=reason))
+            self.pending.add_all(self._nameless)
 
     def _remove(self, copy: Copy, reason: str) -> None:
         if copy.stage is Stage.REMOVING:
@@ -326,10 +360,13 @@ class Placement:
         if self.running.get(copy.key) is copy.partition and copy.partition is not None:
             self._stop(copy.key, ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
         self.moves.remove(copy, reason)
+        self.pending.add_all(self._nameless)
 
     # ---- what the disks did ------------------------------------------------------------------
 
-    def came_or_went(self, event: ReplicaCreated | ReplicaPromoted | ReplicaRemoved, *, now_ms: int) -> None:
+    def replica_changed(
+        self, event: ReplicaCreated | ReplicaPromoted | ReplicaRemoved, *, now_ms: int
+    ) -> None:
         """A copy was created, promoted or removed."""
         if isinstance(event, ReplicaCreated):
             self._created(event)
@@ -398,3 +435,85 @@ class Placement:
         """The partition whose log in `directory_id` a report is about; None if it is gone, or never ran."""
         copy = self.copies.at(directory_id, key)
         return None if copy is None or copy.stage is Stage.REMOVING else copy.partition
+
+
+# Which of a broker's partitions have to be looked at, and which of them are new here.
+
+
+class PendingChanges:
+    """`copies`, `damaged` and `offline` are the placement's: what is known here of replicas."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        assignments: Assignments,
+        copies: Copies,
+        damaged: DamagedCopies,
+        offline: Mapping[PartitionKey, str],
+    ) -> None:
+        self._me = broker_id
+        self._assignments = assignments
+        self._copies = copies
+        self._damaged = damaged
+        self._offline = offline
+        self.keys: OrderedDict[PartitionKey, None] = OrderedDict()
+        self._new: set[PartitionKey] = set()
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, key: PartitionKey) -> None:
+        self.keys[key] = None
+
+    def add_all(self, keys: Iterable[PartitionKey]) -> None:
+        self.keys.update(dict.fromkeys(keys))
+
+    def take(self) -> PartitionKey:
+        """Removes and returns the first one."""
+        return self.keys.popitem(last=False)[0]
+
+    def is_new(self, key: PartitionKey) -> bool:
+        """The log began to place a replica here while this process was running (S3.5)."""
+        return key in self._new
+
+    def settle(self, key: PartitionKey) -> None:
+        """A new replica has its copy, or is no longer wanted."""
+        self._new.discard(key)
+
+    def publish(self, image: MetadataImage, previous: MetadataImage, *, first: bool, new_epoch: bool) -> None:
+        """The image moved on. `new_epoch`: the registration changed, everything is looked at."""
+        related = previous.topics.columns.directories is image.topics.columns.directories
+        if first or new_epoch or not related:
+            self._add_all(image, previous, first=first)
+        elif previous.topics is not image.topics:
+            changes = partition_changes(previous.topics, image.topics)
+            for key in (*changes.added, *changes.changed):
+                info = image.topics.partition(*key)
+                if info is not None and self._me in info.replicas:
+                    self._assignments.doubt(key)
+                    self._note_new(key, previous)
+                    self.add(key)
+                elif key in self._copies or key in self._offline:
+                    self.add(key)
+            for key in changes.removed:
+                if key in self._copies or key in self._offline:
+                    self.add(key)
+        if image.features.metadata_version != previous.features.metadata_version and not first:
+            self.add_all(self._copies.keys())
+
+    def _add_all(self, image: MetadataImage, previous: MetadataImage, *, first: bool) -> None:
+        mine = image.topics.keys_at(image.topics.rows_with_replica(self._me))
+        for key in mine:
+            self._assignments.doubt(key)
+            if not first:
+                self._note_new(key, previous)
+        for keys in (mine, self._copies.keys(), self._damaged.keys(), self._offline):
+            self.add_all(keys)
+
+    def _note_new(self, key: PartitionKey, previous: MetadataImage) -> None:
+        held = any(each.stage is not Stage.REMOVING for each in self._copies.of(key).values())
+        if held or key in self._offline:
+            return
+        before = previous.topics.partition(*key)
+        if before is None or self._me not in before.replicas:
+            self._new.add(key)

@@ -1,8 +1,7 @@
 """The next step for one partition's replica on this broker: KIP-112's and KIP-858's rules, as a function.
 
 Level-triggered: the image and the local state go in, the next step comes out, whatever happened in between.
-Owns the rules below. Pure and without state. Does not choose the directory of a new replica: the caller does,
-with the help of `directories`.
+Pure and without state.
 
 The rules (S3.5 to S3.8, S3.16, S3.17, S3.29, S3.35): the image alone says whether a replica exists. It is
 recreated only if the image says that no directory was assigned yet, if the image began to name this broker
@@ -12,20 +11,22 @@ the bad one.
 A replica that moves to another directory of this broker (KIP-113) runs in the old one until the log names the
 new directory and the copy there is whole.
 
-A copy whose log is damaged does not run, and the controller learns of it (`metadata.image.damaged`) before
-anything else happens to it. It starts over only if another broker leads the partition, or if an operator
-moved it away.
+A copy whose log is damaged does not run, and the controller learns of it (`metadata.image.directories`)
+before anything else happens to it. It starts over only if another broker leads the partition, or if an
+operator moved it away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from metaquorum.broker.replica.disk_work import DamagedReplica, FoundDirectory
 from metaquorum.broker.replica.placement.directories import Directories
 from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, PartitionInfo
-from metaquorum.metadata.image.damaged import damaged_in, given_up_in
+from metaquorum.metadata.image.directories import damaged_in, given_up_in
+from metaquorum.metadata.requests.data import PartitionKey
 
 _UNPLACED = frozenset({UNASSIGNED, LOST})
 _UNASSIGNED = frozenset({UNASSIGNED, LOST, MIGRATING})
@@ -73,12 +74,12 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Damaged(msgspec.Struct, frozen=True):
-    """The copy in `directory_id` is damaged, or was and is gone: nothing runs. `tell`: the place to report to
-    the controller; None: it knows, and no other broker leads the partition.
+    """The copy in `directory_id` is damaged, or was and is gone: nothing runs. `report`: the place to report
+    to the controller; None: it knows, and no other broker leads the partition.
     """
 
     directory_id: bytes
-    tell: bytes | None
+    report: bytes | None
 
 
 Decision = Remove | Run | Assign | Create | Offline | Wait | Damaged
@@ -144,11 +145,11 @@ def _hurt(
     damaged: Collection[bytes],
 ) -> Decision | None:
     """The decision on a replica that is or was damaged. None if it is not, or its directory is unknown."""
-    told, anew = directories.holding_damaged(place), directories.given_up(place)
-    if told is not None:
-        return _damaged(told, led_elsewhere, copies, directories, damaged)
-    if anew is not None:
-        return _anew(anew, copies, directories)
+    holding, given_up = directories.holding_damaged(place), directories.given_up(place)
+    if holding is not None:
+        return _damaged(holding, led_elsewhere, copies, directories, damaged)
+    if given_up is not None:
+        return _given_up(given_up, copies, directories)
     if place in damaged:
         return Damaged(place, damaged_in(place))
     if place in _UNASSIGNED and damaged and not copies:
@@ -174,7 +175,7 @@ def _damaged(
     return Damaged(directory, given_up_in(directory))
 
 
-def _anew(directory: bytes, copies: Collection[bytes], directories: Directories) -> Decision:
+def _given_up(directory: bytes, copies: Collection[bytes], directories: Directories) -> Decision:
     """The controller knows that what `directory` held no longer counts."""
     if directories.is_bad(directory):
         return Offline(f"its log directory is offline: {_problems(directories)}")
@@ -234,3 +235,85 @@ def _not_found(
 def _problems(directories: Directories) -> str:
     lines = [f"{directory.path} ({directory.problem})" for directory in directories.bad()]
     return ", ".join(lines) + "; repair it, or take it out of log.dirs, and restart the broker"
+
+
+# Copies of replicas in good directories whose logs were damaged when the process began.
+
+CANNOT_BE_REPORTED = (
+    "the log cannot say that one replica is offline before metadata.version 3.7-IV2: move the replica's"
+    " directory away if another broker leads, and restart"
+)
+
+
+class DamagedCopies:
+    """By partition and directory; entries are only removed."""
+
+    def __init__(self, found: Sequence[FoundDirectory]) -> None:
+        self._by_key: dict[PartitionKey, dict[bytes, DamagedReplica]] = {}
+        self._paths: dict[bytes, str] = {}
+        self._reported: dict[PartitionKey, str] = {}
+        for directory in found:
+            if directory.problem is None and directory.directory_id is not None:
+                self._paths[directory.directory_id] = directory.path
+                for copy in directory.damaged:
+                    self._by_key.setdefault(copy.key, {})[directory.directory_id] = copy
+
+    def keys(self) -> list[PartitionKey]:
+        return list(self._by_key)
+
+    def of(self, key: PartitionKey) -> Iterable[bytes]:
+        """The directories that hold one."""
+        return self._by_key.get(key) or ()
+
+    def size_of(self, key: PartitionKey, directory_id: bytes) -> int:
+        """The size of its files; 0 if there is none."""
+        copy = self._by_key.get(key, {}).get(directory_id)
+        return 0 if copy is None else copy.size_bytes
+
+    def named(self, directory_id: bytes, topic: str, index: int, directories: Directories) -> str | None:
+        """The topic of a copy there whose directory has this name, as the file system distinguishes names."""
+        wanted = directories.name_in(directory_id, topic)
+        copies = (each[directory_id] for each in self._by_key.values() if directory_id in each)
+        for copy in copies:
+            if copy.key[1] == index and directories.name_in(directory_id, copy.topic) == wanted:
+                return copy.topic
+        return None
+
+    def forget(self, key: PartitionKey, directory_id: bytes) -> bool:
+        """It is being removed. Returns False if there was none."""
+        copies = self._by_key.get(key, {})
+        had = copies.pop(directory_id, None) is not None
+        if had and not copies:
+            del self._by_key[key]
+        return had
+
+    def leave(self, directory_id: bytes) -> list[PartitionKey]:
+        """Its directory failed. Returns the partitions that had a copy in it."""
+        return [key for key in self.keys() if self.forget(key, directory_id)]
+
+    def take(self, key: PartitionKey) -> list[bytes]:
+        """Removes and returns the directories whose copies are now being removed."""
+        return list(self._by_key.pop(key, ()))
+
+    def text_of(self, key: PartitionKey, topic: str, decision: Damaged) -> str:
+        """Why the replica does not run, and what happens next."""
+        path = f"{self._paths.get(decision.directory_id, '')}/{topic}-{key[1]}"
+        copy = self._by_key.get(key, {}).get(decision.directory_id)
+        if copy is None:
+            return f"{path} was damaged and is gone: the replica is recreated"
+        if decision.report == given_up_in(decision.directory_id):
+            return f"{path} is set aside, and the replica is recreated from its leader: {copy.problem}"
+        if decision.report is not None:
+            return f"{path} cannot be served: {copy.problem}"
+        return (
+            f"{path} stays offline, because no other broker leads: {copy.problem}; restore the directory and"
+            " restart this broker, or accept the loss: metaquorum partitions elect --election unclean --topic"
+            f" {topic} --partition {key[1]} elects another live replica, or an empty one if you first move"
+            f" {path} away and restart this broker"
+        )
+
+    def is_news(self, key: PartitionKey, text: str) -> bool:
+        """Whether this differs from the last text about it."""
+        news = self._reported.get(key) != text
+        self._reported[key] = text
+        return news

@@ -1,14 +1,15 @@
 """Fetch requests on the leader's side: checked, parked, read, answered.
 
-Owns the fetches in progress, what wakes them, and how much goes into an answer. The partition decides what
-may be read, the session which partitions are looked at. Costs as much as what has changed, whatever a fetch
-names. Followers get a batch from memory while it is written here. Knows no connections.
+The partition decides what may be read, the session which partitions are looked at. Costs as much as what has
+changed, whatever a fetch names. Followers get a batch from memory while it is written here.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Container, Mapping
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,12 +23,11 @@ from metaquorum.broker.replica.fetch_sessions import (
     FetchSession,
     SessionCache,
 )
+from metaquorum.broker.replica.fetchers import Throttle
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.values import Changes, ReadPlan
-from metaquorum.broker.replica.requests.fetch import Fetch, ReadRoom, ReadUnderWay
-from metaquorum.broker.replica.requests.lookup import Find, Touched
+from metaquorum.broker.replica.partition.values import Changes, Reader, ReadPlan
+from metaquorum.broker.replica.requests.partitioned import Find, Touched
 from metaquorum.broker.replica.requests.tail import Tail
-from metaquorum.broker.replica.throttles import Throttle
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
@@ -37,7 +37,7 @@ from metaquorum.metadata.requests.data import (
     FetchResponse,
     PartitionKey,
 )
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import Outbox
 
 _MOVES_FOLLOWER = Changes.END | Changes.ROLE
 _MOVES_CLIENT = Changes.HIGH_WATERMARK | Changes.ROLE
@@ -120,14 +120,14 @@ class Fetches:
         if watchers is None or not changes & _MOVES:
             return
         if changes & Changes.END and (partition := self._running.get(key)) is not None:
-            self.tell_caught_up(partition)
+            self.report_caught_up(partition)
         for session in watchers:
             moves = _MOVES_FOLLOWER if session.is_follower else _MOVES_CLIENT
             fetch = self._by_session.get(session)
-            if session.stir(key) and changes & moves and fetch is not None and not fetch.pending:
+            if session.mark_changed(key) and changes & moves and fetch is not None and not fetch.pending:
                 self.woken[fetch] = None
 
-    def tell_caught_up(self, partition: Partition) -> None:
+    def report_caught_up(self, partition: Partition) -> None:
         """Passes on when followers that hold all of a partition last fetched, without naming it."""
         key = partition.key
         for session in self._watchers.get(key, ()):
@@ -136,7 +136,7 @@ class Fetches:
                 if fetch is None or key not in fetch.plans:
                     partition.was_caught_up(session.replica_id, session.used_ms)
 
-    def stir(self, key: PartitionKey) -> None:
+    def partition_changed(self, key: PartitionKey) -> None:
         """A replica started, stopped or was replaced: fetches that requested it must be answered."""
         self._tail.forget(key)
         self.changed(key, Changes.ROLE)
@@ -344,10 +344,10 @@ class Fetches:
             part = self._part(fetch, key, data, is_fresh=key in fresh)
             total += len(part.records)
             speaks = bool(part.records or part.error or part.diverging or part.is_elsewhere)
-            told = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
-            if fetch.whole or speaks or session.told.get(key) != told:
+            head = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
+            if fetch.whole or speaks or session.last_answered.get(key) != head:
                 answered.append(part)
-            session.answered(key, told, pause=speaks)
+            session.answered(key, head, pause=speaks)
             if not speaks and key in fetch.plans:
                 without_room.append(key)
         session.go_first(without_room)
@@ -397,3 +397,86 @@ class Fetches:
         self._close_fetch(fetch)
         session = fetch.session
         session.fresh |= {key: None for key in fetch.answers | fetch.plans if key in session.partitions}
+
+
+# One fetch request in progress: what it requests, what was found yet, and until when it may wait.
+
+
+class ReadRoom:
+    """What may be read for clients. `left`: what their answers that have not been sent leave of it."""
+
+    def __init__(self) -> None:
+        self.left: Callable[[], int] = lambda: sys.maxsize
+        self._reading_bytes = 0
+
+    def most(self, fetch: Fetch) -> int:
+        """How much may be read for a fetch now. Followers' are not bounded."""
+        return sys.maxsize if fetch.session.is_follower else self.left() - self._reading_bytes
+
+    def begins(self, fetch: Fetch, size: int) -> None:
+        """About `size` bytes are read for it."""
+        fetch.reading_bytes = size
+        self._reading_bytes += size
+
+    def ended(self, fetch: Fetch) -> None:
+        """It is answered, or given up."""
+        self._reading_bytes -= fetch.reading_bytes
+        fetch.reading_bytes = 0
+
+
+class ReadUnderWay(NamedTuple):
+    """What a log is read for."""
+
+    fetch: Fetch
+    key: PartitionKey
+    directory_id: bytes
+
+
+class Fetch:
+    """One request in progress: parked while `reads` is empty. `plans`: what to read; `answers`: parts that
+    need no read. `whole`: every partition of the request is answered."""
+
+    __slots__ = (
+        "answers",
+        "data",
+        "deadline_ms",
+        "is_over",
+        "key",
+        "looked_ms",
+        "max_bytes",
+        "min_bytes",
+        "pending",
+        "plans",
+        "reader",
+        "reading_bytes",
+        "session",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        key: object,
+        request: FetchRequest,
+        session: FetchSession,
+        now_ms: int,
+        *,
+        max_bytes: int,
+    ) -> None:
+        self.key = key
+        self.looked_ms = now_ms
+        self.session = session
+        self.whole = request.session_epoch <= FIRST_EPOCH
+        self.reader = Reader(
+            replica_id=session.replica_id,
+            replica_epoch=request.replica_epoch,
+            read_committed=request.read_committed,
+            rack=request.rack,
+        )
+        self.min_bytes = request.min_bytes
+        self.max_bytes = min(request.max_bytes, max_bytes)
+        self.deadline_ms = now_ms + max(0, request.max_wait_ms)
+        self.answers: dict[PartitionKey, FetchedPartition] = {}
+        self.plans: dict[PartitionKey, ReadPlan] = {}
+        self.data: dict[PartitionKey, bytes | None] = {}
+        self.pending = self.reading_bytes = 0
+        self.is_over = False

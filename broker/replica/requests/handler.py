@@ -1,7 +1,6 @@
 """Requests for partition data at a broker: which are allowed now, and which part answers.
 
-Owns the order of refusals, and the answers that need no partition's log. The parts (`produces`, `fetches`,
-`offsets`, producer ids) own the requests that wait. Knows no disk.
+The parts (`produces`, `fetches`, `offsets`, producer ids) own the requests that wait.
 """
 
 from __future__ import annotations
@@ -13,40 +12,53 @@ from typing import assert_never
 from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIdBlocks
 from metaquorum.broker.replica.disk_work import OffsetFound, PartitionRead
 from metaquorum.broker.replica.events import DataEffect, DataRespond
-from metaquorum.broker.replica.known_brokers import KnownBrokers
 from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.broker.replica.placement.placement import Placement
-from metaquorum.broker.replica.requests.deletes import Deletes, ends_of_epochs
 from metaquorum.broker.replica.requests.describe import describe_log_dirs
 from metaquorum.broker.replica.requests.fetches import Fetches
-from metaquorum.broker.replica.requests.log_dirs import alter_log_dirs
-from metaquorum.broker.replica.requests.lookup import NotHosted, Touched, absence
-from metaquorum.broker.replica.requests.offsets import Offsets
 from metaquorum.broker.replica.requests.own_logs import NewLogUser, OwnLogs
-from metaquorum.broker.replica.requests.produces import Produces
+from metaquorum.broker.replica.requests.partitioned import (
+    Deletes,
+    Find,
+    NotHosted,
+    Offsets,
+    Produces,
+    Touched,
+    absence,
+    ends_of_epochs,
+)
 from metaquorum.broker.replica.requests.tail import Tail
-from metaquorum.broker.replica.requests.transactions import begin_verification, describe_producers
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
     CONSUMER,
+    ActiveProducer,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
     BeginVerification,
     CoordinatorRequest,
     DataRequest,
     DataResponse,
+    DeleteRecordsRequest,
+    DescribedProducers,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
+    DescribeProducersResponse,
     FetchRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
     MarkLogDirOfflineRequest,
     MarkLogDirOfflineResponse,
+    OffsetForLeaderEpochRequest,
     PartitionKey,
     ProduceRequest,
+    VerificationBegun,
+    VerificationGuard,
+    WantedDirectory,
 )
-from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest
-from metaquorum.metadata.requests.log_ends import DeleteRecordsRequest, OffsetForLeaderEpochRequest
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import Outbox
 
 _OF_OPERATORS = (
     AlterReplicaLogDirsRequest,
@@ -230,3 +242,95 @@ class RequestHandler:
 
     def _answer(self, key: object, response: DataResponse | ApiError) -> None:
         self._out.append(DataRespond(key=key, response=response))
+
+
+# Queries on producers of partitions: verification of transactions, and their state.
+
+
+def begin_verification(find: Find, request: BeginVerification) -> VerificationBegun:
+    """What coordinators must confirm before batches of transactions are sent to these partitions."""
+    guards = []
+    for asked in request.partitions:
+        found = find(asked.key)
+        if isinstance(found, Partition):
+            guards.append(found.begin_verification(asked))
+        else:
+            guards.append(VerificationGuard(key=asked.key))
+    return VerificationBegun(guards=tuple(guards))
+
+
+def describe_producers(find: Find, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """The producers known to this broker's replicas, including followers (KIP-664)."""
+    return DescribeProducersResponse(results=tuple([_described(find, key) for key in request.partitions]))
+
+
+def _described(find: Find, key: PartitionKey) -> DescribedProducers:
+    found = find(key)
+    if not isinstance(found, Partition):
+        return DescribedProducers(key=key, error=found.error, message=found.message)
+    if found.role is ReplicaRole.IDLE:
+        text = f"{found.topic}-{key[1]}: this broker has no replica of the partition: ask its leader"
+        return DescribedProducers(key=key, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message=text)
+    producers = [
+        ActiveProducer(
+            producer_id=each.producer_id,
+            producer_epoch=each.epoch,
+            last_sequence=each.batches[-1].last_sequence if each.batches else -1,
+            last_timestamp_ms=each.seen_ms,
+            coordinator_epoch=each.coordinator_epoch,
+            open_from=each.open_from,
+        )
+        for each in found.producers.all()
+    ]
+    return DescribedProducers(key=key, producers=tuple(producers))
+
+
+# AlterReplicaLogDirs: replicas are named by topic, and need not be here yet.
+
+
+def alter_log_dirs(placement: Placement, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    """The result for each replica; those that move have not arrived yet when this is answered."""
+    return AlterReplicaLogDirsResponse(errors=tuple(_ask(placement, each) for each in request.wanted))
+
+
+def _ask(placement: Placement, wanted: WantedDirectory) -> ErrorCode:
+    topics = None if placement.image is None else placement.image.topics
+    topic = None if topics is None else topics.topic_named(wanted.topic)
+    info = None if topics is None or topic is None else topics.partition(topic.topic_id, wanted.partition)
+    settings = placement.settings_of(wanted.topic).log
+    return placement.moves.ask(wanted.path, wanted.topic, wanted.partition, info, settings)
+
+
+# Other brokers by the newest image: which may join an ISR, and where a leader is reached.
+# A partition never remembers an answer.
+
+
+class KnownBrokers:
+    """`image` None: nothing is known yet. `listener`: the listener through which brokers follow."""
+
+    def __init__(self, listener: str) -> None:
+        self._listener = listener
+        self._epochs: dict[int, int] = {}
+        self.image: MetadataImage | None = None
+
+    def moved(self, image: MetadataImage) -> None:
+        """The brokers of the image changed."""
+        self.image = image
+        self._epochs = {each.broker_id: each.epoch for each in image.brokers.values()}
+
+    def epoch(self, broker_id: int) -> int | None:
+        return self._epochs.get(broker_id)
+
+    def may_join_isr(self, broker_id: int) -> bool:
+        return self.image is not None and self.image.brokers.is_active(broker_id)
+
+    def rack(self, broker_id: int) -> str | None:
+        known = None if self.image is None else self.image.brokers.get(broker_id)
+        return None if known is None else known.rack
+
+    def endpoint(self, broker_id: int) -> tuple[str, int] | None:
+        """(host, port) at which followers reach it; None if it is not registered, or not with this
+        listener."""
+        known = None if self.image is None else self.image.brokers.get(broker_id)
+        at = None if known is None else known.endpoint(self._listener)
+        return None if at is None else (at.host, at.port)

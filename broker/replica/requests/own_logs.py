@@ -1,6 +1,6 @@
 """Partitions that this broker leads, for its own state machines: reads, and appends to all replicas in sync.
 
-Owns the reads in progress. A `LogUser` decides what is stored, and why. Knows no request.
+A `LogUser` decides what is stored, and why.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from metaquorum.broker.replica.disk_work import PartitionRead, ReadPartition
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import ProduceTicket, ReplicaRole
-from metaquorum.broker.replica.requests.lookup import Find
-from metaquorum.broker.replica.requests.produces import Produces
+from metaquorum.broker.replica.requests.partitioned import Find, Produces
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import (
@@ -23,10 +22,9 @@ from metaquorum.metadata.requests.data import (
     ProducePartition,
     ProduceResult,
 )
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import Outbox
+from metaquorum.storage.batches.batch import Batches, EndMarker
 from metaquorum.storage.batches.format import BatchHeader
-from metaquorum.storage.batches.markers import EndMarker
-from metaquorum.storage.batches.parsed import Batches
 
 ReadDone = Callable[[bytes | None, str | None], None]
 """Takes whole batches, or None and, if the bytes are damaged, what is wrong with them."""
@@ -48,7 +46,7 @@ class LogUser(Protocol):
 
     def changed(self, partition: Partition, changes: int) -> None: ...
 
-    def stirred(self, key: PartitionKey) -> None: ...
+    def partition_changed(self, key: PartitionKey) -> None: ...
 
     def marked(self, key: PartitionKey, header: BatchHeader, marker: EndMarker) -> None:
         """A marker was appended."""

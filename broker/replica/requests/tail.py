@@ -1,7 +1,7 @@
 """The newest batches of partitions that this broker leads, in memory: reads at the end of a log need no disk.
 
-Owns the bound on the memory, for all partitions together; the oldest batches go first. Only a cache: what it
-does not hold is in the log. The manager passes on what leaders append, and when to forget.
+Only a cache: what it does not hold is in the log. The manager passes on what leaders append, and when to
+forget.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Creation and removal of replicas in a log directory; a crash in between leaves nothing half done.
 
-Owns the order of steps on the disk. Does not decide which replicas exist: the manager does, from the image. A
-crash during a creation leaves a directory without a readable `partition.metadata` and without records, which
-opening removes, or a whole replica; during a removal it leaves the old name or the new one.
+A crash during a creation leaves a directory without a readable `partition.metadata` and without records,
+which opening removes, or a whole replica; during a removal it leaves the old name or the new one.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.disk.interface import join, name_of
 from metaquorum.storage.errors import FileMissingError, StorageError
 from metaquorum.storage.log.config import PARTITION_METADATA_FILE
+from metaquorum.storage.log.segment import segment_bases
+from metaquorum.storage.log.segment_index import INDEX_SUFFIX, index_name
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.storage.partition.replica_directory import (
     STRAY_SUFFIX,
@@ -129,7 +130,18 @@ def rename_damaged_away(opened: Opened, key: PartitionKey) -> bool:
 def _rename(opened: Opened, before: str, delay_ms: int) -> None:
     name = removed_name(before, opened.rng)
     opened.disk.rename(join(opened.path, before), join(opened.path, name))
+    _index_for_kafka(opened, join(opened.path, name))
     opened.removed.append(RemovedReplica(name=name, delay_ms=delay_ms))
+
+
+def _index_for_kafka(opened: Opened, directory: str) -> None:
+    """Gives each segment without one an empty index: Kafka opens removed replicas, too, and logs an ERROR for
+    each segment without. It needs not survive a crash."""
+    names = frozenset(opened.disk.list_directory(directory))
+    for base in segment_bases(names):
+        index = index_name(base, INDEX_SUFFIX)
+        if index not in names:
+            opened.disk.open_append(join(directory, index)).close()
 
 
 def delete_one(opened: Opened, now_ms: int) -> bool:

@@ -1,8 +1,8 @@
 """Which log of a directory is cleaned next, the pass over it, and how far each log is clean.
 
-Owns `cleaner-offset-checkpoint` (Kafka's text): it never claims more than is clean, because it is lowered
-before a log is cut, and raised after the last swap of a pass is durable. One pass at a time; the caller
-decides what carries out its pieces. Source: Kafka 3.7's LogCleanerManager.
+`cleaner-offset-checkpoint` (Kafka's text): it never claims more than is clean, because it is lowered before a
+log is cut, and raised after the last swap of a pass is durable. One pass at a time; the caller decides what
+carries out its pieces. Source: Kafka 3.7's LogCleanerManager.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from metaquorum.broker.replica.store.parts import Opened, StoredReplica
 from metaquorum.broker.replica.store.sync import MissingIsBad
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
+from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError
 from metaquorum.storage.cleaner.plan import CleaningPlan, first_dirty_offset, plan_cleaning
-from metaquorum.storage.cleaner.task import CleaningEndedError
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError
 from metaquorum.storage.partition.replica_directory import load_cleaned_offsets, store_cleaned_offsets
 
@@ -46,6 +46,11 @@ class DirectoryCleaner:
             self._cleaned_to = load_cleaned_offsets(opened.disk, opened.path)
         except CorruptFileError as error:
             opened.on_warning(str(error))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no pass is under way or requested."""
+        return self._current is None and not self._asked
 
     def ask(self, work: CompactPartition) -> None:
         """This log may be cleaned now."""

@@ -1,7 +1,7 @@
 """Opens a log directory: whose it is, which replicas are in it, and what a crash left there.
 
-Owns what is recognised: replicas, directories that wait for deletion, half-created ones (removed), and strays
-(reported, left alone). Does not recover the logs themselves: `storage.partition.partition_log` does.
+What is recognised: replicas, directories that wait for deletion, half-created ones (removed), and strays
+(reported, left alone).
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from metaquorum.broker.replica.disk_work import FoundReplica, LogSettings
-from metaquorum.broker.replica.found import DamagedReplica, FoundDirectory
+from metaquorum.broker.replica.disk_work import DamagedReplica, FoundDirectory, FoundReplica, LogSettings
 from metaquorum.broker.replica.store.parts import (
     ExpectedIdentity,
     Opened,
@@ -74,7 +73,7 @@ def open_directory(  # noqa: PLR0913
                 directory_id=directory_id,
                 lock=lock,
                 file_system=disk.file_system(path),
-                pool=FilePool(disk, options.max_open_files),
+                pool=FilePool(disk, options.max_open_files, options.open_files),
                 options=options,
                 settings=settings,
                 rng=rng,
@@ -180,6 +179,8 @@ class _Opening:
             damaged=tuple(self._damaged.values()),
             total_bytes=self._disk.total_bytes(self._path),
             usable_bytes=self._disk.free_bytes(self._path),
+            # The probe needs no file of its own: `_identity` has just read this one.
+            ignores_case=self._disk.exists(join(self._path, META_FILE.upper())),
         )
 
     def _load_offsets(self) -> None:

@@ -1,25 +1,74 @@
 """The parts of a directory's store: its options, its replicas, and the other side's view of settings and
 logs.
-
-Owns these values. Does not open or write files: `open` fills the values, `store` works with them.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 
 from metaquorum.broker.replica.disk_work import LogSettings, ReplicaLog
-from metaquorum.broker.replica.store.log_starts import LogStarts
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.storage.disk.file_pool import FilePool
+from metaquorum.storage.disk.file_pool import FilePool, OpenFiles
 from metaquorum.storage.disk.interface import Disk, FileSystem, Lock
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.partition_log import INDEX_INTERVAL_BYTES, PartitionLog
+from metaquorum.storage.partition.replica_directory import load_log_starts, store_log_starts
+
+# Where the logs of one directory start for their readers, if that is not at the base of a segment.
+# `log-start-offset-checkpoint`: read when a directory is opened, and durable before a new start is
+# reported, so deleted records never come back, neither here nor in Kafka. An entry of a log that now
+# starts at a segment is too low and does no harm, as in Kafka. An entry that is too high would hide later
+# records, so it is removed before there can be any.
+
+Name = tuple[str, int]
+"""Topic and partition."""
+
+
+class LogStarts:
+    """The entries of one directory's file, in their state on the disk."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Name, int] = {}
+
+    def load(self, disk: Disk, directory: str) -> None:
+        """Raises CorruptFileError, DiskError."""
+        self._entries = load_log_starts(disk, directory)
+
+    def apply(self, name: Name, log: PartitionLog) -> None:
+        """Applies the entry to a log that was just opened."""
+        log.start_at(self._entries.get(name, 0))
+
+    def settle(self, disk: Disk, directory: str, logs: Iterable[tuple[Name, PartitionLog]]) -> None:
+        """Lowers the entries above the ends of these logs: what is appended to them now was not deleted.
+        Durable on return; raises DiskError."""
+        too_high = [each for each in logs if self._entries.get(each[0], 0) > each[1].log_start_offset]
+        self.change(disk, directory, [(name, log, log.log_start_offset) for name, log in too_high])
+
+    def change(self, disk: Disk, directory: str, logs: Iterable[tuple[Name, PartitionLog, int]]) -> None:
+        """Each log is about to start at the given offset. Durable on return; raises DiskError."""
+        entries = dict(self._entries)
+        for name, log, start in logs:
+            if log.begins_at(start):
+                entries.pop(name, None)
+            else:
+                entries[name] = start
+        self._store(disk, directory, entries)
+
+    def forget(self, disk: Disk, directory: str, names: Iterable[Name]) -> None:
+        """These names no longer belong to the same logs. Durable on return; raises DiskError."""
+        gone = set(names)
+        self._store(disk, directory, {name: at for name, at in self._entries.items() if name not in gone})
+
+    def _store(self, disk: Disk, directory: str, entries: dict[Name, int]) -> None:
+        if entries != self._entries:
+            store_log_starts(disk, directory, entries)
+            self._entries = entries
+
 
 # Partitions' recovery points are written by checkpoints, never by a sync that an append waits for.
 _NEVER_BYTES = 1 << 62
@@ -35,11 +84,13 @@ class ExpectedIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`max_open_files`: how many segment files may be open at once, a bound that only running reads can
-    exceed. `checkpoint_bytes`: appended since the last checkpoint, from which on one is due.
+    exceed; `open_files`: the bound of all directories of the process. `checkpoint_bytes`: appended since the
+    last checkpoint, from which on one is due.
     `index_bytes_at_stop`: how much a clean shutdown reads at most to build missing index files of segments.
     `cleaner_key_bytes`: memory for the keys of one pass of the cleaner."""
 
     max_open_files: int = 512
+    open_files: OpenFiles | None = None
     checkpoint_bytes: int = 256 * 1024 * 1024
     producer_id_expiration_ms: int = 86_400_000
     index_interval_bytes: int = INDEX_INTERVAL_BYTES

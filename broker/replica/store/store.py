@@ -1,21 +1,20 @@
 """One log directory of a broker: carries out the replica manager's work, over a `Disk`.
 
-Owns the replicas' logs of one directory, which of them have unsynced bytes, and the files of the directory
-itself. Does not decide on leaders, offsets or retention times, and reads no clock.
-
 Threads: one thread (`io`) calls everything; `DirectorySync.run` may be called by another (`sync`), one at a
 time, and beside it by a third for a checkpoint that was split from its sync; `execute` of a `ReadPartition`
-or `FindOffset` may be called by any other at any time.
-Every DiskError means that the directory is bad: the caller reports `DirectoryFailed` and calls `abandon`. Any
-other StorageError, unless it is answered, is a bug of the caller that gave the work.
+or `FindOffset` may be called by any other at any time. Every DiskError means that the directory is bad: the
+caller reports `DirectoryFailed` and calls `abandon`. Any other StorageError, unless it is answered, is a bug
+of the caller that gave the work.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
@@ -29,10 +28,13 @@ from metaquorum.broker.replica.disk_work import (
     DiskWork,
     EnforceRetention,
     FindOffset,
+    FoundDirectory,
     LogAppended,
     LogCut,
     LogSettings,
     LogsSynced,
+    OffsetFound,
+    PartitionRead,
     PromoteReplica,
     ReadPartition,
     RemoveReplica,
@@ -43,8 +45,6 @@ from metaquorum.broker.replica.disk_work import (
     TrimTo,
 )
 from metaquorum.broker.replica.events import DataEvent
-from metaquorum.broker.replica.found import FoundDirectory
-from metaquorum.broker.replica.store.appends import joined
 from metaquorum.broker.replica.store.changes import (
     create_replicas,
     delete_one,
@@ -63,12 +63,12 @@ from metaquorum.broker.replica.store.parts import (
     log_config,
     to_be_indexed,
 )
-from metaquorum.broker.replica.store.reads import find_offset, read_partition
 from metaquorum.broker.replica.store.sync import DirectorySync, MissingIsBad
-from metaquorum.broker.replica.store.trimming import enforce_retention, trim_replicas
 from metaquorum.metadata.requests.data import PartitionKey
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.disk.interface import Disk
-from metaquorum.storage.errors import DiskError
+from metaquorum.storage.errors import CorruptLogError, DiskError, OffsetOutOfRange
+from metaquorum.storage.partition.pooled_log import FoundRecord
 from metaquorum.storage.partition.replica_directory import store_high_watermarks
 
 __all__ = ["DirectoryStore", "DirectorySync", "ExpectedIdentity", "StoreOptions"]
@@ -398,3 +398,123 @@ class DirectoryStore:
             if self._opened.lock is not None:
                 self._opened.lock.release()
                 self._opened.lock = None
+
+
+# Appends that wait together for a log directory: consecutive ones to one replica become one write.
+
+JOINED_MAX_BYTES = 64 * 1024
+"""A larger write gains nothing, and segments end where they would without it."""
+
+
+def joined(works: Iterable[AppendPartition]) -> list[AppendPartition]:
+    """The same batches in fewer appends, in order per replica."""
+    open_by_key: dict[PartitionKey, list[AppendPartition]] = {}
+    sizes: dict[PartitionKey, int] = {}
+    groups: list[list[AppendPartition]] = []
+    for work in works:
+        key, size = work.key, len(work.batches.data)
+        group = open_by_key.get(key)
+        if (
+            group is None
+            or sizes[key] + size > JOINED_MAX_BYTES
+            or (group[-1].incarnation, group[-1].sync) != (work.incarnation, work.sync)
+        ):
+            group = open_by_key[key] = []
+            groups.append(group)
+            sizes[key] = 0
+        group.append(work)
+        sizes[key] += size
+    return [each[0] if len(each) == 1 else _one(each) for each in groups]
+
+
+def _one(works: list[AppendPartition]) -> AppendPartition:
+    data = b"".join([work.batches.data for work in works])
+    headers = tuple([header for work in works for header in work.batches.headers])
+    return replace(works[0], batches=Batches(data, headers))
+
+
+# Reads of a log directory's replicas.
+# Must not change the store or its logs: any thread may call this at any time.
+#
+# A read that names a replica or an incarnation that is not there, or no longer, finds nothing.
+
+
+def read_partition(opened: Opened, work: ReadPartition) -> PartitionRead:
+    """Whole batches, or a report that the bytes there are damaged. Raises DiskError."""
+    replica = opened.replica(work.key, work.incarnation)
+    if replica is None:
+        return PartitionRead(token=work.token, data=None)
+    try:
+        data = replica.log.read_range(work.from_offset, work.to_offset, work.max_bytes)
+    except OffsetOutOfRange:
+        return PartitionRead(token=work.token, data=None)
+    except CorruptLogError as error:
+        opened.on_warning(str(error))
+        return PartitionRead(token=work.token, data=None, problem=str(error))
+    return PartitionRead(token=work.token, data=data)
+
+
+def find_offset(opened: Opened, work: FindOffset) -> OffsetFound:
+    """The first record that is not older, or a report that the bytes there are damaged. Raises DiskError."""
+    replica = opened.replica(work.key, work.incarnation)
+    problem: str | None = None
+    found: FoundRecord | None = None
+    try:
+        if replica is not None:
+            found = replica.log.find_offset(work.timestamp_ms, work.below_offset)
+    except CorruptLogError as error:
+        opened.on_warning(str(error))
+        problem = str(error)
+    if found is None:
+        return OffsetFound(token=work.token, offset=None, timestamp_ms=-1, leader_epoch=-1, problem=problem)
+    return OffsetFound(
+        token=work.token,
+        offset=found.offset,
+        timestamp_ms=found.timestamp_ms,
+        leader_epoch=found.leader_epoch,
+    )
+
+
+# What is removed from the start of a log: old segments, and what is below a start that was requested.
+
+
+def enforce_retention(opened: Opened, replica: StoredReplica, work: EnforceRetention) -> bool:
+    """Returns whether segments were removed because they were too old or too many. Raises DiskError."""
+    log, settings = replica.log, replica.settings
+    log.producers.expire(work.wall_ms - opened.options.producer_id_expiration_ms)
+    # A log keeps nothing below its start, whatever its policy.
+    went = bool(log.delete_segments_before(log.log_start_offset))
+    try:
+        log.roll_if_due(work.wall_ms)
+        if not settings.deletes:
+            return went
+        return went | log.enforce_retention(
+            retention_bytes=settings.retention_bytes,
+            retention_ms=settings.retention_ms,
+            below_offset=work.below_offset,
+            wall_ms=work.wall_ms,
+            on_warning=opened.on_warning,
+        )
+    except CorruptLogError as error:
+        opened.on_warning(f"{error}; the files of this replica are kept")
+        return False
+
+
+def trim_replicas(opened: Opened, works: Iterable[TrimTo]) -> list[StoredReplica]:
+    """Returns those that now start later. If no segment begins at a new start, the directory's file names it
+    before it is reported. Raises DiskError."""
+    starts: dict[PartitionKey, tuple[StoredReplica, int]] = {}
+    for work in works:
+        replica = opened.replica(work.key, work.incarnation)
+        if replica is not None:
+            start = min(work.start_offset, replica.log.end_offset)
+            if start > replica.log.log_start_offset:
+                starts[work.key] = (replica, max(start, starts.get(work.key, (replica, 0))[1]))
+    if not starts:
+        return []
+    changed = [((one.topic, one.key[1]), one.log, start) for one, start in starts.values()]
+    opened.log_starts.change(opened.disk, opened.path, changed)
+    for replica, start in starts.values():
+        replica.log.delete_segments_before(start)
+        replica.log.start_at(start)
+    return [replica for replica, _ in starts.values()]

@@ -1,7 +1,6 @@
 """One sync of a log directory: all logs that were appended to since the last one, made durable together.
 
-Owns the order of a checkpoint's steps. Does not know when a sync is due, or what waits for it. Prepared and
-noted by the thread that owns the directory's store, run by another.
+Prepared and noted by the thread that owns the directory's store, run by another.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from metaquorum.storage.disk.interface import FileSystem
 from metaquorum.storage.errors import DiskError, FileMissingError, LogFailedError
 from metaquorum.storage.log.log import SyncTicket
 from metaquorum.storage.log.timed_segment import TimedSegment
-from metaquorum.storage.partition.checkpoint import Checkpoint
+from metaquorum.storage.partition.partition_log import Checkpoint
 
 CHECKPOINTS_AT_ONCE = 1_000
 """How many logs' small files are written before they are synced: more would only need more memory."""

@@ -1,26 +1,26 @@
 """The process that compacts logs for a broker: passes come in, staged segments and results go out.
 
-Leaves the interpreter of its broker to clients. Owns the bound on bytes per second, the low priority, and its
-own end: with its broker, however that ends, so that two never work in one directory. It swaps nothing in.
+Leaves the interpreter of its broker to clients. The bound on bytes per second, the low priority, and its own
+end: with its broker, however that ends, so that two never work in one directory. It swaps nothing in.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 import sys
 import time
 import traceback
 from collections.abc import Generator, Iterator
 from multiprocessing.connection import Connection
+from typing import assert_never
 
 import msgspec
 
-from metaquorum.storage.cleaner.cleaning_pass import CleaningPass
-from metaquorum.storage.cleaner.task import CleaningEndedError, CleaningTask
+from metaquorum.platforms import end_with_parent, lower_priority
+from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError, CleaningPass, CleaningTask
 from metaquorum.storage.disk.file_pool import FilePool
+from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import StorageError
 
@@ -29,7 +29,6 @@ NICENESS = 10
 
 OPEN_FILES = 16
 PAUSE_MAX_S = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -63,15 +62,33 @@ class BugError(Exception):
 class Passes:
     """The passes in progress, by number. `alive` raises when the broker is gone."""
 
-    def __init__(self, alive: Iterator[None]) -> None:
+    def __init__(self, alive: Iterator[None], disk: Disk) -> None:
         self._alive = alive
-        self._disk = PosixDisk()
+        self._disk = disk
         self._pool = FilePool(self._disk, OPEN_FILES)
         self._under_way: dict[int, tuple[CleaningPass, Pieces]] = {}
+
+    def take(self, order: Order) -> object:
+        """The answer to an order; None if it has none."""
+        match order:
+            case Begin():
+                return self.begin(order)
+            case Continue(number=number):
+                return self.step(number)
+            case Drop(number=number):
+                self.drop(number)
+                return None
+            case other:
+                assert_never(other)
 
     def drop(self, number: int) -> None:
         _, pieces = self._under_way.pop(number)
         pieces.close()
+
+    def close(self) -> None:
+        """Ends every pass."""
+        for number in list(self._under_way):
+            self.drop(number)
 
     def begin(self, order: Begin) -> object:
         work = CleaningPass(order.task, self._disk, self._pool, self._check)
@@ -120,31 +137,17 @@ def _alive(broker: Connection) -> Iterator[None]:
 
 def serve(broker: Connection) -> None:
     """Runs until the broker closes its end."""
-    passes = Passes(_alive(broker))
+    passes = Passes(_alive(broker), PosixDisk())
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
-            match broker.recv():
-                case Begin() as order:
-                    broker.send(passes.begin(order))
-                case Continue(number=number):
-                    broker.send(passes.step(number))
-                case Drop(number=number):
-                    passes.drop(number)
-                case other:
-                    raise BugError(f"an order of type {type(other).__name__}")
-
-
-def _end_with_the_broker(broker_pid: int) -> None:
-    """If the kernel supports it; elsewhere `_alive` notices before the next file is touched."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != broker_pid:
-        os._exit(0)
+            answer = passes.take(broker.recv())
+            if answer is not None:
+                broker.send(answer)
 
 
 def main() -> None:
-    """Arguments: the descriptor of a socket to the broker, and the broker's pid."""
-    descriptor, broker_pid = map(int, sys.argv[1:3])
-    _end_with_the_broker(broker_pid)
-    os.nice(NICENESS)
+    """Arguments: the descriptors of a socket to the broker and of a pipe that ends with it, and its pid."""
+    descriptor, pipe, broker_pid = map(int, sys.argv[1:4])
+    end_with_parent(broker_pid, pipe)
+    lower_priority(NICENESS)
     serve(Connection(descriptor))

@@ -1,8 +1,8 @@
 """The processes that compact logs: a broker has `log.cleaner.threads` of them for all its directories.
 
-Owns the queue of passes and the life of the processes: each starts with its first pass and ends after a while
-without one. Does not know what they do, which is for `cleaner_process`; the directory's io thread begins a
-pass and swaps in its result.
+Each process starts with its first pass and ends after a while without one. The directory's io thread begins a
+pass and swaps in its result. A broker without a process of its own compacts on the threads that would
+communicate with the processes: its disk may be in memory.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
+from typing import Any
 
 import msgspec
 
-from metaquorum.broker.server.data.cleaner_process import Begin, Continue, Drop, Order, main
+from metaquorum.broker.server.data.cleaner_process import Begin, Continue, Drop, Order, Passes, main
 from metaquorum.storage.cleaner.cleaning import Cleaning
-from metaquorum.storage.cleaner.task import CleaningEndedError, CleaningResult, Staged
+from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError, CleaningResult, Staged
+from metaquorum.storage.disk.interface import Disk
 
 IDLE_S = 60.0
 """A process without a pass ends after this long: its memory is needed elsewhere."""
@@ -49,12 +51,13 @@ class _Forget(msgspec.Struct, frozen=True):
 
 
 class CleanerProcesses:
-    """See the module. `bytes_per_second` of reads and writes, for all processes together."""
+    """See the module. `bytes_per_second` of reads and writes, for all processes together. `disk`: the disk
+    to compact on in this process; None: processes do it on the real one."""
 
-    def __init__(self, count: int, bytes_per_second: float) -> None:
+    def __init__(self, count: int, bytes_per_second: float, disk: Disk | None = None) -> None:
         rate = bytes_per_second / max(count, 1)
-        self._cleaners = [_Cleaner(number, rate) for number in range(count)]
-        self._at: dict[Cleaning, _Cleaner] = {}
+        self._cleaners = [_Cleaner(number, rate, disk) for number in range(count)]
+        self._cleaner_of: dict[Cleaning, _Cleaner] = {}
 
     @property
     def enabled(self) -> bool:
@@ -72,22 +75,40 @@ class CleanerProcesses:
 
     def submit(self, cleaning: Cleaning, done: Done) -> None:
         """Works on the pass until something is staged, or to its end."""
-        at = self._at.get(cleaning)
+        at = self._cleaner_of.get(cleaning)
         if at is None:
-            at = self._at[cleaning] = min(self._cleaners, key=_Cleaner.load)
+            at = self._cleaner_of[cleaning] = min(self._cleaners, key=_Cleaner.load)
         at.put(_Step(cleaning, done))
 
     def forget(self, cleaning: Cleaning) -> None:
         """The pass is over."""
-        at = self._at.pop(cleaning, None)
+        at = self._cleaner_of.pop(cleaning, None)
         if at is not None:
             at.put(_Forget(cleaning))
+
+
+class _OwnThread:
+    """Passes without a process, used like the connection to one."""
+
+    def __init__(self, passes: Passes) -> None:
+        self._passes = passes
+        self._answer: object = None
+
+    def send(self, order: Order) -> None:
+        self._answer = self._passes.take(order)
+
+    def recv(self) -> Any:
+        return self._answer
+
+    def close(self) -> None:
+        self._passes.close()
 
 
 class _Cleaner:
     """One process and the thread that communicates with it."""
 
-    def __init__(self, number: int, bytes_per_second: float) -> None:
+    def __init__(self, number: int, bytes_per_second: float, disk: Disk | None) -> None:
+        self._disk = disk
         self._name = f"log cleaner {number}"
         self._bytes_per_second = bytes_per_second
         self._orders: SimpleQueue[_Step | _Forget | None] = SimpleQueue()
@@ -96,7 +117,7 @@ class _Cleaner:
         self._lock = threading.Lock()
         self._stopping = False
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._connection: Connection | _OwnThread | None = None
 
     def load(self) -> int:
         return self._orders.qsize() + len(self._numbers)
@@ -117,7 +138,7 @@ class _Cleaner:
 
     def _run(self) -> None:
         while True:
-            idle = self._process is not None and not self._numbers
+            idle = self._connection is not None and not self._numbers
             try:
                 order = self._orders.get(timeout=IDLE_S if idle else None)
             except Empty:
@@ -166,21 +187,27 @@ class _Cleaner:
         self._connection.send(order)
         return self._connection.recv()  # type: ignore[no-any-return]
 
-    def _started(self) -> Connection:
+    def _started(self) -> Connection | _OwnThread:
+        if self._disk is not None:
+            return _OwnThread(Passes(self._until_stopped(), self._disk))
         ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-c", _MAIN, str(theirs.fileno()), str(os.getpid())]
-            with self._lock:
-                if self._stopping:
-                    raise EOFError
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
+        with theirs, self._lock:
+            if self._stopping:
+                raise EOFError
+            # What Popen holds of the standard input is the end of the pipe that only this process has.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _MAIN, str(theirs.fileno()), "0", str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
         return Connection(ours.detach())
+
+    def _until_stopped(self) -> Iterator[None]:
+        while not self._stopping:
+            yield
+        raise CleaningEndedError
 
     def _lost(self, error: Exception) -> None:
         """The logs are found dirty again at the next search."""
@@ -210,3 +237,5 @@ class _Cleaner:
         if process is not None:
             process.kill()
             process.wait()
+            if process.stdin is not None:
+                process.stdin.close()

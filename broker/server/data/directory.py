@@ -1,10 +1,9 @@
 """The threads of a log directory: `io` does its work in order, `sync` makes it durable, `read` serves reads.
 
-Owns the queues between the loop and these threads, group commit (everything that was appended while one sync
-ran is covered by the next), and the moment from which a directory counts as bad: after it, the directory's
-files are only closed, and nothing more is reported. A thread `checkpoint` runs from time to time. A thread
-that hangs in the kernel is left behind: all of them are daemons. Does not know what the work means:
-`DirectoryStore` does.
+The queues between the loop and these threads, group commit (everything that was appended while one sync ran
+is covered by the next), and the moment from which a directory counts as bad: after it, the directory's files
+are only closed, and nothing more is reported. A thread `checkpoint` runs from time to time. A thread that
+hangs in the kernel is left behind: all of them are daemons.
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -34,8 +35,8 @@ from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.replica.store.sync import DirectorySync
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
-from metaquorum.broker.server.data.loop_queue import LoopQueue
-from metaquorum.runtime.driver.step_end import StepEnd
+from metaquorum.clock import Clock
+from metaquorum.node.scheduler import StepEnd
 from metaquorum.storage.cleaner.cleaning import Cleaning
 from metaquorum.storage.errors import StorageError
 
@@ -46,9 +47,9 @@ thousand new replicas bring as many at once, and a disk that hangs shows in a ca
 ROUND_MAX = 256
 """Work items done before their results are reported."""
 
-TICK_S = 1.0
+TICK_MS = 1_000
 MEASURE_TICKS = 10
-CHECKPOINT_S = 60.0
+CHECKPOINT_MS = 60_000
 """How often files of removed replicas are deleted, free space is measured, and recovery points are
 written."""
 
@@ -86,7 +87,14 @@ class _Cleaned(msgspec.Struct, frozen=True):
     error: Exception | None
 
 
-_IoItem = DiskWork | _Synced | _Cleaned | _Close
+class _Look(msgspec.Struct, frozen=True):
+    """A tick may be due: the clock was moved. `done`: called when all work before this, and all cleaning that
+    is due, has been done."""
+
+    done: tuple[Callable[[], object], ...] = ()
+
+
+_IoItem = DiskWork | _Synced | _Cleaned | _Look | _Close
 
 
 class DirectoryThreads:
@@ -101,6 +109,7 @@ class DirectoryThreads:
         loop: asyncio.AbstractEventLoop,
         cleaners: CleanerProcesses,
         step_end: StepEnd,
+        clock: Clock,
     ) -> None:
         self.directory_id = store.directory_id
         self.path = store.path
@@ -112,6 +121,7 @@ class DirectoryThreads:
         self._loop = loop
         self._cleaners = cleaners
         self._step_end = step_end
+        self._clock = clock
         self._gathered: list[DiskWork] = []
         self._reports: LoopQueue[DataEvent | _Failure] = LoopQueue(loop, self._take)
         self._work: SimpleQueue[_IoItem] = SimpleQueue()
@@ -123,14 +133,16 @@ class DirectoryThreads:
         self._sync_s = 2 * SHORT_SYNC_S
         self._broken = False
         self._closing: _Close | None = None
+        self._settling: list[Callable[[], object]] = []
         self._ticks = 0
-        self._checkpointed_s = time.monotonic()
+        self._checkpointed_ms = clock.monotonic_ms()
 
     # ---- on the loop
 
     def start(self) -> None:
         for name, run in (("io", self._run_io), ("sync", self._run_sync), ("read", self._run_reads)):
             threading.Thread(target=run, name=f"{name} {self.path}", daemon=True).start()
+        self._clock.when_moved(lambda: self._work.put(_Look()))
 
     def submit(self, work: DiskWork) -> None:
         """Work for this directory. A bad one accepts only `AbandonDirectory`."""
@@ -156,6 +168,13 @@ class DirectoryThreads:
             self._work.put(work)
         self._look_how_far_behind()
 
+    async def settle(self) -> None:
+        """Returns when all work so far, and all cleaning that is due, has been done."""
+        done = self._loop.create_future()
+        self.flush()
+        self._work.put(_Look((lambda: self._loop.call_soon_threadsafe(done.set_result, None),)))
+        await done
+
     def _look_how_far_behind(self) -> None:
         waiting = self._work.qsize()
         if waiting > WORK_WARN and not self._behind:
@@ -177,17 +196,17 @@ class DirectoryThreads:
         good. A thread that hangs is left behind."""
         done: asyncio.Future[bool] = self._loop.create_future()
 
-        def told(good: bool) -> None:
+        def closed(good: bool) -> None:
             if not done.done():
                 done.set_result(good)
 
-        def tell(good: bool) -> None:
+        def report_closed(good: bool) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits
-                self._loop.call_soon_threadsafe(told, good)
+                self._loop.call_soon_threadsafe(closed, good)
 
         self._reads.put(None)
         self.flush()
-        self._work.put(_Close(clean=clean and not self.is_bad, done=tell))
+        self._work.put(_Close(clean=clean and not self.is_bad, done=report_closed))
         try:
             async with asyncio.timeout(CLOSE_MAX_S if not self.is_bad else 1.0):
                 return await done and not self.is_bad
@@ -208,26 +227,31 @@ class DirectoryThreads:
     # ---- the io thread
 
     def _run_io(self) -> None:
-        next_tick_s = time.monotonic() + TICK_S
+        clock = self._clock
+        next_tick_ms = clock.monotonic_ms() + TICK_MS
         while True:
-            items = self._gather(next_tick_s)
+            items = self._gather(next_tick_ms)
             try:
                 self._start_sync(self._do(items))
-                if not self._broken and time.monotonic() >= next_tick_s:
+                if not self._broken and (self._settling or clock.monotonic_ms() >= next_tick_ms):
                     self._tick()
-                    next_tick_s = time.monotonic() + TICK_S
+                    next_tick_ms = clock.monotonic_ms() + TICK_MS
             except Exception as error:
                 self._broken = True
-                self._tell(error)
+                self._report_failure(error)
+            if self._settling and (self._broken or self._closing or not self._is_cleaning()):
+                for done in self._settling:
+                    done()
+                self._settling.clear()
             if self._closing is not None and not (self._sync_running or self._checkpoint_running):
                 self._finish(self._closing)
                 return
 
-    def _gather(self, until_s: float) -> list[_IoItem]:
+    def _gather(self, until_ms: int) -> list[_IoItem]:
         """The waiting items, at most one round; waits until the next tick for the first one."""
         work = self._work
         try:
-            items = [work.get(timeout=max(0.0, until_s - time.monotonic()))]
+            items = [work.get(timeout=max(0, until_ms - self._clock.monotonic_ms()) / 1000)]
         except Empty:
             return []
         while len(items) < ROUND_MAX and not work.empty():
@@ -255,6 +279,8 @@ class DirectoryThreads:
                     events += self._take_up(cleaning, error)
                 case AbandonDirectory():
                     self._abandon()
+                case _Look(done=done):
+                    self._settling += done
                 case _ if not self._broken:
                     works.append(item)
                     if type(item) is AppendPartition and item.sync:
@@ -272,7 +298,7 @@ class DirectoryThreads:
         if sync is not None and self._sync_s <= SHORT_SYNC_S:
             self._run_timed(sync)
             synced, sync = self._store.sync_completed(sync), None
-            events = [*_not_told_by(synced, events), synced]
+            events = [*_unreported_by(synced, events), synced]
         if events:
             self._reports.put(_newest(events))
         if sync is not None:
@@ -296,18 +322,21 @@ class DirectoryThreads:
         """Runs on a thread of the cleaners."""
         self._work.put(_Cleaned(cleaning, error))
 
+    def _is_cleaning(self) -> bool:
+        return self._cleaners.enabled and not self._store.cleaner.is_idle
+
     def _tick(self) -> None:
-        now_s = time.monotonic()
-        self._store.tick(int(now_s * 1000))
+        now_ms = self._clock.monotonic_ms()
+        self._store.tick(now_ms)
         if self._ticks % MEASURE_TICKS == 0:
             self._reports.put([self._store.measure()])
         self._ticks += 1
         cleaning = self._store.cleaner.next() if self._cleaners.enabled else None
         if cleaning is not None:
             self._cleaners.submit(cleaning, self._cleaned)
-        due = self._store.checkpoint_due or now_s - self._checkpointed_s >= CHECKPOINT_S
+        due = self._store.checkpoint_due or now_ms - self._checkpointed_ms >= CHECKPOINT_MS
         if due and not (self._sync_running or self._checkpoint_running):
-            self._checkpointed_s = now_s
+            self._checkpointed_ms = now_ms
             self._start_checkpoint()
 
     def _start_checkpoint(self) -> None:
@@ -356,7 +385,7 @@ class DirectoryThreads:
             run()
         except Exception as error:
             failed = True
-            self._tell(error)
+            self._report_failure(error)
         self._work.put(_Synced(sync, failed))
         return not failed
 
@@ -367,16 +396,16 @@ class DirectoryThreads:
             try:
                 self._reports.put(self._store.execute(work))
             except Exception as error:
-                self._tell(error)
+                self._report_failure(error)
 
-    def _tell(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         """A disk error makes the directory bad; any other error is a bug, which ends the process."""
         if not isinstance(error, StorageError) and not self.is_bad:
             _log.error("unexpected error in %s", self.path, exc_info=error)
         self._reports.put([_Failure(error)])
 
 
-def _not_told_by(synced: LogsSynced, events: list[DataEvent]) -> list[DataEvent]:
+def _unreported_by(synced: LogsSynced, events: list[DataEvent]) -> list[DataEvent]:
     """What is durable was written: one report of an append is enough."""
     ends = {(key, incarnation): end for key, incarnation, end, _ in synced.ends}
     return [
@@ -391,3 +420,37 @@ def _newest(events: list[DataEvent]) -> list[DataEvent]:
     last = {(each.key, each.incarnation): at for at, each in enumerate(events) if type(each) is LogAppended}
     kept = set(last.values())
     return [each for at, each in enumerate(events) if type(each) is not LogAppended or at in kept]
+
+
+# Items that threads hand to the loop, in bunches: one wake-up for all items since the last one.
+
+T = TypeVar("T")
+
+
+class LoopQueue(Generic[T]):
+    """`put` from any thread; `take` is called on the loop with each item, in order.
+
+    Its length is bounded by the work that the threads were given: they report, and start nothing.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[T], None]) -> None:
+        self._loop = loop
+        self._take = take
+        self._items: deque[T] = deque()
+        self._awaited = False
+
+    def put(self, items: Iterable[T]) -> None:
+        self._items.extend(items)
+        if not self._awaited:
+            self._awaited = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                self._items.clear()  # the loop is closed: no one is left to receive it
+
+    def _drain(self) -> None:
+        # First this, then the items: a `put` from now on requests the next round.
+        self._awaited = False
+        items, take = self._items, self._take
+        while items:
+            take(items.popleft())

@@ -1,13 +1,13 @@
 """Disk faults that tests inject into a running broker, where the machine cannot break the disk for real.
 
-Owns the control file: the environment variable METAQUORUM_DISK_FAULTS names it, and without the variable
-nothing here is ever used. The file is JSON and is checked before every call to a log directory's disk:
+The control file: the environment variable METAQUORUM_DISK_FAULTS names it, and without the variable nothing
+here is ever used. The file is JSON and is checked before every call to a log directory's disk:
 
     [{"directory": "/path/of/a/log/directory", "fault": "eio", "operations": ["write", "sync"]}]
 
-`fault`: `eio`, `enospc`, `erofs` or `eacces` (the call fails as in the kernel), or `hang` (the call does not
-return while the line is there). Without `operations` it applies to every call. A missing file injects
-nothing.
+`fault`: `eio`, `enospc`, `erofs` or `eacces` (the call fails as in the kernel), `hang` (the call does not
+return while the line is there), or `slow` (the call takes `ms` longer). Without `operations` it applies to
+every call. A missing file injects nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from metaquorum.runtime.errors import StartError
+from metaquorum.errors import StartError
 from metaquorum.storage.errors import DiskError
 
 VARIABLE = "METAQUORUM_DISK_FAULTS"
-HANG = "hang"
+HANG, SLOW = "hang", "slow"
 _CODES = {name.lower(): getattr(errno, name) for name in ("EIO", "ENOSPC", "EROFS", "EACCES")}
 _HANG_POLL_S = 0.02
 
@@ -33,6 +33,7 @@ class DirectoryFault(msgspec.Struct, frozen=True):
     directory: str
     fault: str
     operations: frozenset[str]
+    ms: int = 0
 
     def meets(self, operation: str, path: str) -> bool:
         inside = path == self.directory or path.startswith(f"{self.directory}/")
@@ -50,6 +51,9 @@ class FileFaults:
     def check(self, operation: str, path: str) -> None:
         """Raises DiskError for a call that must fail; does not return while it must hang."""
         while (fault := self._met(operation, path)) is not None:
+            if fault.fault == SLOW:
+                time.sleep(fault.ms / 1000)
+                return
             if fault.fault != HANG:
                 reason = os.strerror(_CODES[fault.fault])
                 raise DiskError(fault.directory, f"{operation} of {path}", f"{reason} ({VARIABLE})")
@@ -87,11 +91,14 @@ def read_faults(path: str) -> list[DirectoryFault]:
 
 def _fault(each: Mapping[str, object]) -> DirectoryFault:
     fault, operations = str(each["fault"]), each.get("operations") or ()
-    if fault != HANG and fault not in _CODES:
-        raise ValueError(f"fault {fault!r} is not one of {', '.join([*_CODES, HANG])}")
+    if fault not in (HANG, SLOW) and fault not in _CODES:
+        raise ValueError(f"fault {fault!r} is not one of {', '.join([*_CODES, HANG, SLOW])}")
+    ms = each.get("ms", 0)
+    if not isinstance(ms, int):
+        raise ValueError("ms is not a number")
     if not isinstance(operations, list | tuple):
         raise ValueError("operations is not a list")
-    return DirectoryFault(str(each["directory"]).rstrip("/"), fault, frozenset(map(str, operations)))
+    return DirectoryFault(str(each["directory"]).rstrip("/"), fault, frozenset(map(str, operations)), ms)
 
 
 def configured_faults(environment: Mapping[str, str]) -> FileFaults | None:

@@ -1,8 +1,5 @@
 """Fetch by topic ids (KIP-516) as Kafka's messages: a follower's request and a leader's answer, on both
 sides.
-
-Owns the translation in both directions. Pure. Knows no session, and no topic's name but those that it is
-given.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A broker's log directories when its process starts: inspected, then opened, each on a thread of its own.
 
-Owns which findings make a directory bad (the broker starts without it) and which mean that the configuration
-is wrong (the broker does not start, and nothing was changed). The contents of a directory are
-`DirectoryStore`'s.
+The contents of a directory are `DirectoryStore`'s.
 """
 
 from __future__ import annotations
@@ -10,26 +8,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
+import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from metaquorum.broker.replica.found import FoundDirectory
+from metaquorum.broker.replica.disk_work import FoundDirectory
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
-from metaquorum.broker.server.data.watch import HangClock
-from metaquorum.broker.server.data.watched_disk import DiskWatch, Faults, WatchedDisk
-from metaquorum.runtime.config.node import NodeConfig, process_rng
-from metaquorum.runtime.errors import StartError
-from metaquorum.runtime.replica import check_identity
+from metaquorum.broker.server.data.watched_disk import DiskWatch, Faults, HangClock, WatchedDisk
+from metaquorum.config.node import NodeConfig
+from metaquorum.errors import StartError
+from metaquorum.node.machine import OWN_PROCESS
+from metaquorum.node.replica import check_identity
+from metaquorum.storage.disk.file_pool import OpenFiles
 from metaquorum.storage.disk.interface import Disk, join
-from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import CorruptFileError, DiskError, FileMissingError, LogDirectoryLockedError
 from metaquorum.storage.files.meta_properties import FILE_NAME, MetaProperties, load_meta_properties
 from metaquorum.storage.uuids import uuid_to_text
@@ -57,7 +55,7 @@ class ConfiguredDirectory:
     disk: Disk
     watch: DiskWatch
     clock: HangClock
-    key: tuple[int, int] | None = None
+    key: Hashable = None
     identity: MetaProperties | None = None
     problem: str | None = None
 
@@ -96,17 +94,22 @@ class OpenData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def look_at_directories(
-    config: NodeConfig, own: MetaProperties, *, faults: Faults | None, observe: ObserveIn | None
+    config: NodeConfig,
+    own: MetaProperties,
+    *,
+    faults: Faults | None,
+    observe: ObserveIn | None,
+    disk: Disk = OWN_PROCESS.disk,
 ) -> list[ConfiguredDirectory]:
     """Every one of `log.dirs`, in order; only reads. `own`: the identity of the metadata directory.
 
     Raises StartError if the broker must not start: a directory belongs to another broker or cluster, is named
     twice, or is a copy.
     """
-    places = [_place(config, str(path), faults, observe) for path in config.log_dirs]
+    places = [_place(config, str(path), faults, observe, disk) for path in config.log_dirs]
     await asyncio.gather(*(_look(place) for place in places))
     holders: dict[bytes, str] = {own.directory_id or b"": str(config.metadata_log_dir)}
-    reached: dict[tuple[int, int], str] = {}
+    reached: dict[Hashable, str] = {}
     for place in places:
         if place.key is not None and (other := reached.setdefault(place.key, place.path)) != place.path:
             raise StartError(
@@ -126,13 +129,13 @@ async def look_at_directories(
 
 
 def _place(
-    config: NodeConfig, path: str, faults: Faults | None, observe: ObserveIn | None
+    config: NodeConfig, path: str, faults: Faults | None, observe: ObserveIn | None, disk: Disk
 ) -> ConfiguredDirectory:
     watch = DiskWatch(None if observe is None else partial(observe, path), faults)
     timeout_s = config.number("log.dir.hang.timeout.ms") / 1000
     return ConfiguredDirectory(
         path=path,
-        disk=WatchedDisk(PosixDisk(), watch),
+        disk=WatchedDisk(disk, watch),
         watch=watch,
         clock=HangClock(watch, timeout_s=timeout_s, look_max_s=LOOK_MAX_S),
     )
@@ -140,8 +143,7 @@ def _place(
 
 async def _look(place: ConfiguredDirectory) -> None:
     def identity() -> MetaProperties:
-        status = place.watch.run("stat", place.path, _stat, place.path)
-        place.key = (status.st_dev, status.st_ino)
+        place.key = place.disk.directory_key(place.path)
         if not place.disk.exists(join(place.path, FILE_NAME)):
             raise DiskError(place.path, "reading its identity", NOT_MOUNTED)
         return load_meta_properties(place.disk, place.path)
@@ -152,33 +154,30 @@ async def _look(place: ConfiguredDirectory) -> None:
         place.problem = " ".join(str(error).split("\n"))
 
 
-def _stat(path: str) -> os.stat_result:
-    try:
-        return os.stat(path)
-    except FileNotFoundError:
-        raise FileMissingError(path) from None
-    except OSError as error:
-        raise DiskError(path, "stat", f"{error.strerror}; check the directory and the disk") from error
-
-
 # ---- contents ------------------------------------------------------------------------------------
 
 
 async def open_directories(
-    config: NodeConfig, own: MetaProperties, places: Sequence[ConfiguredDirectory]
+    config: NodeConfig,
+    own: MetaProperties,
+    places: Sequence[ConfiguredDirectory],
+    open_files: OpenFiles | None = None,
+    new_rng: Callable[[], random.Random] = OWN_PROCESS.new_rng,
 ) -> list[LogDirectory]:
     """Opens all directories that can be opened, concurrently. The metadata directory is already open (and
-    locked).
+    locked). `open_files`: the bound of their segment files, if there is one.
 
     Raises StartError for a directory that another process has.
     """
     expected = ExpectedIdentity(cluster_id=own.cluster_id or "", node_id=config.node_id)
     threads = max(1, config.number("log.cleaner.threads"))
     options = StoreOptions(
+        max_open_files=StoreOptions().max_open_files if open_files is None else open_files.limit,
+        open_files=open_files,
         producer_id_expiration_ms=config.number("producer.id.expiration.ms"),
         cleaner_key_bytes=int(KEY_SHARE * config.number("log.cleaner.dedupe.buffer.size")) // threads,
     )
-    opened = await asyncio.gather(*(_open(config, expected, options, place) for place in places))
+    opened = await asyncio.gather(*(_open(config, expected, options, place, new_rng()) for place in places))
     for directory in opened:
         if directory.found.problem is not None:
             text = "log directory %s is offline, and so are its replicas: %s"
@@ -187,7 +186,11 @@ async def open_directories(
 
 
 async def _open(
-    config: NodeConfig, expected: ExpectedIdentity, options: StoreOptions, place: ConfiguredDirectory
+    config: NodeConfig,
+    expected: ExpectedIdentity,
+    options: StoreOptions,
+    place: ConfiguredDirectory,
+    rng: random.Random,
 ) -> LogDirectory:
     def work() -> tuple[DirectoryStore | None, FoundDirectory]:
         return DirectoryStore.open(
@@ -195,7 +198,7 @@ async def _open(
             place.path,
             expected,
             _log.warning,
-            rng=process_rng(),
+            rng=rng,
             options=options,
             locked=place.path == str(config.metadata_log_dir),
             progress=_Progress(place.path),
@@ -220,12 +223,12 @@ class _Progress:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._told_s = time.monotonic()
+        self._logged_s = time.monotonic()
 
     def __call__(self, done: int, of: int) -> None:
         now_s = time.monotonic()
-        if now_s - self._told_s >= PROGRESS_S:
-            self._told_s = now_s
+        if now_s - self._logged_s >= PROGRESS_S:
+            self._logged_s = now_s
             _log.info("opening %s: %d of %d replicas", self._path, done, of)
 
 
@@ -235,7 +238,7 @@ async def _on_thread(place: ConfiguredDirectory, work: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()
 
-    def tell(outcome: Callable[[], None]) -> None:
+    def report(outcome: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process stopped waiting before
             loop.call_soon_threadsafe(lambda: None if ended.done() else outcome())
 
@@ -243,9 +246,9 @@ async def _on_thread(place: ConfiguredDirectory, work: Callable[[], T]) -> T:
         try:
             result = work()
         except Exception as error:
-            tell(partial(ended.set_exception, error))
+            report(partial(ended.set_exception, error))
         else:
-            tell(partial(ended.set_result, result))
+            report(partial(ended.set_result, result))
 
     threading.Thread(target=run, name=f"open {place.path}", daemon=True).start()
     while not ended.done():

@@ -1,39 +1,29 @@
-"""Fetches from other brokers and requests to the active controller: each is sent once and reported once.
+"""Fetches from other brokers: each is sent once and reported once.
 
-Owns which connection carries which fetch. The replica manager decides where a request goes, and what an
-answer means. A leader answers the requests of a connection in order, so a fetch has a connection to itself
-while it runs: a parked fetch must not hold up another one.
+The replica manager decides where a request goes, and what an answer means. A leader answers the requests of a
+connection in order, so a fetch has a connection to itself while it runs: a parked fetch must not hold up
+another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from msgspec.structs import replace
 
 from metaquorum.broker.replica.events import (
-    AskController,
-    ControllerAnswered,
     DataEvent,
     PeerFetched,
     PeerFetchFailed,
     SendFetch,
 )
 from metaquorum.broker.server.calls import Calls
-from metaquorum.broker.server.controllers import FAILURES
 from metaquorum.broker.server.data import fetch_messages
 from metaquorum.broker.server.peers import Address, Peer, PeerConnector
+from metaquorum.clients.kafka.connection import ConnectionFailed, NodeConnection, UnsupportedVersion
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
-from metaquorum.metadata.requests.partitions import AlterPartitionRequest, AssignReplicasToDirsRequest
-from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest
-from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.client.ids import allocate_producer_ids
-from metaquorum.runtime.client.partitions import alter_partition, assign_replicas
-from metaquorum.runtime.kafka.client.connection import NodeConnection
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed, UnsupportedVersion
 from metaquorum.wire.codec import Response
 from metaquorum.wire.errors import EncodeError
 
@@ -99,7 +89,7 @@ class PeerFetches:
         try:
             version = connection.version("Fetch", fetch_messages.FIRST_VERSION, fetch_messages.LAST_VERSION)
             request = fetch_messages.fetch_request(effect.request, version)
-            connection.tell(request, version=version, to=_Fetch(self, effect, connection))
+            connection.send(request, version=version, to=_Fetch(self, effect, connection))
         except (ConnectionFailed, EncodeError) as error:
             self._loop.call_soon(self._failed, effect, connection, error)
             return
@@ -155,7 +145,7 @@ class PeerFetches:
             return
         reason = str(error) or _late(effect)
         if isinstance(error, UnsupportedVersion):
-            self._connector.tell(self._peer_of(effect), reason)
+            self._connector.log_refusal(self._peer_of(effect), reason)
         self._report(
             PeerFetchFailed(target=effect.target, correlation_id=effect.correlation_id, reason=reason)
         )
@@ -215,7 +205,7 @@ class PeerFetches:
 
 
 class _Fetch:
-    """A fetch in flight (`runtime.kafka.client.connection.WaitsForAnswer`)."""
+    """A fetch in flight (`clients.kafka.connection.WaitsForAnswer`)."""
 
     __slots__ = ("_connection", "_effect", "_fetches")
 
@@ -236,40 +226,3 @@ class _Fetch:
 
 def _late(effect: SendFetch) -> str:
     return f"no answer within {effect.timeout_ms} ms"
-
-
-class ControllerQuestions:
-    """Requests of replicas to the active controller. One client finds it, and follows it when it moves."""
-
-    def __init__(self, client: AdminClient, report: Report) -> None:
-        self._client = client
-        self._report = report
-        self._calls = Calls()
-
-    def ask(self, effect: AskController) -> None:
-        self._calls.spawn(self._ask(effect))
-
-    async def close(self) -> None:
-        await self._calls.end()
-        await self._client.close()
-
-    async def _ask(self, effect: AskController) -> None:
-        response: Any
-        try:
-            async with asyncio.timeout(effect.timeout_ms / 1000):
-                response = await self._sent(effect)
-        except ApiError as error:
-            response = error
-        except (ClientError, TimeoutError, *FAILURES) as error:
-            text = str(error) or f"no controller answered within {effect.timeout_ms} ms"
-            response = ApiError(ErrorCode.NETWORK_EXCEPTION, text)
-        self._report(ControllerAnswered(correlation_id=effect.correlation_id, response=response))
-
-    async def _sent(self, effect: AskController) -> Any:
-        match effect.request:
-            case AlterPartitionRequest() as request:
-                return await alter_partition(self._client, request)
-            case AssignReplicasToDirsRequest() as request:
-                return await assign_replicas(self._client, request)
-            case AllocateProducerIdsRequest() as request:
-                return await allocate_producer_ids(self._client, request)

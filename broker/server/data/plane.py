@@ -1,38 +1,30 @@
-"""A broker's partition data outside the pure core: threads of the directories, peers, the controller,
-requests.
-
-Owns which part carries out which effect, and the order in which all of it starts and ends. Does not decide
-anything about partitions: the replica manager does.
-"""
+"""A broker's partition data outside the pure core: threads of the directories, peers, requests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from metaquorum.broker.replica import events
 from metaquorum.broker.replica.disk_work import DiskWork
 from metaquorum.broker.replica.events import DataRespond, SendFetch
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.broker.server.data.directory import DirectoryThreads
 from metaquorum.broker.server.data.open import OpenData
-from metaquorum.broker.server.data.peers import ControllerQuestions, PeerFetches
+from metaquorum.broker.server.data.peers import PeerFetches
 from metaquorum.broker.server.data.requests import DataRequests
-from metaquorum.broker.server.data.watch import DirectoryProbe, HangClock
-from metaquorum.broker.server.data.watched_disk import DiskWatch, WatchedDisk
+from metaquorum.broker.server.data.watched_disk import DirectoryProbe, DiskWatch, HangClock, WatchedDisk
 from metaquorum.broker.server.peers import Peer, PeerConnector
+from metaquorum.config.addresses import PROTOCOL_IDS
+from metaquorum.config.node import NodeConfig
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.runtime.client.admin import Address, AdminClient
-from metaquorum.runtime.config.addresses import PROTOCOL_IDS
-from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.driver.driver import Driver
-from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.tls.material import TlsMaterial
-from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.network.tls import NodeTls
+from metaquorum.node.driver import Driver
+from metaquorum.node.machine import OWN_PROCESS, Machine
+from metaquorum.observability.metrics.statistics import NodeStatistics
 
 LOOKS_PER_TIMEOUT = 8
 LOOK_MAX_S = 1.0
@@ -40,8 +32,8 @@ LOOK_MAX_S = 1.0
 
 
 class DataPlane:
-    """See the module. `image` is the newest published one; its publisher keeps it. `controllers`: the
-    endpoints of the current controllers. `connector` leads to other brokers."""
+    """See the module. `image` is the newest published one; its publisher keeps it. `connector` leads to other
+    brokers."""
 
     def __init__(
         self,
@@ -49,29 +41,34 @@ class DataPlane:
         data: OpenData,
         driver: Driver,
         image: MetadataImage,
-        tls: TlsMaterial | None,
+        tls: NodeTls,
         statistics: NodeStatistics | None = None,
         *,
-        controllers: Callable[[], Sequence[Address]],
+        machine: Machine = OWN_PROCESS,
     ) -> None:
         self.image = image
         self._config = config
         self._driver = driver
+        self._clock = machine.clock
         self.connector = PeerConnector(
-            tls, config.brokers_login, answer_max_bytes=config.number("socket.request.max.bytes")
+            tls.brokers,
+            config.brokers_login,
+            answer_max_bytes=config.number("socket.request.max.bytes"),
+            route=machine.route,
         )
         self._loop = asyncio.get_running_loop()
         self.threads: dict[bytes, DirectoryThreads] = {}
         self._probes: list[DirectoryProbe] = []
         self._clocks: list[tuple[HangClock, Callable[[str], None]]] = []
         self._look: asyncio.TimerHandle | None = None
-        self._metadata_watch: DiskWatch | None = None
+        self._metadata_clock: HangClock | None = None
         hang_s = config.number("log.dir.hang.timeout.ms") / 1000
         self._look_s = min(LOOK_MAX_S, hang_s / LOOKS_PER_TIMEOUT)
-        enabled = config.text("log.cleaner.enable") == "true"
+        enabled = config.flag("log.cleaner.enable")
         self._cleaners = CleanerProcesses(
             config.number("log.cleaner.threads") if enabled else 0,
             config.real("log.cleaner.io.max.bytes.per.second"),
+            None if machine.owns_process else machine.disk,
         )
         for directory in data.directories:
             if directory.store is not None:
@@ -80,9 +77,9 @@ class DataPlane:
                 self._watch(directory.disk, directory.watch, threads.path, threads.fail, hang_s)
         if config.metadata_log_dir not in config.log_dirs:
             # Nothing else would notice: the metadata log writes to a file that is already open.
-            self._metadata_watch = watch = DiskWatch(None, data.faults)
-            disk = WatchedDisk(PosixDisk(), watch)
-            self._watch(disk, watch, str(config.metadata_log_dir), self._metadata_directory_failed, hang_s)
+            watch = DiskWatch(None, data.faults)
+            disk, path = WatchedDisk(machine.disk, watch), str(config.metadata_log_dir)
+            self._metadata_clock = self._watch(disk, watch, path, self._metadata_directory_failed, hang_s)
         self.requests = DataRequests(
             driver.submit,
             driver.post,
@@ -92,23 +89,18 @@ class DataPlane:
         self._peers = PeerFetches(
             driver.post, self.connector, self._peer_of, self._topic_name, broker_id=config.node_id
         )
-        client = AdminClient(
-            controllers,
-            timeout_ms=config.number("controller.request.timeout.ms"),
-            tls=tls if config.controllers_use_tls else None,
-        )
-        self._questions = ControllerQuestions(client, driver.post)
         driver.hand_over(self._handler_table())
 
     def _threads_of(self, store: DirectoryStore) -> DirectoryThreads:
         driver = self._driver
-        return DirectoryThreads(store, driver.post, self._crash, self._loop, self._cleaners, driver.step_end)
+        return DirectoryThreads(
+            store, driver.post, self._crash, self._loop, self._cleaners, driver.step_end, self._clock
+        )
 
     def _handler_table(self) -> Mapping[type, Callable[[Any], None]]:
         table: dict[type, Callable[[Any], None]] = dict.fromkeys(get_args(DiskWork), self._disk_work)
         table[DataRespond] = self.requests.answer
         table[SendFetch] = self._peers.send
-        table[events.AskController] = self._questions.ask
         return table
 
     # ---- start and end
@@ -126,17 +118,17 @@ class DataPlane:
         text = f"broker {self._config.node_id} is stopping: use the new leader"
         self.requests.refuse_all(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
 
-    async def close(self) -> list[str]:
-        """Ends everything. Returns the directories that were closed cleanly, with all their data on disk."""
+    async def close(self, *, clean: bool = True) -> list[str]:
+        """Ends everything, writing nothing more unless `clean`. Returns the directories that were closed
+        cleanly, with all their data on disk."""
         if self._look is not None:
             self._look.cancel()
         for probe in self._probes:
             probe.end()
         await self._peers.close()
-        await self._questions.close()
         self._cleaners.stop()
         threads = list(self.threads.values())
-        closed = await asyncio.gather(*(thread.close(clean=True) for thread in threads))
+        closed = await asyncio.gather(*(thread.close(clean=clean) for thread in threads))
         return [each.path for each, good in zip(threads, closed, strict=True) if good]
 
     # ---- effects
@@ -164,7 +156,7 @@ class DataPlane:
 
     def _watch(
         self, disk: Any, watch: DiskWatch, path: str, fail: Callable[[str], None], hang_s: float
-    ) -> None:
+    ) -> HangClock:
         def failed(reason: str) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: no one is left to receive it
                 self._loop.call_soon_threadsafe(fail, reason)
@@ -173,6 +165,7 @@ class DataPlane:
         self._probes.append(DirectoryProbe(disk, path, interval_s=interval_s, failed=failed))
         clock = HangClock(watch, timeout_s=hang_s, look_max_s=2 * self._look_s)
         self._clocks.append((clock, fail))
+        return clock
 
     def _look_for_hangs(self) -> None:
         now_s = self._loop.time()
@@ -182,10 +175,10 @@ class DataPlane:
                 fail(reason)
         self._look = self._loop.call_later(self._look_s, self._look_for_hangs)
 
-    @property
-    def metadata_hangs(self) -> bool:
-        """Whether a call to the metadata log's directory hangs: nothing more can be done there."""
-        return self._metadata_watch is not None and self._metadata_watch.longest() is not None
+    async def metadata_hangs(self) -> bool:
+        """Whether a call to the metadata log's directory hangs: nothing more can be done there. Call it after
+        `close`. A call that is under way gets the time that every call has."""
+        return self._metadata_clock is not None and await self._metadata_clock.running_call_hangs()
 
     def _metadata_directory_failed(self, reason: str) -> None:
         self._driver.end(f"stopped: the metadata log's directory failed: {reason}", failed=True)

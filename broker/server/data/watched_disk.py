@@ -1,20 +1,18 @@
-"""A log directory's disk, watched: which call runs on which thread, and since when.
-
-Owns the time stamps that reveal a hang (S3.28), the times for metrics, and the place where tests inject
-faults. Must not change anything else about the disk that it wraps, or decide that a call hangs: `watch` does.
-"""
+"""A log directory's disk, watched: which call runs on which thread, and since when."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Sequence
 from threading import get_ident
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, Lock
+from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, Lock, Mutex, join
+from metaquorum.storage.errors import FileMissingError, StorageError
 
 T = TypeVar("T")
 
@@ -139,6 +137,12 @@ class WatchedDisk:
     def file_size(self, path: str) -> int:
         return self._watch.run("stat", path, self._disk.file_size, path)
 
+    def modified_ms(self, path: str) -> int:
+        return self._watch.run("stat", path, self._disk.modified_ms, path)
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        self._watch.run("utime", path, self._disk.set_modified_ms, path, modified_ms)
+
     def list_directory(self, path: str) -> list[str]:
         return self._watch.run("list", path, self._disk.list_directory, path)
 
@@ -167,11 +171,111 @@ class WatchedDisk:
     def lock(self, directory: str) -> Lock:
         return self._watch.run("lock", directory, self._disk.lock, directory)
 
+    def directory_key(self, path: str) -> Hashable:
+        return self._watch.run("stat", path, self._disk.directory_key, path)
+
     def free_bytes(self, path: str) -> int:
         return self._watch.run("statvfs", path, self._disk.free_bytes, path)
 
     def total_bytes(self, path: str) -> int:
         return self._watch.run("statvfs", path, self._disk.total_bytes, path)
 
-    def mutex(self) -> AbstractContextManager[object]:
+    def mutex(self) -> Mutex:
         return self._disk.mutex()
+
+
+# Finds out that a log directory cannot be used if no operation reports it: the probe, the clock of hangs.
+
+PROBE_FILE = ".probe"
+END_LOOK_S = 0.02
+_CONTENT = b"metaquorum writes this file to see whether the directory can be used\n"
+
+
+class DirectoryProbe:
+    """Creates, syncs and renames a file in a directory every `interval_s`, on a thread of its own, until it
+    fails once; `failed` is called on that thread."""
+
+    def __init__(
+        self, disk: Disk, directory: str, *, interval_s: float, failed: Callable[[str], None]
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._interval_s = interval_s
+        self._failed = failed
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=f"probe {self._directory}", daemon=True).start()
+
+    def end(self) -> None:
+        """No probe starts after this; one that hangs is left behind."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_s):
+            try:
+                probe(self._disk, self._directory)
+            except FileMissingError:
+                # The general advice, to format a directory, is wrong for one that was here a moment ago.
+                self._report(f"{self._directory} has disappeared: mount its disk, or restore it")
+                return
+            except StorageError as error:
+                self._report(" ".join(str(error).split("\n")))
+                return
+
+    def _report(self, problem: str) -> None:
+        if not self._ended.is_set():
+            self._failed(problem)
+
+
+def probe(disk: Disk, directory: str) -> None:
+    """Probes once. Raises a StorageError if a file cannot be created, synced or renamed."""
+    path = join(directory, PROBE_FILE)
+    file = disk.open_append(f"{path}.tmp")
+    try:
+        if not file.size():
+            file.append(_CONTENT)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(f"{path}.tmp", path)
+
+
+class HangClock:
+    """How long the longest call of one directory has run while this process was awake to see it.
+
+    A process that was paused meanwhile, or a loop that was late, proves nothing about a disk: between two
+    looks at most `look_max_s` counts.
+    """
+
+    def __init__(self, watch: DiskWatch, *, timeout_s: float, look_max_s: float) -> None:
+        self._watch = watch
+        self._timeout_s = timeout_s
+        self._look_max_s = look_max_s
+        self._seen: RunningCall | None = None
+        self._seen_for_s = 0.0
+        self._looked_s = 0.0
+
+    async def running_call_hangs(self) -> bool:
+        """Waits for the end of the call that runs now, at most until it has hung."""
+        loop, call = asyncio.get_running_loop(), self._watch.longest()
+        while call is not None and self._watch.longest() is call:
+            if self.look(loop.time()) is not None:
+                return True
+            await asyncio.sleep(END_LOOK_S)
+        return False
+
+    def look(self, now_s: float) -> str | None:
+        """One line about a call that hangs, or None."""
+        call = self._watch.longest()
+        if call is None or call is not self._seen:
+            self._seen_for_s = 0.0
+        else:
+            self._seen_for_s += min(now_s - self._looked_s, self._look_max_s)
+        self._seen, self._looked_s = call, now_s
+        if call is None or self._seen_for_s < self._timeout_s:
+            return None
+        return (
+            f"{call.operation} of {call.path} has not returned for {self._timeout_s * 1000:.0f} ms"
+            " (log.dir.hang.timeout.ms); check the disk"
+        )

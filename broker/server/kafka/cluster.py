@@ -1,8 +1,6 @@
 """Metadata and DescribeCluster from an image: what clients learn of brokers, topics and partitions.
 
-Owns the contents of these answers, and does not keep them: `metadata_cache` does. Pure: the image, and
-whether this broker serves it, are arguments. A client sees the endpoints of the listener that it uses, as in
-Kafka.
+A client sees the endpoints of the listener that it uses, as in Kafka.
 """
 
 from __future__ import annotations
@@ -11,25 +9,30 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from metaquorum.listeners.answers import Prepared
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import (
     NO_LEADER,
     BrokerRegistration,
+    BrokersImage,
     MetadataImage,
     NodeEndpoint,
     PartitionInfo,
     TopicInfo,
+    TopicsImage,
 )
+from metaquorum.metadata.internal_topics import INTERNAL_TOPICS
 from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.settings.topic_names import name_problem
 from metaquorum.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
     MetadataRequest,
     MetadataResponse,
 )
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 TOPIC_OPERATIONS = 3576
 """Read, write, create, delete, alter, describe, and both of configurations: no authorizer forbids any."""
 CLUSTER_OPERATIONS = 8096
@@ -39,12 +42,14 @@ _ZERO = bytes(16)
 
 
 class Viewpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client sees the cluster."""
+    """How a client sees the cluster. `serves`: whether this broker serves clients now; if not, the image is
+    what it knew last."""
 
     image: MetadataImage
     cluster_id: str
     node_id: int
     listener: str
+    serves: bool = True
 
 
 def answer_metadata(request: MetadataRequest, version: int, view: Viewpoint) -> MetadataResponse:
@@ -196,6 +201,7 @@ def answer_describe_cluster(request: DescribeClusterRequest, view: Viewpoint) ->
             error_code=code, error_message="brokers describe only brokers: set endpoint type 1"
         )
     found = []
+    fenced_itself = request.include_fenced_brokers and not view.serves
     for broker in view.image.brokers.values():
         at = next((each for each in broker.endpoints if each.name == view.listener), None)
         if at is not None and (request.include_fenced_brokers or not broker.fenced):
@@ -205,7 +211,7 @@ def answer_describe_cluster(request: DescribeClusterRequest, view: Viewpoint) ->
                     host=at.host,
                     port=at.port,
                     rack=broker.rack,
-                    is_fenced=broker.fenced,
+                    is_fenced=broker.fenced or (broker.broker_id == view.node_id and fenced_itself),
                 )
             )
     return DescribeClusterResponse(
@@ -217,3 +223,137 @@ def answer_describe_cluster(request: DescribeClusterRequest, view: Viewpoint) ->
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
         ),
     )
+
+
+# DescribeTopicPartitions (KIP-966): topics by name with their partitions, a bounded number per answer.
+
+PARTITIONS_MAX = 2000
+"""Partitions of one answer (Kafka: max.request.partition.size.limit)."""
+_NEWEST_METADATA = 13
+"""Errors of leaders are those of the newest Metadata version."""
+
+Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+
+
+def answer_describe_topic_partitions(
+    request: DescribeTopicPartitionsRequest, view: Viewpoint
+) -> DescribeTopicPartitionsResponse:
+    """The named topics, or all, by name, from the cursor on. If not all fit, the answer's cursor is where the
+    next request begins."""
+    cursor = request.cursor
+    names = sorted({each.name for each in request.topics})
+    if cursor is not None and cursor.partition_index < 0:
+        return DescribeTopicPartitionsResponse(
+            topics=tuple(Topic(error_code=ErrorCode.INVALID_REQUEST, name=name) for name in names)
+        )
+    if not request.topics:
+        names = sorted(each.name for each in view.image.topics.all())
+    begin = (cursor.topic_name, cursor.partition_index) if cursor is not None else ("", 0)
+    seen = ClusterSeen(view.image, view.listener)
+    room = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
+    topics: list[Topic] = []
+    for name in names:
+        if name < begin[0]:
+            continue
+        if room == 0:
+            return _answer(topics, name, 0)
+        first = begin[1] if name == begin[0] else 0
+        topic, left = _described_topic(name, first, room, seen)
+        topics.append(topic)
+        room -= len(topic.partitions)
+        if left is not None:
+            return _answer(topics, name, left)
+    return DescribeTopicPartitionsResponse(topics=tuple(topics))
+
+
+def _answer(topics: list[Topic], name: str, index: int) -> DescribeTopicPartitionsResponse:
+    cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=index)
+    return DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=cursor)
+
+
+def _described_topic(name: str, first: int, room: int, seen: ClusterSeen) -> tuple[Topic, int | None]:
+    """The topic with at most `room` partitions from `first` on, and the index of the first that remains."""
+    topics = seen.image.topics
+    found = topics.topic_named(name)
+    if found is None:
+        return Topic(error_code=absence_of(name), name=name), None
+    count = topics.partition_count_of(found.topic_id)
+    end = min(first + room, count)
+    shown = Topic(
+        name=name,
+        topic_id=found.topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=tuple(_partitions(found.topic_id, range(first, end), seen)),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+    return shown, end if end < count else None
+
+
+def _partitions(
+    topic_id: bytes, indexes: range, seen: ClusterSeen
+) -> Iterator[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition]:
+    for index in indexes:
+        partition = seen.image.topics.partition(topic_id, index)
+        if partition is not None:
+            yield _described_partition(partition, seen)
+
+
+def _described_partition(
+    partition: PartitionInfo, seen: ClusterSeen
+) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
+        error_code=seen.leader_error(partition, _NEWEST_METADATA),
+        partition_index=partition.index,
+        leader_id=partition.leader if seen.is_reachable(partition.leader) else NO_LEADER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        eligible_leader_replicas=partition.elr,
+        last_known_elr=partition.last_known_elr,
+        offline_replicas=tuple(each for each in partition.replicas if seen.is_offline(partition, each)),
+    )
+
+
+ANSWERS_MAX = 1000
+"""Different requests that are cached; beyond that all are forgotten."""
+
+
+class KnownAnswer(msgspec.Struct, frozen=True):
+    """An answer, and the names in it of topics that do not exist but could."""
+
+    body: MetadataResponse
+    missing: tuple[str, ...]
+
+
+class MetadataCache:
+    """A cache of Metadata answers, valid while their brokers, topics and missing topics are unchanged in
+    the newest image.
+
+    Clients send the same request again and again: it gets the same answer, with the bytes that were sent
+    before.
+
+    `prepared` has the bytes.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._of: tuple[TopicsImage, BrokersImage] | None = None
+        self._answers: dict[tuple[str, int, MetadataRequest], KnownAnswer] = {}
+
+    def answer(self, request: MetadataRequest, version: int, view: Viewpoint) -> KnownAnswer:
+        """The answer to Metadata of this version."""
+        topics, brokers = view.image.topics, view.image.brokers
+        is_same = self._of is not None and self._of[0] is topics and self._of[1] is brokers
+        if not is_same or len(self._answers) >= ANSWERS_MAX:
+            self._of = topics, brokers
+            self._answers.clear()
+            self._prepared.forget()
+        key = view.listener, version, request
+        known = self._answers.get(key)
+        if known is None:
+            body = answer_metadata(request, version, view)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            missing = tuple(each.name for each in body.topics if each.error_code == code and each.name)
+            known = self._answers[key] = KnownAnswer(body, missing)
+            self._prepared.add(body)
+        return known

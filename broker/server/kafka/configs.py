@@ -1,16 +1,20 @@
-"""DescribeConfigs: every key of a topic, broker, group or client metrics subscription, with its sources.
-
-Owns what a broker adds from its file, and which resources are its own. Does not know which value is in force,
-which `metadata.settings` decides, or how it is written (`runtime.kafka.forwarded.shown_configs`).
-"""
+"""DescribeConfigs: every key of a topic, broker, group or client metrics subscription, with its sources."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from metaquorum.broker.server.kafka.loggers import logger_entries, logger_refusal
+from metaquorum.config.keys import KEYS
+from metaquorum.config.node import NodeConfig
+from metaquorum.listeners.answers import opened
+from metaquorum.listeners.forwarded.call import invalid, once
+from metaquorum.listeners.forwarded.shown_configs import ShownConfigs
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
@@ -21,21 +25,19 @@ from metaquorum.metadata.image import (
     ConfigResource,
     MetadataImage,
 )
+from metaquorum.metadata.requests.settings import OpKind
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS, broker_key
-from metaquorum.metadata.settings.configs import (
-    ConfigEntry,
-    ConfigSource,
-    describe_resource,
-)
-from metaquorum.metadata.settings.group_keys import GROUP_KEYS
+from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, describe_resource
+from metaquorum.metadata.settings.keys import BROKER, MAX_INT, Key, value_text, whole_number
+from metaquorum.metadata.settings.resource_keys import GROUP_KEYS
 from metaquorum.metadata.settings.topic_names import name_problem
-from metaquorum.runtime.config.key import BROKER, Key
-from metaquorum.runtime.config.keys import KEYS
-from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.kafka.forwarded.shown_configs import ShownConfigs
-from metaquorum.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
-
-_SECRETS = ("password", "secret")
+from metaquorum.wire.codec import Request
+from metaquorum.wire.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 
 
 class OwnConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,13 +62,11 @@ class OwnConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def _fixed(config: NodeConfig, key: Key) -> ConfigEntry:
     value = config.values.get(key.name)
-    sensitive = any(word in key.name for word in _SECRETS)
-    text = ",".join(value) if isinstance(value, tuple) else None if value is None else str(value)
     return ConfigEntry(
         name=key.name,
-        value=None if sensitive else text,
+        value=None if value is None or key.sensitive else value_text(value),
         source=ConfigSource.DEFAULT_CONFIG if value == key.default else ConfigSource.STATIC_BROKER_CONFIG,
-        sensitive=sensitive,
+        sensitive=key.sensitive,
     )
 
 
@@ -122,3 +122,122 @@ def _refusal(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> 
             return ApiError(ErrorCode.INVALID_REQUEST, text)
         case _:
             return None
+
+
+# Loggers of this process as configuration (KIP-412): resource type 8 of DescribeConfigs and
+# IncrementalAlterConfigs.
+#
+# Levels: they belong to the process that gets the request, and last as long as it runs.
+
+ROOT = "root"
+LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
+"""Kafka's names of Python's levels, from the highest."""
+
+_log = logging.getLogger(__name__)
+_Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+_Answer = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+
+
+def logger_refusal(name: str, node_id: int) -> ApiError | None:
+    """Why a resource is not the loggers of this process."""
+    number = whole_number(name, MAX_INT)
+    if number is None:
+        return invalid(f"{name!r} is not a broker id, and only brokers have loggers: give an id")
+    if number != node_id:
+        return invalid(f"this is broker {node_id}, not {name}: use that broker")
+    return None
+
+
+def logger_entries() -> list[ConfigEntry]:
+    """Every logger and package of loggers, with its level in force."""
+    names = [ROOT, *list(logging.Logger.manager.loggerDict)]
+    source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
+    return [ConfigEntry(name=name, value=_level_name(name), source=source, sensitive=False) for name in names]
+
+
+def _level_name(name: str) -> str:
+    """For a package that does not log itself, the level that it passes down."""
+    known = logging.Logger.manager.loggerDict.get(name)
+    while name != ROOT and not isinstance(known, logging.Logger):
+        name = name.rpartition(".")[0] or ROOT
+        known = logging.Logger.manager.loggerDict.get(name)
+    level = _logger(name).getEffectiveLevel()
+    return next((each for each, number in LEVELS.items() if level >= number), "TRACE")
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(None if name == ROOT else name)
+
+
+def alter_loggers(resource: _Resource, node_id: int, *, validate_only: bool) -> ApiError | None:
+    """Changes levels, all of them or none. Returns None if it succeeded."""
+    refusal = logger_refusal(resource.resource_name, node_id)
+    if refusal is None and once(resource.configs, lambda each: each.name)[1]:
+        refusal = invalid("a logger is named twice: name it once")
+    for each in resource.configs:
+        refusal = refusal or _op_refusal(each)
+    if refusal is not None or validate_only:
+        return refusal
+    for each in resource.configs:
+        is_set = each.config_operation == OpKind.SET.value
+        _logger(each.name).setLevel(LEVELS[each.value or ""] if is_set else logging.NOTSET)
+        what = f"is {each.value} now" if is_set else "no longer has its own level"
+        _log.warning("the level of logger %s %s", each.name, what)
+    return None
+
+
+def _op_refusal(change: IncrementalAlterConfigsRequest.AlterableConfig) -> ApiError | None:
+    name, operation = change.name, change.config_operation
+    if operation not in (OpKind.SET.value, OpKind.DELETE.value):
+        return invalid(f"a level is set (0) or deleted (1); {operation} is neither")
+    if operation == OpKind.SET.value and change.value is None:
+        return invalid(f"logger {name} has no level in the request: give one")
+    if name != ROOT and name not in logging.Logger.manager.loggerDict:
+        text = f"there is no logger {name}: describe the broker's loggers to see them"
+        return ApiError(ErrorCode.INVALID_CONFIG, text)
+    if operation == OpKind.DELETE.value:
+        return invalid("the root logger always has a level: set it") if name == ROOT else None
+    if change.value not in LEVELS:
+        text = f"{change.value} is not a level of logger {name}: use one of {', '.join(LEVELS)}"
+        return ApiError(ErrorCode.INVALID_CONFIG, text)
+    return None
+
+
+class LoggerChanges:
+    """IncrementalAlterConfigs in front of the controller: changes of loggers are handled here."""
+
+    def __init__(self, node_id: int, forward: Callable[[Request, Client], Awaitable[Any]]) -> None:
+        self._node_id = node_id
+        self._forward = forward
+
+    async def handle(self, request: Request, client: Client) -> Any:
+        """Answers in the order of the request, and before the rest is forwarded."""
+        body: IncrementalAlterConfigsRequest = request.body
+        mine = [each for each in body.resources if each.resource_type == BROKER_LOGGER_RESOURCE]
+        if not mine:
+            return await self._forward(request, client)
+        _, twice = once(mine, lambda each: each.resource_name)
+        done = [self._altered(each, twice, validate_only=body.validate_only) for each in mine]
+        rest = tuple(each for each in body.resources if each.resource_type != BROKER_LOGGER_RESOURCE)
+        if not rest:
+            return IncrementalAlterConfigsResponse(responses=tuple(done))
+        others = opened(await self._forward(request.changed(replace(body, resources=rest)), client))
+        theirs, ours = iter(others.responses), iter(done)
+        return IncrementalAlterConfigsResponse(
+            throttle_time_ms=others.throttle_time_ms,
+            responses=tuple(
+                next(ours if each.resource_type == BROKER_LOGGER_RESOURCE else theirs)
+                for each in body.resources
+            ),
+        )
+
+    def _altered(self, resource: _Resource, twice: frozenset[Any], *, validate_only: bool) -> _Answer:
+        refusal: ApiError | None = invalid("the request names this resource twice: name it once")
+        if resource.resource_name not in twice:
+            refusal = alter_loggers(resource, self._node_id, validate_only=validate_only)
+        return _Answer(
+            error_code=ErrorCode.NONE if refusal is None else refusal.code,
+            error_message=None if refusal is None else refusal.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )

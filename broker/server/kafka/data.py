@@ -1,36 +1,41 @@
 """Produce, Fetch and ListOffsets: Kafka's messages to the core's values and back.
 
-Owns names: old versions name topics, the core and new versions use ids. Followers are served like consumers.
-Does not decide what is stored or read: the core does.
+Names: old versions name topics, the core and new versions use ids. Followers are served like consumers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from msgspec.structs import replace
 
 from metaquorum.broker.replica.fetch_sessions import FINAL_EPOCH
 from metaquorum.broker.server.data import fetch_messages
-from metaquorum.broker.server.data.requests import DataRequests
-from metaquorum.broker.server.kafka.cluster import INTERNAL_TOPICS
+from metaquorum.broker.server.data.requests import Answer, DataRequests
 from metaquorum.broker.server.kafka.data_answers import (
     endpoints,
     fetched,
+    invalid,
+    last_of_each,
+    listed,
     not_fetched,
     produced,
     refusal_of_all,
+    repeated,
+    time_asked,
 )
-from metaquorum.broker.server.kafka.listed import listed, time_asked
+from metaquorum.broker.server.kafka.opening import BatchOpener
 from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
+from metaquorum.clients.admin.partition_logs import ADMIN_CLIENT
+from metaquorum.listeners.services import Client, EndConnection, Later
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, TopicInfo
+from metaquorum.metadata.internal_topics import INTERNAL_TOPICS
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.deferred import Driven
-from metaquorum.runtime.kafka.services import Client, EndConnection, Later
+from metaquorum.network.deferred import Deferred, Driven
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.batches.format import Compression
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
     FetchRequest,
@@ -44,6 +49,8 @@ from metaquorum.wire.messages import (
 _ZERO = bytes(16)
 ZSTD_FROM_PRODUCE = 7
 """The version from which producers know zstd (KIP-110)."""
+REPEATED_IS_INVALID_FROM = 1
+"""The version of ListOffsets from which a partition that is named twice is refused, as in Kafka."""
 FIRST_PRODUCE = 3
 """Older ones are offered only because librdkafka compresses nothing without them (KAFKA-18659)."""
 _TOO_OLD = ApiError(ErrorCode.UNSUPPORTED_VERSION, "records of Kafka before 0.11 are not supported")
@@ -51,7 +58,6 @@ _NO_TRANSACTION = ApiError(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     "a batch is in a transaction, but the request names no transactional id",
 )
-_ADMIN_CLIENT = "__admin_client"
 _NOTHING_PRODUCED = core.ProduceResponse(results=())
 _Arrived = tuple[ProduceRequest.TopicProduceData, list[tuple[int, Batches | None]]]
 """A topic with what arrived for each of its partitions; None: null."""
@@ -59,17 +65,19 @@ _SESSION_IS_OVER = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 class DataHandlers:
-    """See the module. `image` is called at each request."""
+    """See the module. `image` is called at each request. `opener` None: the core opens every batch."""
 
     def __init__(
         self,
         requests: DataRequests,
         image: Callable[[], MetadataImage],
         transactional: TransactionalProduces,
+        opener: BatchOpener | None = None,
     ) -> None:
         self._requests = requests
         self._image = image
         self._transactional = transactional
+        self._opener = opener
 
     def _topic(self, name: str, topic_id: bytes = _ZERO) -> TopicInfo | None:
         """The topic that a request gives by name or id; None if there is none."""
@@ -86,6 +94,7 @@ class DataHandlers:
         body: ProduceRequest = request.body
         results: dict[core.PartitionKey, core.ProduceResult | ApiError] = {}
         asked: list[core.ProducePartition] = []
+        names: list[str] = []
         version = request.header.version
         arrived = [_arrived(topic) for topic in _each_once(body.topic_data)]
         refused = _TOO_OLD if version < FIRST_PRODUCE else None
@@ -104,6 +113,7 @@ class DataHandlers:
                     results[key] = error
                 elif batch is not None:
                     asked.append(core.ProducePartition(key=key, batch=batch))
+                    names.append(known.name)
 
         def finish(answer: core.ProduceResponse | ApiError) -> ProduceResponse | None:
             refusal = refused
@@ -127,10 +137,55 @@ class DataHandlers:
         if not asked:
             return finish(_NOTHING_PRODUCED)
         sent = core.ProduceRequest(acks=body.acks, timeout_ms=body.timeout_ms, partitions=tuple(asked))
-        if body.transactional_id is None:
-            return Later(self._requests.begin(sent), finish)
-        waiting = self._in_transaction(body.transactional_id, sent, results)
-        return Later(Driven(waiting), finish)
+        return Later(self._begin(sent, names, client, body.transactional_id, results), finish)
+
+    def _begin(
+        self,
+        request: core.ProduceRequest,
+        names: list[str],
+        client: Client,
+        transactional_id: str | None,
+        results: dict[core.PartitionKey, core.ProduceResult | ApiError],
+    ) -> Deferred[Any]:
+        """`names`: the topics of the request's partitions. `results` takes refusals."""
+        if self._opener is not None:
+            opened = self._opener.at_once(client, request.partitions, names)
+            if opened is None:
+                later = self._opened_later(self._opener, client, request, names, transactional_id, results)
+                return Driven(later)
+            request = replace(request, partitions=opened)
+        if transactional_id is None:
+            return self._requests.begin(request)
+        return Driven(self._in_transaction(transactional_id, request, results))
+
+    async def _opened_later(
+        self,
+        opener: BatchOpener,
+        client: Client,
+        request: core.ProduceRequest,
+        names: list[str],
+        transactional_id: str | None,
+        results: dict[core.PartitionKey, core.ProduceResult | ApiError],
+    ) -> core.ProduceResponse:
+        """`results` takes refusals."""
+        begun: list[tuple[core.ProduceRequest, Answer | None]] = []
+        async with opener.turn(client):
+            async for parts in opener.later(client, request.partitions, names):
+                piece = replace(request, partitions=parts)
+                if transactional_id is None:
+                    begun.append((piece, self._requests.begin(piece)))
+                else:
+                    answer, refused = await self._transactional.begin(transactional_id, piece)
+                    results |= refused
+                    begun.append((piece, answer))
+        found: list[core.ProduceResult] = []
+        for piece, waiting in begun:
+            said: Any = _NOTHING_PRODUCED if waiting is None else await waiting
+            if isinstance(said, ApiError):
+                results.update([(part.key, _retriable(said)) for part in piece.partitions])
+            else:
+                found += said.results
+        return core.ProduceResponse(results=tuple(found))
 
     async def _in_transaction(
         self,
@@ -209,49 +264,66 @@ class DataHandlers:
 
     async def list_offsets(self, request: Request, client: Client) -> ListOffsetsResponse:
         body: ListOffsetsRequest = request.body
-        places = [(topic, self._id_of(topic.name)) for topic in body.topics]
-        asked = tuple(
-            core.ListOffsetsPartition(
-                key=(topic_id, part.partition_index),
-                timestamp_ms=time,
-                current_leader_epoch=part.current_leader_epoch,
-            )
-            for topic, topic_id in places
-            if topic_id is not None
-            for part in topic.partitions
-            if (time := time_asked(part.timestamp, request.header.version)) is not None
-        )
-        results: dict[core.PartitionKey, core.ListedOffset] = {}
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if asked:
-            answer: Any = await self._requests.begin(
-                core.ListOffsetsRequest(
-                    replica_id=body.replica_id,
-                    partitions=asked,
-                    read_committed=body.isolation_level == fetch_messages.READ_COMMITTED,
+        version = request.header.version
+        parts = [
+            (topic.name, self._id_of(topic.name), part) for topic in body.topics for part in topic.partitions
+        ]
+        twice = repeated((name, part.partition_index) for name, _, part in parts)
+        if version < REPEATED_IS_INVALID_FROM:
+            twice = frozenset()
+        times = [
+            time_asked(part.timestamp, version)
+            if topic_id is not None and (name, part.partition_index) not in twice
+            else None
+            for name, topic_id, part in parts
+        ]
+        code, found = await self._listed(
+            body,
+            tuple(
+                core.ListOffsetsPartition(
+                    key=(topic_id or _ZERO, part.partition_index),
+                    timestamp_ms=time,
+                    current_leader_epoch=part.current_leader_epoch,
                 )
-            )
-            if isinstance(answer, ApiError):
-                code = refusal_of_all(answer).code
-            else:
-                results = {each.key: each for each in answer.results}
+                for (_, topic_id, part), time in zip(parts, times, strict=True)
+                if time is not None
+            ),
+        )
+        answers = iter(
+            [
+                invalid(part)
+                if (name, part.partition_index) in twice
+                else listed(None if time is None else next(found, None), part, code, version)
+                for (name, _, part), time in zip(parts, times, strict=True)
+            ]
+        )
         return ListOffsetsResponse(
             topics=tuple(
-                ListOffsetsResponse.ListOffsetsTopicResponse(
-                    name=topic.name,
-                    partitions=tuple(
-                        listed(
-                            results.get((topic_id or _ZERO, part.partition_index)),
-                            part,
-                            code,
-                            request.header.version,
-                        )
-                        for part in topic.partitions
-                    ),
-                )
-                for topic, topic_id in places
+                [
+                    ListOffsetsResponse.ListOffsetsTopicResponse(
+                        name=topic.name, partitions=tuple([next(answers) for _ in topic.partitions])
+                    )
+                    for topic in body.topics
+                ]
             )
         )
+
+    async def _listed(
+        self, body: ListOffsetsRequest, asked: tuple[core.ListOffsetsPartition, ...]
+    ) -> tuple[ErrorCode, Iterator[core.ListedOffset]]:
+        """The results in the order of `asked`, and the error of what has none."""
+        if not asked:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, iter(())
+        answer: Any = await self._requests.begin(
+            core.ListOffsetsRequest(
+                replica_id=body.replica_id,
+                partitions=asked,
+                read_committed=body.isolation_level == fetch_messages.READ_COMMITTED,
+            )
+        )
+        if isinstance(answer, ApiError):
+            return refusal_of_all(answer).code, iter(())
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, iter(answer.results)
 
 
 def _each_once(
@@ -273,7 +345,7 @@ def _each_once(
 def _batch_refusal(topic: str, batch: Batches | None, request: Request) -> ApiError | None:
     """Why a batch is refused before it reaches its leader. Internal topics belong to their coordinators; only
     Kafka's own administration tool may write there."""
-    if topic in INTERNAL_TOPICS and request.header.client_id != _ADMIN_CLIENT:
+    if topic in INTERNAL_TOPICS and request.header.client_id != ADMIN_CLIENT:
         text = f"only brokers write to {topic}: use another topic"
         return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
     if batch is None:
@@ -370,7 +442,8 @@ def _by_name(
     missing: ErrorCode,
     version: int,
 ) -> tuple[FetchResponse.FetchableTopicResponse, ...]:
-    """Every partition that a request names, in its order; `missing`: the code of those without a result."""
+    """Every partition that a request names, once, in its order; `missing`: the code of those without a
+    result."""
 
     def partition(name: str, index: int) -> FetchResponse.PartitionData:
         found = results.get((ids[name] or _ZERO, index))
@@ -378,10 +451,12 @@ def _by_name(
             return not_fetched(index, missing)
         return fetched(found, version)
 
+    named = last_of_each(
+        (topic.topic, part.partition, None) for topic in body.topics for part in topic.partitions
+    )
     return tuple(
         FetchResponse.FetchableTopicResponse(
-            topic=topic.topic,
-            partitions=tuple([partition(topic.topic, part.partition) for part in topic.partitions]),
+            topic=name, partitions=tuple([partition(name, index) for index in indexes])
         )
-        for topic in body.topics
+        for name, indexes in named.items()
     )

@@ -1,13 +1,13 @@
 """One partition of a Produce or Fetch answer, in the form of each version, with its leader's endpoint.
 
-Owns what an answer contains besides its error code, as in Kafka: the leader only if the leadership was the
-error (KIP-951), nothing about the log if a fetch failed. Does not decide on an error: the core or `data`
-does.
+What an answer contains besides its error code, as in Kafka: the leader only if the leadership was the error
+(KIP-951), nothing about the log if a fetch failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
 from metaquorum.broker.server.kafka.cluster import endpoint_of
@@ -15,7 +15,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
 from metaquorum.storage.batches.codecs import holds_zstd
-from metaquorum.wire.messages import FetchResponse, ProduceResponse
+from metaquorum.wire.messages import FetchResponse, ListOffsetsRequest, ListOffsetsResponse, ProduceResponse
 
 ZSTD_FROM_FETCH = 10
 """The version from which consumers know zstd (KIP-110)."""
@@ -136,3 +136,95 @@ def fetched(result: core.FetchedPartition, version: int) -> FetchResponse.Partit
         preferred_read_replica=result.preferred_read_replica,
         records=result.records,
     )
+
+
+# One partition of a ListOffsets answer, in the form of each version.
+# What old versions support: which special timestamps, which errors, and lists of offsets.
+
+_FIRST_BY_TIME = 1
+"""ListOffsets 0 lists where segments begin, by when their files changed; here only the latest and the
+earliest offset."""
+_LAST_OF_EARLY_TIMES = 8
+_OFFSET_NOT_AVAILABLE_FROM = 5
+"""The version of ListOffsets from which clients know this error (KIP-207)."""
+# The first version that knows each special timestamp.
+_SPECIAL_FROM = {
+    core.LATEST_TIMESTAMP: 0,
+    core.EARLIEST_TIMESTAMP: 0,
+    core.NEWEST_TIMESTAMP: 7,
+    core.EARLIEST_LOCAL_TIMESTAMP: 8,
+    core.LATEST_TIERED_TIMESTAMP: 9,
+}
+
+
+def time_asked(timestamp: int, version: int) -> int | None:
+    """What to look for; None if this version does not allow it, and the core gets no request.
+
+    Up to version 8, the last of Kafka 3.7, a negative number that has a special meaning in no version is an
+    early time.
+    """
+    since = _SPECIAL_FROM.get(timestamp)
+    if since is not None and version >= since:
+        return timestamp
+    if timestamp >= 0:
+        return timestamp if version >= _FIRST_BY_TIME else None
+    return core.BEFORE_ALL if since is None and _FIRST_BY_TIME <= version <= _LAST_OF_EARLY_TIMES else None
+
+
+def listed(
+    result: core.ListedOffset | None,
+    asked: ListOffsetsRequest.ListOffsetsPartition,
+    code: ErrorCode,
+    version: int,
+) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+    """`result` None: the core got no request, or answered with `code`."""
+    if result is None:
+        if time_asked(asked.timestamp, version) is None:
+            code = ErrorCode.UNSUPPORTED_VERSION
+        return ListOffsetsResponse.ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index, error_code=code
+        )
+    code = result.error
+    if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < _OFFSET_NOT_AVAILABLE_FROM:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    if version < _FIRST_BY_TIME:
+        offsets = (result.offset,) if code is ErrorCode.NONE and asked.max_num_offsets > 0 else ()
+        return ListOffsetsResponse.ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index, error_code=code, old_style_offsets=offsets
+        )
+    return ListOffsetsResponse.ListOffsetsPartitionResponse(
+        partition_index=asked.partition_index,
+        error_code=code,
+        timestamp=result.timestamp_ms,
+        offset=result.offset,
+        leader_epoch=result.leader_epoch if version >= 4 else -1,
+    )
+
+
+def invalid(
+    asked: ListOffsetsRequest.ListOffsetsPartition,
+) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+    """The request names the partition more than once: which time is meant is unknown."""
+    return ListOffsetsResponse.ListOffsetsPartitionResponse(
+        partition_index=asked.partition_index, error_code=ErrorCode.INVALID_REQUEST
+    )
+
+
+# Partitions that one request names more than once: which they are, and each one once.
+# What is answered then depends on the API, as in Kafka: `data` and `log_ends` say it.
+
+T = TypeVar("T", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def repeated(places: Iterable[T]) -> frozenset[T]:
+    """Those that occur more than once."""
+    return frozenset([place for place, count in Counter(places).items() if count > 1])
+
+
+def last_of_each(parts: Iterable[tuple[str, T, Value]]) -> dict[str, dict[T, Value]]:
+    """The last value of each (topic, partition), by topic, where the first one was."""
+    topics: dict[str, dict[T, Value]] = {}
+    for topic, index, value in parts:
+        topics.setdefault(topic, {})[index] = value
+    return topics

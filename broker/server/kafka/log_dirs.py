@@ -1,8 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: a broker's directories, their contents, and moves between them.
-
-Owns names: these messages name topics, the core uses ids. Does not decide on a move:
-`replica.placement.moves` does.
-"""
+"""DescribeLogDirs and AlterReplicaLogDirs: a broker's directories, their contents, and moves between them."""
 
 from __future__ import annotations
 
@@ -13,11 +9,11 @@ from typing import Any
 import msgspec
 
 from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.listeners.services import Client, Offered
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.metadata.requests import log_dirs as moving
-from metaquorum.runtime.kafka.services import Client, Offered
+from metaquorum.metadata.requests import data as moving
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
     AlterReplicaLogDirsRequest,

@@ -1,20 +1,17 @@
-"""DeleteRecords and OffsetForLeaderEpoch: requests to partitions' leaders about the ends of their logs.
-
-Owns names: these messages name topics, the core uses ids. Does not decide what is deleted: the leader does.
-"""
+"""DeleteRecords and OffsetForLeaderEpoch: requests to partitions' leaders about the ends of their logs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from metaquorum.broker.server.data.requests import DataRequests
-from metaquorum.broker.server.kafka.data_answers import refusal_of_all
+from metaquorum.broker.server.kafka.data_answers import last_of_each, refusal_of_all
+from metaquorum.listeners.services import Client, Offered
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.requests import log_ends as core
+from metaquorum.metadata.requests import data as core
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.runtime.kafka.services import Client, Offered
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
     DeleteRecordsRequest,
@@ -45,13 +42,19 @@ class LogEndHandlers:
         }
 
     async def _delete_records(self, request: Request, client: Client) -> DeleteRecordsResponse:
+        """The last offset that is named for a partition counts, and there is one answer."""
         body: DeleteRecordsRequest = request.body
-        asked = [
-            core.DeleteRecordsPartition(key=self._key(topic.name, part.partition_index), offset=part.offset)
+        topics = last_of_each(
+            (topic.name, part.partition_index, part.offset)
             for topic in body.topics
             for part in topic.partitions
-        ]
-        known = tuple(each for each in asked if each.key[0])
+        )
+        known = tuple(
+            core.DeleteRecordsPartition(key=key, offset=offset)
+            for name, offsets in topics.items()
+            for index, offset in offsets.items()
+            if (key := self._key(name, index))[0]
+        )
         found: dict[PartitionKey, core.DeletedRecords] = {}
         missing = _NO_TOPIC
         if known:
@@ -74,16 +77,16 @@ class LogEndHandlers:
         return DeleteRecordsResponse(
             topics=tuple(
                 DeleteRecordsResponse.DeleteRecordsTopicResult(
-                    name=topic.name,
-                    partitions=tuple(result(topic.name, part.partition_index) for part in topic.partitions),
+                    name=name, partitions=tuple(result(name, index) for index in offsets)
                 )
-                for topic in body.topics
+                for name, offsets in topics.items()
             )
         )
 
     async def _offset_for_leader_epoch(
         self, request: Request, client: Client
     ) -> OffsetForLeaderEpochResponse:
+        """A partition that is named twice has two answers: each names an epoch."""
         body: OffsetForLeaderEpochRequest = request.body
         asked = [
             core.EpochPartition(
@@ -95,20 +98,26 @@ class LogEndHandlers:
             for part in topic.partitions
         ]
         known = tuple(each for each in asked if each.key[0])
-        found: dict[PartitionKey, core.EpochEnd] = {}
-        missing = _NO_TOPIC
+        results: Iterator[core.EpochEnd] = iter(())
+        missing: ErrorCode | None = None
         if known:
             answer: Any = await self._requests.begin(core.OffsetForLeaderEpochRequest(partitions=known))
             if isinstance(answer, ApiError):
                 missing = refusal_of_all(answer).code
             else:
-                found = {each.key: each for each in answer.results}
+                results = iter(answer.results)
+        ends = iter(
+            [
+                core.EpochEnd(key=each.key, error=missing or _NO_TOPIC)
+                if missing is not None or not each.key[0]
+                else next(results)
+                for each in asked
+            ]
+        )
 
-        def result(name: str, index: int) -> OffsetForLeaderEpochResponse.EpochEndOffset:
-            one = found.get(self._key(name, index))
-            if one is None or one.error:
-                code = missing if one is None else one.error
-                return OffsetForLeaderEpochResponse.EpochEndOffset(error_code=code, partition=index)
+        def result(index: int, one: core.EpochEnd) -> OffsetForLeaderEpochResponse.EpochEndOffset:
+            if one.error:
+                return OffsetForLeaderEpochResponse.EpochEndOffset(error_code=one.error, partition=index)
             return OffsetForLeaderEpochResponse.EpochEndOffset(
                 partition=index, leader_epoch=one.leader_epoch, end_offset=one.end_offset
             )
@@ -117,7 +126,7 @@ class LogEndHandlers:
             topics=tuple(
                 OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
                     topic=topic.topic,
-                    partitions=tuple(result(topic.topic, part.partition) for part in topic.partitions),
+                    partitions=tuple([result(part.partition, next(ends)) for part in topic.partitions]),
                 )
                 for topic in body.topics
             )

@@ -1,9 +1,6 @@
-"""Opens archives of nodes' directories for one command: .tar, .tar.gz and the like, and single gzip files.
+"""Opens archives of nodes' directories for one command: .tar, .tar.gz, .zip and others, single gzip files.
 
-Owns what is unpacked (metadata logs and the files beside them, never the data of partitions), what is refused
-(links, devices, names outside the archive, more than the disk holds), and the private directory under TMPDIR,
-which is removed when the command ends. Streams everything. Does not know archives of `metaquorum log
-archive`: `storage.archive` opens those without unpacking.
+Streams everything.
 """
 
 from __future__ import annotations
@@ -13,8 +10,10 @@ import lzma
 import os
 import re
 import shutil
+import stat
 import tarfile
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,8 +26,7 @@ from metaquorum.cli.errors import Failure
 from metaquorum.cli.interrupts import terminated_in_order
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
-from metaquorum.storage.disk.posix import PosixDisk, PosixFile
-from metaquorum.storage.disk.private import make_private_directory, private_file
+from metaquorum.storage.disk.posix import PosixDisk, PosixFile, make_private_directory, private_file
 from metaquorum.storage.errors import NotALogError
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE, parse_snapshot_name
@@ -42,9 +40,10 @@ SPARE_BYTES = 64 << 20
 MAX_MEMBERS = 1_000_000
 
 _PIECE_BYTES = 1 << 20
-_ARCHIVE = re.compile(r".*\.(tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz)|gz)", re.IGNORECASE)
+_ENCRYPTED = 1
+_ARCHIVE = re.compile(r".*\.(tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz)|gz|zip)", re.IGNORECASE)
 _INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot")
-_BROKEN = (tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
+_BROKEN = (tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, zipfile.BadZipFile)
 
 
 def is_archive(path: str) -> bool:
@@ -109,6 +108,10 @@ def _private_directory() -> Iterator[str]:
 def _unpack(archive: str, directory: str) -> None:
     taker = _Taker(archive, directory)
     try:
+        if archive.lower().endswith(".zip"):
+            _unpack_zip(archive, taker)
+            taker.require_some()
+            return
         try:
             packed = tarfile.open(archive, mode="r|*")  # noqa: SIM115 -- entered below
         except tarfile.ReadError:
@@ -133,10 +136,31 @@ def _unpack(archive: str, directory: str) -> None:
     taker.require_some()
 
 
+def _unpack_zip(archive: str, taker: _Taker) -> None:
+    with zipfile.ZipFile(archive) as packed:
+        members = packed.infolist()
+        if len(members) > MAX_MEMBERS:
+            raise Failure(f"{archive} holds more than {MAX_MEMBERS} names; unpack the part that you need")
+        for member in members:
+            _refuse_outside(archive, member.filename)
+            if stat.S_ISLNK(member.external_attr >> 16):
+                raise Failure(
+                    f"{archive} holds a link, {member.filename!r}; it is not read: pack the files themselves"
+                )
+            if member.flag_bits & _ENCRYPTED:
+                raise Failure(f"{archive} is encrypted; unpack it and give the directory")
+            if not member.is_dir():
+                with packed.open(member) as content:
+                    taker.take(member.filename, content, member.file_size)
+
+
+def _refuse_outside(archive: str, name: str) -> None:
+    if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+        raise Failure(f"{archive} holds {name!r}, a path outside the archive; it is not read")
+
+
 def _refuse_unsafe(archive: str, member: tarfile.TarInfo) -> None:
-    parts = member.name.split("/")
-    if member.name.startswith("/") or ".." in parts or "\0" in member.name:
-        raise Failure(f"{archive} holds {member.name!r}, a path outside the archive; it is not read")
+    _refuse_outside(archive, member.name)
     if member.issym() or member.islnk():
         raise Failure(
             f"{archive} holds a link, {member.name!r}; it is not read: pack the files themselves (tar "

@@ -1,7 +1,6 @@
 """Shell completion for the log commands: entities of the log that was typed before, checks, record types.
 
-Owns what Tab offers and how much of a log it may read. Must not fail or print: after a problem it offers
-nothing. Completion inside `log shell` is `shell.session`'s.
+Must not fail or print: after a problem it offers nothing. Completion inside `log shell` is `shell.session`'s.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from metaquorum.metadata.inspect.entities.targets import fields_of_target
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete
 from metaquorum.metadata.inspect.walk.states import state_at
-from metaquorum.storage.archive.disk import disk_for
+from metaquorum.storage.archive import disk_for
 
 MAX_REPLAYED_BYTES = 64 << 20
 """Of a larger log only the newest snapshot is read: Tab should answer at once."""

@@ -1,7 +1,6 @@
 """Follows a log that another process writes: waits until it grows, then reads what is new.
 
-Owns the polling. Does not decode batches and does not print; the caller's `emit` does. The reader is
-synchronous and holds no lock; polling and reading run in threads, so that Ctrl-C works at once.
+The reader is synchronous and holds no lock; polling and reading run in threads, so that Ctrl-C works at once.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage, LogReader
 
 INTERVAL_S = 0.2
+COPY_INTERVAL_S = 0.02
+"""For a copy that this process makes: a record is shown soon after its commit."""
 
 
 async def follow(
@@ -23,8 +24,10 @@ async def follow(
     emit: Callable[[RecordBatch | Damage], bool],
     *,
     interval_s: float = INTERVAL_S,
+    check: Callable[[], None] | None = None,
 ) -> None:
-    """Gives every batch to `emit`, old ones first, until `emit` returns True (enough).
+    """Gives every batch to `emit`, old ones first, until `emit` returns True (enough). `check`, for the copy
+    of a running quorum, raises once nothing more comes.
 
     Raises LogTruncatedError if the log became shorter meanwhile, and what LogReader raises.
     """
@@ -37,6 +40,8 @@ async def follow(
                 for item in found:
                     if emit(item):
                         return
+        if check is not None:
+            check()
         await asyncio.sleep(interval_s)
 
 

@@ -1,8 +1,7 @@
 """The option `--bootstrap` of commands that read logs: the log of a running quorum instead of files.
 
-Owns the options, and the private temporary directory into which the log is copied and which is removed,
-however the command ends. Does not fetch (`runtime.client.live_log` does) and knows no command's options. A
-command of this class has PATH (or PATH...) as its first argument; with --bootstrap it is left out.
+The log is copied into a private temporary directory, which is removed however the command ends. A command of
+this class has PATH (or PATH...) as its first argument; with --bootstrap it is left out.
 """
 
 from __future__ import annotations
@@ -10,12 +9,15 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.interrupts import terminated_in_order
@@ -23,13 +25,17 @@ from metaquorum.cli.log.input.options import offsets_text
 from metaquorum.metadata.text.addresses import address_text
 
 if TYPE_CHECKING:
-    from metaquorum.runtime.client.live_log import LiveLog
+    from metaquorum.clients.kafka.live_log import FollowingCopy
+    from metaquorum.clients.kafka.observer import LiveLog
 
 _TIMEOUT_S = 10.0
+_LOOK_S = 0.2
 REFRESH = "metaquorum.cli.log.input.live.refresh"
 """Key in a context's `meta`: a function that fetches new records and says what the copy holds."""
 BOOTSTRAP = "metaquorum.cli.log.input.live.bootstrap"
 """Key in a context's `meta`: the words that were given instead of PATH, as a tuple."""
+FOLLOWED = "metaquorum.cli.log.input.live.followed"
+"""Key in a context's `meta`: a function that raises Failure once the log grows no more."""
 _PLACEHOLDER = "/dev/null/live"
 """A placeholder for PATH until the log is copied. No file can have that path."""
 
@@ -46,27 +52,56 @@ class LiveCommand(click.Command):
             args = [_PLACEHOLDER, *args]
         return super().parse_args(ctx, args)
 
+    def refuse_live(self, ctx: click.Context) -> None:
+        """Raises UsageError for options that only make sense with files; overridden by commands."""
+
     def invoke(self, ctx: click.Context) -> Any:
-        bootstrap, timeout_s, truststore, keystore = (ctx.params.pop(one.name) for one in _options())
-        if bootstrap is None:
+        live = Live(**{str(one.name): ctx.params.pop(one.name) for one in _options()})
+        if live.bootstrap is None:
             return super().invoke(ctx)
-        if ctx.params.get("follow"):
-            raise click.UsageError("--follow reads files; leave out --bootstrap, or run it on the node", ctx)
-        with live_directory(bootstrap, timeout_s, truststore, keystore) as (directory, refresh):
-            ctx.meta[REFRESH] = refresh
-            ctx.meta[BOOTSTRAP] = _words(bootstrap, truststore, keystore)
+        if live.command_config is not None and (live.truststore or live.keystore):
+            raise click.UsageError("give the TLS files either in --command-config or as options", ctx)
+        self.refuse_live(ctx)
+        follows = bool(ctx.params.get("follow"))
+        with terminated_in_order(), _directory() as directory:
+            copy = LiveCopy(live, directory)
+            if follows:
+                copy.follow()
+                ctx.meta[FOLLOWED] = copy.check
+            else:
+                click.echo(f"metaquorum: {copy.refresh()}", err=True)
+                ctx.meta[REFRESH] = copy.refresh
+            ctx.meta[BOOTSTRAP] = live.words()
             for name, value in ctx.params.items():
                 if value == _PLACEHOLDER:
                     ctx.params[name] = directory
                 elif isinstance(value, tuple):
                     ctx.params[name] = tuple(directory if one == _PLACEHOLDER else one for one in value)
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                copy.close()
 
 
-def _words(bootstrap: str, truststore: Path | None, keystore: Path | None) -> tuple[str, ...]:
-    files = (("--truststore", truststore), ("--keystore", keystore))
-    stores = [word for name, path in files if path is not None for word in (name, str(path))]
-    return ("--bootstrap", bootstrap, *stores)
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """The options."""
+
+    bootstrap: str | None
+    timeout_s: float
+    truststore: Path | None
+    keystore: Path | None
+    command_config: Path | None
+    rate: int | None
+
+    def words(self) -> tuple[str, ...]:
+        """What to type to read the same log."""
+        files = (
+            ("--command-config", self.command_config),
+            ("--truststore", self.truststore),
+            ("--keystore", self.keystore),
+        )
+        stores = [word for name, path in files if path is not None for word in (name, str(path))]
+        return ("--bootstrap", self.bootstrap or "", *stores)
 
 
 def _options() -> list[click.Option]:
@@ -74,7 +109,7 @@ def _options() -> list[click.Option]:
         click.Option(
             ["--bootstrap", "-b"],
             metavar="HOST:PORT,...",
-            help="Read the log of a running quorum instead of PATH.",
+            help="Read the log of a running cluster instead of PATH: of Apache Kafka or metaquorum.",
         ),
         click.Option(
             ["--timeout", "timeout_s"],
@@ -94,30 +129,127 @@ def _options() -> list[click.Option]:
             type=click.Path(path_type=Path),
             help="With --bootstrap: PEM file with the client's private key and certificate chain.",
         ),
+        click.Option(
+            ["--command-config"],
+            type=click.Path(path_type=Path),
+            help="With --bootstrap: properties of a Kafka client: security.protocol, sasl.*, ssl.*.",
+        ),
+        click.Option(
+            ["--rate"],
+            metavar="BYTES",
+            type=click.IntRange(min=1),
+            help="With --bootstrap: the most bytes to read per second.",
+        ),
     ]
 
 
 @contextmanager
-def live_directory(
-    bootstrap: str, timeout_s: float, truststore: Path | None, keystore: Path | None
-) -> Iterator[tuple[str, Callable[[], str]]]:
-    """A directory that only this user can read, with the committed log of the quorum at `bootstrap`, and
-    a function that adds new records to it. Removed afterwards. Reports on standard error which offsets
-    it holds. Raises Failure."""
-    with terminated_in_order():
-        directory = tempfile.mkdtemp(prefix="metaquorum-live-")
+def _directory() -> Iterator[str]:
+    """A directory that only this user can read, removed afterwards."""
+    directory = tempfile.mkdtemp(prefix="metaquorum-live-")
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class LiveCopy:
+    """The committed log of a quorum, copied into a directory. Raises Failure."""
+
+    def __init__(self, live: Live, directory: str) -> None:
+        self._live = live
+        self._directory = directory
+        self._log: LiveLog | None = None
+        self._thread: threading.Thread | None = None
+        self._is_complete = threading.Event()
+        self._stop: Callable[[], object] = self._is_complete.set
+        self._problem: BaseException | None = None
+
+    def refresh(self) -> str:
+        """Copies the log, or adds what was committed since; returns what the directory holds."""
+        self._log = self._run(None)
+        return live_line(self._log)
+
+    def follow(self) -> None:
+        """Copies the log, and continues in the background until `close`."""
+        self._thread = threading.Thread(target=self._follow, name="live log", daemon=True)
+        self._thread.start()
+        while not self._is_complete.wait(_LOOK_S):  # a signal ends the wait
+            pass
+        self.check()
+
+    def check(self) -> None:
+        """Raises Failure if nothing more comes."""
+        if isinstance(self._problem, Failure):
+            raise self._problem
+        if self._problem is not None:
+            raise Failure(one_line(self._problem)) from self._problem
+
+    def close(self) -> None:
+        self._stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow(self) -> None:
+        from metaquorum.clients.kafka.live_log import FollowingCopy
+
+        def complete(log: LiveLog) -> None:
+            click.echo(f"metaquorum: {live_line(log)}", err=True)
+            self._is_complete.set()
+
+        def trouble(text: str) -> None:
+            click.echo(f"metaquorum: {text}", err=True)
+
         try:
-            found = _copy(directory, bootstrap, timeout_s, truststore, keystore, None)
-            click.echo(f"metaquorum: {live_line(found)}", err=True)
-
-            def refresh() -> str:
-                nonlocal found
-                found = _copy(directory, bootstrap, timeout_s, truststore, keystore, found)
-                return live_line(found)
-
-            yield directory, refresh
+            self._run(FollowingCopy(on_complete=complete, on_trouble=trouble))
+        except BaseException as error:
+            self._problem = error
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
+            self._is_complete.set()
+
+    def _run(self, following: FollowingCopy | None) -> LiveLog:
+        # gRPC is imported only to ask a quorum, not to read files.
+        import asyncio
+        import random
+
+        from metaquorum.cli.client import TlsOptions
+        from metaquorum.cli.cluster import ClusterOptions
+        from metaquorum.clients.kafka.live_log import LiveSource, LogSpool, copy_log
+        from metaquorum.clients.search import ClientError, parse_bootstrap
+        from metaquorum.storage.disk.posix import PosixDisk
+
+        live = self._live
+        tls = TlsOptions(keystore=live.keystore, truststore=live.truststore)
+        options = ClusterOptions(
+            bootstrap=live.bootstrap, timeout_s=live.timeout_s, tls=tls, command_config=live.command_config
+        )
+
+        def room() -> int:
+            return shutil.disk_usage(self._directory).free
+
+        async def run() -> LiveLog:
+            task = asyncio.current_task()
+            if task is not None and following is not None:
+                self._stop = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+            return await copy_log(
+                source,
+                LogSpool(PosixDisk(), self._directory, room=room, copied=self._log),
+                rng=random.SystemRandom(),
+                copied=self._log,
+                on_progress=_progress if sys.stderr.isatty() and following is None else None,
+                following=following,
+            )
+
+        try:
+            source = LiveSource(
+                addresses=parse_bootstrap(live.bootstrap or ""),
+                timeout_ms=options.timeout_ms,
+                security=options.security(),
+                rate=live.rate,
+            )
+            return asyncio.run(run())
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
 
 
 def live_line(found: LiveLog) -> str:
@@ -126,45 +258,9 @@ def live_line(found: LiveLog) -> str:
     snapshot = "" if found.snapshot is None else f", with the snapshot at offset {found.snapshot.offset}"
     return (
         f"read {offsets_text(found.start_offset, found.end_offset)}{snapshot}, of cluster"
-        f" {found.cluster_id} from controller {found.leader_id} at {where}, leader of epoch"
+        f" {found.cluster_id or '(unnamed)'} from controller {found.leader_id} at {where}, leader of epoch"
         f" {found.epoch}"
     )
-
-
-def _copy(
-    directory: str,
-    bootstrap: str,
-    timeout_s: float,
-    truststore: Path | None,
-    keystore: Path | None,
-    known: LiveLog | None,
-) -> LiveLog:
-    """Copies the log, or adds to the copy `known`."""
-    # gRPC is imported only to ask a quorum, not to read files.
-    import asyncio
-    import random
-
-    from metaquorum.cli.client import TlsOptions
-    from metaquorum.runtime.client.admin import ClientError, parse_bootstrap
-    from metaquorum.runtime.client.live_log import copy_log, extend_log
-    from metaquorum.storage.disk.posix import PosixDisk
-
-    def room() -> int:
-        return shutil.disk_usage(directory).free
-
-    try:
-        where = (parse_bootstrap(bootstrap), PosixDisk(), directory)
-        more: dict[str, Any] = {
-            "timeout_ms": max(1, int(timeout_s * 1000)),
-            "tls": TlsOptions(keystore=keystore, truststore=truststore).material(),
-            "rng": random.SystemRandom(),
-            "on_progress": _progress if sys.stderr.isatty() else None,
-            "room": room,
-        }
-        made = copy_log(*where, **more) if known is None else extend_log(*where, known, **more)
-        return asyncio.run(made)
-    except ClientError as error:
-        raise Failure(one_line(error)) from error
 
 
 def _progress(offset: int, target: int) -> None:

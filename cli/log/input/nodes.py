@@ -1,8 +1,4 @@
-"""Opens the logs of several nodes as one, and prints how they compare, as lines and as JSON.
-
-Owns the texts. Does not compare (`metadata.inspect.nodes.merge` does); finding the logs
-below a path is in `source`.
-"""
+"""Opens the logs of several nodes as one, and prints how they compare, as lines and as JSON."""
 
 from __future__ import annotations
 

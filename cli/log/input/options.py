@@ -1,8 +1,4 @@
-"""Options and arguments that the log commands share, and their messages about problems and limits.
-
-Owns the types of these options and the wording of the messages. Does not open logs (`source`) or filter
-records (`select`); --bootstrap is `live`'s.
-"""
+"""Options and arguments that the log commands share, and their messages about problems and limits."""
 
 from __future__ import annotations
 
@@ -25,6 +21,7 @@ from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.points import Point, parse_point, parse_time_ms
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records.types import TopicRecord
+from metaquorum.platforms import slashed
 
 __all__ = [
     "ENTITY",
@@ -47,7 +44,7 @@ __all__ = [
 Complete = Callable[[click.Context, str], list[str]]
 
 
-class Checked(click.ParamType[Any]):
+class Checked(click.ParamType):  # type: ignore[type-arg]
     """An option whose value a function checks. The text of its ValueError is the message."""
 
     def __init__(self, name: str, check: Callable[[str], Any], complete: Complete | None = None) -> None:
@@ -76,7 +73,16 @@ ENTITY = Checked("entity", entity_path, log_complete.entities)
 TARGET = Checked("entity", parse_target, log_complete.targets)
 TIME = Checked("time", parse_time_ms)
 POINT = Checked("offset|time", parse_point)
-PATH = click.Path(path_type=str)
+
+
+class SlashedPath(click.Path):
+    """A path with "/" between names, as storage expects it, also on Windows."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return slashed(str(super().convert(value, param, ctx)))
+
+
+PATH = SlashedPath(path_type=str)
 
 past_corruption_option = click.option(
     "--past-corruption", is_flag=True, help="Continue past missing or damaged records."

@@ -1,8 +1,6 @@
 """`log dump` of the files of topic partitions and log directories, in the form of kafka-dump-log.
 
-Reads this machine's disk or an archive. Owns which files those are, the reading of one batch at a time, and
-the JSON of a batch. Knows nothing of metadata records, which `commands` prints; lines are
-`metadata.text.partition_text`'s, rows of other files `metadata.text.partition_files`'.
+Reads this machine's disk or an archive.
 """
 
 from __future__ import annotations
@@ -21,15 +19,14 @@ from metaquorum.cli.log.input.select import SelectedRecords
 from metaquorum.cli.text.output import json_line, text_or_base64
 from metaquorum.metadata.text.partition_files import FileRows, rows_for
 from metaquorum.metadata.text.partition_text import (
-    DECODED_TOPICS,
     batch_fields,
     batch_lines,
     control_fields,
     fields_line,
     sequence_at,
+    stored_json,
 )
-from metaquorum.metadata.text.stored_json import stored_json
-from metaquorum.storage.archive.disk import archive_in, disk_for
+from metaquorum.storage.archive import archive_in, disk_for
 from metaquorum.storage.batches.batch import BatchHeader, RawRecord, RecordBatch, batch_problem, parse_header
 from metaquorum.storage.batches.format import HEADER_BYTES, LENGTH_OVERHEAD_BYTES
 from metaquorum.storage.disk.interface import DiskFile
@@ -38,7 +35,7 @@ from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES
 from metaquorum.storage.log.segment_index import INDEX_SUFFIX
 from metaquorum.wire.errors import DecodeError
-from metaquorum.wire.stored import decode_stored
+from metaquorum.wire.stored import DECODED_TOPICS, decode_stored
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -85,10 +82,10 @@ def _is_file(path: str) -> bool:
 
 def _opened(path: Path) -> BinaryIO:
     """Opens a file on this machine's disk or in an archive. Raises OSError, StorageError."""
-    archive = archive_in(str(path))
+    archive = archive_in(path.as_posix())
     if archive is None:
         return path.open("rb")
-    return BufferedReader(_Archived(_archive(archive).open_read(str(path))))
+    return BufferedReader(_Archived(_archive(archive).open_read(path.as_posix())))
 
 
 class _Archived(RawIOBase):
@@ -133,12 +130,12 @@ def _dump_rows(path: Path, rows: FileRows, how: Shown) -> None:
     is_index = rows.suffix == INDEX_SUFFIX
     with _opened(path) as file:
         found = 0
-        for found, row in enumerate(rows.read(file, str(path)), 1):
+        for found, row in enumerate(rows.read(file, path.as_posix()), 1):
             if is_index:
                 problem = _index_problem(segment, row)
                 if problem is not None:
                     how.complain(f"{path}: entry {found}: {problem}")
-            click.echo(json_line({"file": str(path), **row}) if how.as_json else fields_line(row))
+            click.echo(json_line({"file": path.as_posix(), **row}) if how.as_json else fields_line(row))
         if is_index and not found and not how.as_json:
             click.echo(f"{path} is empty.")
 
@@ -146,7 +143,7 @@ def _dump_rows(path: Path, rows: FileRows, how: Shown) -> None:
 def _index_problem(segment: Path, row: dict[str, Any]) -> str | None:
     """Why a reader that starts at an entry's position would miss records. None: it would
     not, or there is no segment."""
-    if not _is_file(str(segment)):
+    if not _is_file(segment.as_posix()):
         return None
     with _opened(segment) as log:
         log.seek(row["position"])
@@ -199,7 +196,7 @@ def _dump_batch(
         how.complain(f"{segment}: byte {position}: {problem}")
     try:
         if how.as_json:
-            fields = {"file": str(segment), **batch_fields(header, data, position)}
+            fields = {"file": segment.as_posix(), **batch_fields(header, data, position)}
             records = [
                 _record_json(topic, header, record)
                 for record in RecordBatch(header, data, position).records()

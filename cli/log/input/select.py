@@ -1,7 +1,7 @@
 """Selects records by type, entity, offset and time, as the user asked for.
 
-Owns what matches: bounds are inclusive, times are Unix ms. `SelectedRecords.past` says when nothing more can
-match, so that a reader stops early. Knows no files; click's options are in `options`.
+What matches: bounds are inclusive, times are Unix ms. `SelectedRecords.past` says when nothing more can
+match, so that a reader stops early.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Opens the logs at a path of this machine, for the log commands.
-
-Owns the choice of disk (this machine's, or an archive on it) and of one node's log among several, and the
-progress line for large logs. Does not write and takes no lock; a running quorum's log is `live`'s,
-several nodes as one are `nodes`'.
-"""
+"""Opens the logs at a path of this machine, for the log commands."""
 
 from __future__ import annotations
 
@@ -19,7 +14,8 @@ from metaquorum.metadata.inspect.log.log import Item, MetadataLog, ReadBatch, da
 from metaquorum.metadata.inspect.log.log import open_log as open_on_disk
 from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
 from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete, require_one_quorum, short_names
-from metaquorum.storage.archive.disk import archive_in, disk_for
+from metaquorum.platforms import slashed
+from metaquorum.storage.archive import archive_in, disk_for
 from metaquorum.storage.disk.interface import Disk, join
 from metaquorum.storage.errors import NotALogError
 from metaquorum.storage.log.reader import LogReader
@@ -74,9 +70,9 @@ def open_paths(paths: Sequence[str]) -> list[MetadataLog]:
 
 def logs_at(path: str) -> list[MetadataLog]:
     """The log at a path, or those of the nodes below it. Raises as `open_path` does."""
+    path, disk = _disk_of(path)
     if is_archive(path):
         return _found(open_archive(path), path)
-    disk = disk_for(path)
     if not disk.exists(path):
         raise InspectError(f"{path} does not exist; check the path")
     try:
@@ -92,6 +88,25 @@ def logs_at(path: str) -> list[MetadataLog]:
         return found
     refuse_other_logs(log)
     return [log]
+
+
+def _disk_of(path: str) -> tuple[str, Disk]:
+    """A path as it is read, and the disk to read it with. Addresses of object stores are read through the
+    pipeline's file systems."""
+    if "://" not in path:
+        path = slashed(path)
+        return path, disk_for(path)
+    from metaquorum.pipeline.stores.address import PathError, address, is_remote
+    from metaquorum.pipeline.stores.disk import StoreDisk
+
+    try:
+        path = address(path)
+    except PathError as error:
+        raise InspectError(str(error)) from None
+    disk = StoreDisk()
+    if is_remote(path):
+        disk.look_below(path)
+    return path, disk
 
 
 def is_packed(path: str) -> bool:

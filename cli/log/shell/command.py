@@ -1,8 +1,4 @@
-"""`metaquorum log shell`: opens a log and starts the shell on it.
-
-Owns the options and the list of the shell's commands. Does not read lines (`terminal`)
-or interpret them (`session`).
-"""
+"""`metaquorum log shell`: opens a log and starts the shell on it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The place in a log where the shell is, and its moves: to a place, one batch forward, one batch back.
-
-Owns the steps kept for moving back, which makes that as cheap as moving forward (images share what did not
-change); before them, it replays from the nearest snapshot. Knows no commands and no paths.
-"""
+"""The place in a log where the shell is, and its moves: to a place, one batch forward, one batch back."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The shell's commands that move through the log: at, next, step, prev, until.
-
-Owns which batches a move skips, and the lines about the batch where it stops. Does not replay (`cursor`
-does); questions about the past are `past_commands`'s.
-"""
+"""The shell's commands that move through the log: at, next, step, prev, until."""
 
 from __future__ import annotations
 

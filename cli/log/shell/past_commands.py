@@ -1,8 +1,4 @@
-"""The shell's commands about the past: diff, why, history, records, timeline; and help and exit.
-
-Owns their arguments and output lines. Does not compute answers (`metadata.inspect` does);
-the state here is `state_commands`'s.
-"""
+"""The shell's commands about the past: diff, why, history, records, timeline; and help and exit."""
 
 from __future__ import annotations
 
@@ -14,12 +10,13 @@ from metaquorum.cli.log.shell.text import change_line, limit_lines, record_line,
 from metaquorum.cli.log.time_text import fields_text, record_text
 from metaquorum.cli.log.why import explanation_lines
 from metaquorum.cli.text.output import utc_text
+from metaquorum.metadata.inspect.causes.rule import SEVERITIES
 from metaquorum.metadata.inspect.entities.diff import ChangeCause, diff_points
 from metaquorum.metadata.inspect.entities.history import Span, history
 from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_target
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Wanted
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.timeline.event import SEVERITIES, at_least
+from metaquorum.metadata.inspect.timeline.event import at_least
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.timeline.story import Seen, events
 from metaquorum.metadata.inspect.walk.states import FoundState, WalkStep, settle, state_at, steps

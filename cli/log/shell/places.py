@@ -1,7 +1,6 @@
 """An image as a tree of directories: what `ls` lists and where `cd` can go.
 
-Owns the tree and the resolution of relative paths. Paths are those of `metadata.inspect.entities.views`,
-below a root. Knows images; no log and no terminal.
+Paths are those of `metadata.inspect.entities.views`, below a root.
 """
 
 from __future__ import annotations

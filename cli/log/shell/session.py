@@ -1,8 +1,6 @@
 """The shell without a terminal: takes the text of a command and gives lines.
 
-Owns the names and help of commands, their parsing, the current path of the image (`here`), and completion.
-After an error, one `ShellError`, the session is where it was. Knows no terminal: `terminal` reads and prints;
-the place in the log is `cursor`'s.
+After an error, one `ShellError`, the session is where it was.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The shell's commands that show the state here: ls, cd, pwd, cat, tree, find.
-
-Owns their output, from an argument list to lines. Does not move in the log (`moving`) and
-knows no history (`past_commands`).
-"""
+"""The shell's commands that show the state here: ls, cd, pwd, cat, tree, find."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Reads the shell's commands from a person, a pipe or the command line, and prints their output.
-
-Owns the line editor (the standard readline module), the prompt, Ctrl-C and the exit code. Does not
-interpret commands; `session` does.
-"""
+"""Reads the shell's commands from a person, a pipe or the command line, and prints their output."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import click
 
 from metaquorum.cli.errors import EXIT_FAILED, as_failure
 from metaquorum.cli.log.shell.session import ShellError, ShellSession
+from metaquorum.platforms import line_editor
 
 HISTORY_MAX = 1000
 """Lines that the editor remembers, in memory only."""
@@ -82,15 +79,12 @@ class _Editor:
         self._found: list[str] = []
 
     def install(self) -> None:
-        try:
-            import readline
-        except ImportError:  # Python was built without it; lines can still be typed
-            return
-        self._readline = readline
+        self._readline = readline = line_editor()
+        if readline is None:
+            return  # lines can still be typed
         readline.set_completer(self._complete)
         readline.set_completer_delims(" \t")
         readline.set_history_length(HISTORY_MAX)
-        readline.parse_and_bind("tab: complete")
         readline.parse_and_bind("set show-all-if-ambiguous on")
 
     def _complete(self, word: str, state: int) -> str | None:

@@ -1,8 +1,4 @@
-"""Formats records, fields and changes for the shell.
-
-Owns one-line forms and the limit of lines per step. Knows values only: no log and no terminal; tables and
-JSON are `cli.log.time_text`'s.
-"""
+"""Formats records, fields and changes for the shell."""
 
 from __future__ import annotations
 

@@ -1,24 +1,43 @@
 """Holds back events of a fence that spans several batches until the last one explains them.
 
-Owns the wait. Does not know which events a fence may explain: its caller names them. A controller splits the
-fence (or shutdown) of a broker with thousands of partitions, and only the last batch holds the broker's own
-record. Until then the first batches look like leaders that resigned and followers that lagged.
+A controller splits the fence (or shutdown) of a broker with thousands of partitions, and only the last batch
+holds the broker's own record. Until then the first batches look like leaders that resigned and followers
+that lagged.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS
-from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
-
-LIKE_A_SPLIT_FENCE = ("unexplained", "replica-lagged", "lagged-or-stopping", "stopping-or-fenced")
-"""Rules that match a split fence before its own record arrives."""
+from metaquorum.metadata.inspect.causes.rule import SPLIT_MS
+from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, BrokerStep
 
 E = TypeVar("E", bound=msgspec.Struct)
+
+
+def late_rule(step: BrokerStep) -> str | None:
+    """The rule by which a broker's own record explains what earlier batches took from it; None for other
+    records."""
+    if step.was_fenced:
+        return "broker-fenced"
+    return "controlled-shutdown" if step.began_shutdown else None
+
+
+class _HeldEvent(NamedTuple, Generic[E]):
+    """An event that waits: because of a broker whose fence may explain it, or because others before it
+    wait."""
+
+    event: E
+    who: int | None
+    time_ms: int
+
+    def waits(self, now_ms: int) -> bool:
+        """Whether a fence may still explain it."""
+        return self.who is not None and now_ms - self.time_ms <= SPLIT_MS
 
 
 class HeldEvents(Generic[E]):
@@ -26,32 +45,33 @@ class HeldEvents(Generic[E]):
     second of the log's time."""
 
     def __init__(self) -> None:
-        self._held: list[tuple[E, int | None]] = []
-        self._since_ms = 0
+        self._held: deque[_HeldEvent[E]] = deque()
 
     def through(self, told: Sequence[E], suspects: Mapping[E, int], batch: BatchChanges) -> list[E]:
         """`suspects` maps events of `told` to the broker whose fence may explain them."""
         if not self._held and not suspects:
             return list(told)
-        if not self._held:
-            self._since_ms = batch.time_ms
-        if not 0 <= batch.time_ms - self._since_ms <= SPLIT_MS:
-            return [*self.rest(), *self.through(told, suspects, batch)]
-        gone = {
-            step.broker_id: "broker-fenced" if step.was_fenced else "controlled-shutdown"
-            for step in batch.brokers
-            if step.was_fenced or step.began_shutdown
-        }
-        self._held = [
-            (event if who is None else _explained(event, gone.get(who)), who) for event, who in self._held
-        ]
-        self._held += [(event, suspects.get(event)) for event in told]
-        return self.rest() if gone else []
+        now_ms, final = batch.time_ms, list[E]()
+        if self._held and now_ms < self._held[-1].time_ms:
+            final = self.rest()  # the clock ran backwards
+        while self._held and not self._held[0].waits(now_ms):
+            final.append(self._held.popleft().event)
+        gone = {step.broker_id: rule for step in batch.brokers if (rule := late_rule(step)) is not None}
+        if gone:
+            final += [
+                _explained(one.event, gone.get(-1 if one.who is None else one.who)) for one in self._held
+            ]
+            self._held.clear()
+            return [*final, *told]
+        self._held += [_HeldEvent(event, suspects.get(event), now_ms) for event in told]
+        while self._held and not self._held[0].waits(now_ms):
+            final.append(self._held.popleft().event)
+        return final
 
     def rest(self) -> list[E]:
         """The events still held back, unchanged."""
-        held, self._held = self._held, []
-        return [event for event, _ in held]
+        held, self._held = self._held, deque()
+        return [one.event for one in held]
 
 
 def _explained(event: E, rule: str | None) -> E:

@@ -1,10 +1,9 @@
-"""What records did to partitions and brokers, as values: each one before and after, and a batch as a whole.
-
-Owns the form of these values. Does not replay records, which `changes` does, or find causes.
-"""
+"""What records did to partitions and brokers, as values: each one before and after, and a batch as a
+whole."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -154,6 +153,18 @@ class BatchChanges:
     found: dict[int, object] = field(default_factory=dict)
     idle: set[int] = field(default_factory=set)
     asked: BatchCause | None = None
+    leaders_before: frozenset[int] | None = None
+    """The leaders before the batch of the partitions that it changes, if not all of them are in
+    `partitions`."""
+    leads_after: Callable[[int], bool] | None = None
+    """Whether a broker leads a partition right after the batch, if the state is already that after later
+    batches."""
+
+    def changes_led_by(self, broker_id: int) -> bool:
+        """Whether the batch changes a partition that the broker led before."""
+        if self.leaders_before is not None:
+            return broker_id in self.leaders_before
+        return any(step.before is not None and step.before.leader == broker_id for step in self.partitions)
 
     def steps_of(self, broker_id: int) -> list[BrokerStep]:
         return [step for step in self.brokers if step.broker_id == broker_id]

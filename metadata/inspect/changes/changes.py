@@ -1,13 +1,12 @@
 """Records as changes: for every record of a batch, the state before and after it.
 
-Owns the step from records to (before, after) of partitions and brokers, one record at a time, and what the
-log has said so far about each broker. The single interpreter (`metadata.replay`) applies the records, without
-freezing an image per batch. Knows neither files nor what a change means to people.
+The single interpreter (`metadata.replay`) applies the records, without freezing an image per batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
@@ -32,14 +31,14 @@ from metaquorum.metadata.inspect.changes.creations import read_creations
 from metaquorum.metadata.inspect.changes.idle_records import NOT_JUDGED, broker_of, subject
 from metaquorum.metadata.inspect.changes.many_changes import Wanted, nothing, taken_together
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, is_passed, pass_over, pieces
-from metaquorum.metadata.meaning.partitions import with_elr
+from metaquorum.metadata.meanings import with_elr
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import cause_in
 from metaquorum.metadata.records.batches import decode_readable
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun
+from metaquorum.storage.log.runs import BatchRun
 from metaquorum.storage.uuids import uuid_to_text
 
 __all__ = [
@@ -139,6 +138,10 @@ class ChangeFeed:
             return entry.info.name
         return self._names.get(topic_id) or self._later_names.get(topic_id)
 
+    def leads(self, broker_id: int) -> bool:
+        """Whether a broker leads a partition."""
+        return self._engine.builder.topics.is_led_by(broker_id)
+
     def partition(self, key: PartitionKey) -> PartitionInfo | None:
         topics = self._engine.builder.topics
         row = topics.row_of(*key)
@@ -157,46 +160,85 @@ class ChangeFeed:
         """Whether the next batch is one for `pass_over`."""
         return is_passed(batch, concern, self._engine.builder.topics.by_name.get)
 
-    def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
+    def pass_over(
+        self, stretch: Stretch | RecordBatch, time_of: Callable[[int, int], int] | None = None
+    ) -> list[ReplayError]:
         """Applies batches whose changes are not needed. Returns the records that cannot be decoded; those
-        that do not fit the state are not the caller's concern."""
+        that do not fit the state are not the caller's concern. `time_of` as in `changed`."""
         self._refused.clear()
         builder = self._engine.builder
         # Batches are taken as they are, also after damage.
         if isinstance(stretch, Stretch):
-            self._idle_records = self._idle_records or stretch.is_idle
             builder.offset = stretch.base_offset
-            if len(stretch.changes):
-                self.changed(stretch, nothing)
+            if stretch.records is not None:
+                for _ in self.changed(stretch, nothing, time_of):
+                    pass
             else:
+                self._idle_records = self._idle_records or stretch.is_idle
                 pass_over(self._engine, stretch)
         else:
             builder.offset = stretch.header.base_offset
             self._engine.apply_batch(stretch)
         return [error for error in self._refused if isinstance(error.__cause__, RecordDecodeError)]
 
-    def changed(self, stretch: Stretch, wanted: Wanted) -> list[BatchChanges]:
-        """Applies a stretch of partition changes. Returns what each `wanted` one did, in order. The state is
-        already the one after all of them, which changed only partitions."""
+    def changed(
+        self, stretch: Stretch, wanted: Wanted, time_of: Callable[[int, int], int] | None = None
+    ) -> Iterator[BatchChanges]:
+        """Applies a stretch. Yields, in order, the batches with records of brokers and those with a `wanted`
+        change of a partition, with these changes. The state of partitions is already the one after all of
+        them. `time_of` returns the time of a batch by its base offset and timestamp."""
         taken = taken_together(self._engine.builder, stretch)
         if taken is None:
-            return self._halved(stretch, wanted)
+            yield from self._halved(stretch, wanted, time_of)
+            return
         self._names.clear()
-        return list(taken.changes(self._engine.builder, wanted))
+        builder, run = self._engine.builder, stretch.run
+        for batch in taken.batches(wanted):
+            one = run.part(batch.number, batch.number + 1)
+            base_offset, time_ms = one.base_offset, int(one.timestamps_ms()[0])
+            if time_of is not None:
+                time_ms = time_of(base_offset, time_ms)
+            found = BatchChanges(base_offset=base_offset, epoch=one.epoch, time_ms=time_ms)
+            self._refused.clear()
+            for number, record in batch.others.items():
+                offset = run.base_offset + number
+                if offset == found.base_offset:
+                    found.asked = cause_in(record)
+                found.records.append((offset, record))
+                self._record(found, offset, record)
+            places = batch.places
+            if batch.doubtful:
+                places = places + [at for at in batch.doubtful if any(map(self._is_active, taken.left(at)))]
+            found.partitions += taken.steps(builder, places)
+            found.records += [(step.offset, step.record) for step in found.partitions]
+            if found.brokers:
+                found.leaders_before = taken.leaders_before(batch.number)
+                found.leads_after = partial(taken.leads_after, batch.number, topics=builder.topics)
+                for step in found.brokers:
+                    self.stories.setdefault(step.broker_id, BrokerStory()).take(step, found.time_ms)
+            found.refused = list(self._refused)
+            if found.brokers or found.partitions or found.refused:
+                yield found
+        builder.offset, builder.epoch = stretch.next_offset, stretch.epoch
+        builder.timestamp_ms = stretch.time_ms
 
-    def _halved(self, stretch: Stretch, wanted: Wanted) -> list[BatchChanges]:
+    def _halved(
+        self, stretch: Stretch, wanted: Wanted, time_of: Callable[[int, int], int] | None
+    ) -> Iterator[BatchChanges]:
         """The same for a stretch with something unusual in it: halves it until that batch is alone."""
-        if stretch.batches >= MIN_BATCHES:
-            low, high = stretch.split(stretch.batches // 2)
-            return [*self.changed(low, wanted), *self.changed(high, wanted)]
-        told = []
+        if stretch.batches > 1:
+            for half in stretch.split(stretch.batches // 2):
+                yield from self.changed(half, wanted, time_of)
+            return
         for batch in stretch.part().batches():
             header = batch.header
+            time_ms = header.max_timestamp_ms
+            if time_of is not None:
+                time_ms = time_of(header.base_offset, time_ms)
             records = [(one.offset, one.record) for one in decode_readable(batch)]
-            found = self.batch(header.leader_epoch, header.max_timestamp_ms, records)
-            if found.partitions or found.refused:
-                told.append(found)
-        return told
+            found = self.batch(header.leader_epoch, time_ms, records)
+            if found.brokers or found.partitions or found.refused:
+                yield found
 
     def created(
         self, batch: RecordBatch, is_fine: Callable[[ImageBuilder, list[bytes]], bool]

@@ -1,7 +1,7 @@
 """Batches that only create topics and partitions, taken as a whole: how thousands of creations appear.
 
-Owns the test for such a batch, so that its partitions can be reported as counts, and the fallback if the
-batch turns out otherwise. Applies records with the single interpreter. Knows no texts.
+The test for such a batch, so that its partitions can be reported as counts, and the fallback if the batch
+turns out otherwise. Applies records with the single interpreter.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar import partitions
-from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, gather, read_frames
+from metaquorum.metadata.columnar.partition_records import (
+    FRAME_BYTES,
+    PARTITION_API_KEY,
+    Frames,
+    gather,
+    read_frames,
+)
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import TOPIC_RESOURCE, ImageBuilder
 from metaquorum.metadata.image.chunk import LEADER, N_ISR, N_REPLICAS
@@ -59,7 +64,7 @@ def read_creations(batch: RecordBatch, builder: ImageBuilder) -> Creations | Non
         return None
     base = batch.header.base_offset
     found = Creations()
-    is_partition = frames.keys == partitions.API_KEY
+    is_partition = frames.keys == PARTITION_API_KEY
     topics: dict[bytes, int] = {}
     for at in np.flatnonzero(~is_partition).tolist():
         start = int(frames.starts[at])
@@ -104,7 +109,7 @@ def _frames(batch: RecordBatch) -> Frames | None:
     frames = read_frames(batch.data, batch.header)
     if frames is None:
         return None
-    fits = (frames.keys == partitions.API_KEY) & (frames.versions <= _LATEST)
+    fits = (frames.keys == PARTITION_API_KEY) & (frames.versions <= _LATEST)
     fits &= frames.lengths >= FRAME_BYTES + _INDEX_BYTES + _ID_BYTES
     if np.count_nonzero(fits) < MIN_PARTITIONS:
         return None

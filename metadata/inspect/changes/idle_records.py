@@ -1,8 +1,4 @@
-"""Records that change nothing: what they say was already set.
-
-Owns which entity a record is about, and the comparison of its state before and after. Knows no files and no
-texts.
-"""
+"""Records that change nothing: what they say was already set."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import Any
 
 from metaquorum.metadata.image import ConfigResource, ImageBuilder
 from metaquorum.metadata.image.types import PartitionInfo
-from metaquorum.metadata.meaning.meanings import quota_entity
+from metaquorum.metadata.meanings import quota_entity
 from metaquorum.metadata.records import types as r
 
 NOT_JUDGED = object()

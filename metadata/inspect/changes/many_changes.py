@@ -1,86 +1,156 @@
-"""A stretch of one-record partition changes handled at once: what each found and left, as steps.
-
-Owns the step from columns to objects, for the changes that a caller wants. Does not derive causes or events,
-or replay: `columnar` applies the changes.
+"""A stretch of partition changes handled at once: what each found and left, as steps, for those that a caller
+wants. Between them, `ChangeFeed` applies the records of brokers; no other record is in a stretch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar.apply_changes import Versions, store, versions_of
-from metaquorum.metadata.columnar.frames import Frames
-from metaquorum.metadata.columnar.singles import read_run
+from metaquorum.metadata.columnar.apply import Versions, merged, store
 from metaquorum.metadata.image import ImageBuilder
-from metaquorum.metadata.image.chunk import IntArray
-from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, PartitionStep
+from metaquorum.metadata.image.chunk import LEADER, PADDING, IntArray
+from metaquorum.metadata.image.topics import TopicsBuilder
+from metaquorum.metadata.inspect.changes.change_steps import PartitionStep
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.records.codec import decode
-from metaquorum.storage.log.runs import BatchRun
+from metaquorum.metadata.records.types import BrokerRegistrationChangeRecord, NoOpRecord
+from metaquorum.storage.batches.places import Places
 
-Wanted = Callable[[Versions, IntArray], npt.NDArray[np.bool_]]
+WANTED, IF_ACTIVE, IF_ASKED = 1, 2, 4
+"""Whether a change is wanted; IF_ACTIVE: only if a broker that leaves the ISR with it is active after its
+batch; IF_ASKED: only in the first batch of a stretch that names its cause."""
+
+Wanted = Callable[[Versions, IntArray], npt.NDArray[np.int8]]
 """Decides which changes are wanted, given the changes and the rows before them."""
 
 
-def nothing(versions: Versions, before: IntArray) -> npt.NDArray[np.bool_]:
+def nothing(versions: Versions, before: IntArray) -> npt.NDArray[np.int8]:
     """Wants none of them."""
-    return np.zeros(len(versions.rows), dtype=bool)
+    return np.zeros(len(versions.rows), dtype=np.int8)
 
 
-class Taken(NamedTuple):
-    """A stretch that was applied."""
+class TakenBatch(NamedTuple):
+    """A batch of a stretch with something to report: its number in the run, its other records by their
+    numbers, and its changes as places in the versions: the wanted ones, and those wanted IF_ACTIVE."""
 
-    run: BatchRun
-    frames: Frames
-    versions: Versions
-    before: IntArray
+    number: int
+    others: dict[int, Any]
+    places: list[int]
+    doubtful: list[int]
 
-    def changes(self, builder: ImageBuilder, wanted: Wanted) -> Iterator[BatchChanges]:
-        """What each of the wanted changes did, in log order."""
-        versions, frames, run, topics = self.versions, self.frames, self.run, builder.topics
-        places = np.flatnonzero(wanted(versions, self.before))
-        places = places[np.argsort(versions.records[places])]
-        records, rows = versions.records[places], versions.rows[places]
-        starts = frames.starts[records]
-        steps = zip(
-            records.tolist(),
-            zip(starts.tolist(), (starts + frames.lengths[records]).tolist(), strict=True),
-            zip(run.epochs()[records].tolist(), run.timestamps_ms()[records].tolist(), strict=True),
-            topics.seen(versions.chunk(self.before[:, places]), rows),
-            topics.seen(versions.chunk(versions.after[:, places]), rows),
-            strict=True,
+
+class Taken:
+    """A stretch whose partition changes were applied."""
+
+    def __init__(self, stretch: Stretch, versions: Versions, before: IntArray) -> None:
+        self.stretch = stretch
+        self._versions = versions
+        self._before = before
+
+    def batches(self, wanted: Wanted) -> Iterator[TakenBatch]:
+        """The batches with other records or wanted changes, in log order."""
+        versions, run = self._versions, self.stretch.run
+        others = self.stretch.others()
+        levels = wanted(versions, self._before)
+        numbers = run.batch_of(versions.records)
+        of_others = run.batch_of(np.array(list(others), dtype=np.int64)).tolist()
+        whole = {
+            batch
+            for batch, record in zip(of_others, others.values(), strict=True)
+            if isinstance(record, BrokerRegistrationChangeRecord) and record.log_dirs
+        }
+        if whole:  # a directory that failed affects partitions that no event is about
+            levels[np.isin(numbers, list(whole))] = WANTED
+        self._settle_asked(levels, numbers, dict(zip(of_others, others.values(), strict=True)))
+        places = np.flatnonzero(levels)
+        places = places[np.argsort(versions.records[places], kind="stable")]
+        taken: dict[int, TakenBatch] = {}
+        for batch, (number, record) in zip(of_others, others.items(), strict=True):
+            taken.setdefault(batch, TakenBatch(batch, {}, [], [])).others[number] = record
+        for batch, place, level in zip(
+            numbers[places].tolist(), places.tolist(), levels[places].tolist(), strict=True
+        ):
+            found = taken.setdefault(batch, TakenBatch(batch, {}, [], []))
+            (found.places if level == WANTED else found.doubtful).append(place)
+        for batch in sorted(taken):
+            yield taken[batch]
+
+    @staticmethod
+    def _settle_asked(levels: npt.NDArray[np.int8], numbers: Places, others: dict[int, Any]) -> None:
+        """Decides which changes with IF_ASKED are wanted. `numbers` are those of their batches, `others` are
+        other records by theirs."""
+        doubtful = (levels & IF_ASKED) != 0
+        levels &= ~IF_ASKED
+        asked = [number for number, record in others.items() if isinstance(record, NoOpRecord)]
+        if doubtful.any() and asked:
+            first = numbers[doubtful & np.isin(numbers, asked)][:1]
+            levels[doubtful & np.isin(numbers, first)] = WANTED
+
+    def leaders_before(self, batch: int) -> frozenset[int]:
+        """The brokers that led the partitions that a batch of the run changes."""
+        run, versions = self.stretch.run, self._versions
+        first, last = (int(at) - run.base_offset for at in run.offsets[batch : batch + 2])
+        here = (versions.records >= first) & (versions.records < last)
+        return frozenset(self._before[LEADER, here].tolist())
+
+    def leads_after(self, batch: int, broker_id: int, topics: TopicsBuilder) -> bool:
+        """Whether a broker leads a partition right after a batch of the run. `topics` are those after all
+        changes: what later batches changed counts as they found it."""
+        versions = self._versions
+        later: npt.NDArray[np.bool_] = (
+            versions.records >= int(self.stretch.run.offsets[batch + 1]) - self.stretch.run.base_offset
         )
-        for number, (start, end), (epoch, time_ms), before, after in steps:
-            offset = run.base_offset + number
-            record = decode(frames.data, start, end)[1]
-            found = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
-            found.records.append((offset, record))
-            found.partitions.append(
-                PartitionStep(
-                    offset=offset,
-                    record=record,
-                    topic=topics.by_id[after.topic_id].info.name,
-                    index=after.index,
-                    before=before,
-                    after=after,
-                )
+        begins, ends = later.copy(), later.copy()
+        begins[1:] &= versions.first[1:] | ~later[:-1]
+        ends[:-1] &= versions.first[1:]
+        if (self._before[LEADER, begins] == broker_id).any():
+            return True
+        return topics.led_by(broker_id) > int((versions.after[LEADER, ends] == broker_id).sum())
+
+    def left(self, place: int) -> list[int]:
+        """The brokers that leave the ISR with a change."""
+        versions = self._versions
+        start = versions.chunk(versions.after).isr_start
+        remaining = set(versions.after[start:, place].tolist())
+        return [at for at in self._before[start:, place].tolist() if at != PADDING and at not in remaining]
+
+    def steps(self, builder: ImageBuilder, places: list[int]) -> Iterator[PartitionStep]:
+        """Some changes, in log order."""
+        if not places:
+            return
+        versions, topics = self._versions, builder.topics
+        frames, base_offset = self.stretch.frames, self.stretch.run.base_offset
+        chosen: Places = np.array(places, dtype=np.int64)
+        chosen = chosen[np.argsort(versions.records[chosen], kind="stable")]
+        records, rows = versions.records[chosen], versions.rows[chosen]
+        starts = frames.starts[records]
+        for number, start, end, before, after in zip(
+            records.tolist(),
+            starts.tolist(),
+            (starts + frames.lengths[records]).tolist(),
+            topics.seen(versions.chunk(self._before[:, chosen]), rows),
+            topics.seen(versions.chunk(versions.after[:, chosen]), rows),
+            strict=True,
+        ):
+            yield PartitionStep(
+                offset=base_offset + number,
+                record=decode(frames.data, start, end)[1],
+                topic=topics.by_id[after.topic_id].info.name,
+                index=after.index,
+                before=before,
+                after=after,
             )
-            yield found
 
 
 def taken_together(builder: ImageBuilder, stretch: Stretch) -> Taken | None:
-    """Applies a stretch of changes; None, with nothing applied, if one of them is unusual."""
-    run = stretch.part()
-    frames = read_run(run)
-    versions = None if frames is None else versions_of(builder, frames, stretch.changes)
-    if frames is None or versions is None:
+    """Applies the partition changes of a stretch; None, with nothing applied, if one of them is unusual."""
+    versions = merged(builder, stretch.groups())
+    if versions is None:
         return None
     before = versions.before()
     store(builder, versions)
-    builder.offset, builder.epoch = stretch.next_offset, stretch.epoch
-    builder.timestamp_ms = stretch.time_ms
-    return Taken(run, frames, versions, before)
+    return Taken(stretch, versions, before)

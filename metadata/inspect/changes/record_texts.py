@@ -1,12 +1,12 @@
 """Settings, quotas, ACLs and credentials in words.
 
-Owns only the texts, and must not put a secret into one. Texts of whole records are in `text`.
+Texts of whole records are in `text`.
 """
 
 from __future__ import annotations
 
 from metaquorum.metadata.image import Acl
-from metaquorum.metadata.meaning.meanings import quota_entity
+from metaquorum.metadata.meanings import quota_entity
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType, protocol_name
 from metaquorum.metadata.text.tree import SCRAM_MECHANISMS, plain_number, quota_path

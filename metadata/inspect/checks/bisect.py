@@ -1,8 +1,8 @@
 """The first place in a log at which a check turns false: by binary search if that is sound, else by a scan.
 
-Owns the choice of method, the search, and the record within the batch. A check that can turn false only once
-(by its form, or because the user vouches for it) is evaluated at snapshots, so that only the records between
-two of them are read; any other check is evaluated after every batch. Knows no terminal.
+A check that can turn false only once (by its form, or because the user vouches for it) is evaluated at
+snapshots, so that only the records between two of them are read; any other check is evaluated after every
+batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from metaquorum.metadata.inspect.checks.bisection import BINARY, HEADERS, SCAN, 
 from metaquorum.metadata.inspect.checks.checks import Check
 from metaquorum.metadata.inspect.checks.predicate import Predicate, Verdict
 from metaquorum.metadata.inspect.checks.predicate_names import Subject
-from metaquorum.metadata.inspect.log.coverage import before_the_log, before_the_state, known_from
+from metaquorum.metadata.inspect.log.coverage import (
+    before_the_log,
+    before_the_state,
+    behind_the_log,
+    known_from,
+)
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
@@ -67,6 +72,7 @@ def bisect(
     end, shown = settle(log, end)
     limits.place(shown)
     limits.coverage.add(before_the_log(log, first))
+    limits.coverage.add(behind_the_log(log, end))
     search = _Search(log, check, end, on_problem, past_corruption, limits)
     if check.headers is not None:
         return search.headers(check.headers, first)

@@ -1,7 +1,4 @@
-"""The result of a search over a log: the offset at which an expression turned, and how certain that is.
-
-Owns the form of the result. Does not search: `bisect` does.
-"""
+"""The result of a search over a log: the offset at which an expression turned, and how certain that is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A bound on the cost of a user's expression: steps, and sizes of numbers, texts and lists.
 
-Owns the rewriting of a checked expression so that anything that can grow is checked first, and the count of
-steps of one evaluation. Knows neither images nor logs.
+The rewriting of a checked expression so that anything that can grow is checked first, and the count of steps
+of one evaluation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether a log keeps the invariants, and whether its snapshots agree with it.
 
-Owns the walk over one log: every step's invariants, and every snapshot against the state that the log leads
-to. Findings are values, limited in number. `matching` handles several logs of one quorum. Knows no terminal.
+The walk over one log: every step's invariants, and every snapshot against the state that the log leads to.
+Findings are values, limited in number. `matching` handles several logs of one quorum.
 """
 
 from __future__ import annotations
@@ -14,13 +14,26 @@ import msgspec
 import numpy as np
 
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.checks.node_files import (
+    FilesOfNode,
+    file_faults,
+    lost_behind,
+    read_node_files,
+)
 from metaquorum.metadata.inspect.checks.quorum_checks import quorum_faults
 from metaquorum.metadata.inspect.checks.record_checks import IDLE_RULE, Fault, clock_faults, record_faults
 from metaquorum.metadata.inspect.checks.reported_rows import COUNTED, NEW, TOLD, ReportedRows
 from metaquorum.metadata.inspect.entities.diff import state_differences
 from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.log.clock import LogClock, Stamps, clock_of
-from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, before_the_state, known_from
+from metaquorum.metadata.inspect.log.coverage import (
+    NOT_LOOKED_AT,
+    Coverage,
+    before_the_log,
+    before_the_state,
+    behind_the_log,
+    known_from,
+)
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.log.voters import voter_set_texts
@@ -34,8 +47,7 @@ from metaquorum.metadata.inspect.walk.states import (
     state_at,
     steps_about,
 )
-from metaquorum.metadata.invariants import ERROR, Violation, check_image
-from metaquorum.metadata.invariants_changes import check_batch
+from metaquorum.metadata.invariants import ERROR, Violation, check_batch, check_image
 from metaquorum.metadata.records.control import UnknownControlRecord, VotersRecord
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.snapshot import QuorumRecord
@@ -46,6 +58,9 @@ MAX_FINDINGS = 1_000
 
 MAX_OPEN = 100_000
 """Violations that are remembered, so that none is reported twice."""
+
+STOPPED = (NOT_LOOKED_AT, None)
+"""Of the range behind damage: its reason, and that it has no end."""
 
 _REFUSED = re.compile(r"skipped: offset (\d+): (.*)")
 """How `states` reports a record that does not fit the state before it."""
@@ -71,8 +86,8 @@ class LogReport:
     `problems` are lines about damage; `unknown` counts records from a newer version. A broken rule is
     reported once per entity, where it was first broken; `lasting` are the (rule, entity) pairs still broken
     at the end. `dropped` findings exceeded the limit. `coverage` has the ranges whose records were not
-    checked against every rule. `snapshots` were compared with the log; `older_snapshots` end where it has no
-    record, and were only read."""
+    checked against every rule. `files` is what the files beside a node's log say. `snapshots` were compared
+    with the log; `older_snapshots` end where it has no record, and were only read."""
 
     log: MetadataLog
     start_offset: int = 0
@@ -88,6 +103,7 @@ class LogReport:
     problems: list[str] = field(default_factory=list)
     unknown: int = 0
     coverage: Coverage = field(default_factory=Coverage)
+    files: FilesOfNode | None = None
 
     @property
     def is_sound(self) -> bool:
@@ -97,6 +113,10 @@ class LogReport:
     @property
     def errors(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.severity == ERROR]
+
+    def add_fault(self, fault: Fault, time_ms: int) -> None:
+        """Adds what a file beside the log breaks."""
+        self.add(_of_fault(fault, self.epoch, time_ms))
 
     def add(self, finding: Finding) -> None:
         if len(self.findings) < MAX_FINDINGS:
@@ -130,6 +150,14 @@ def check_log(
         _check_one_state(log, report, problem)
         return report
     _Checker(log, report, problem, past_corruption, also).run()
+    if log.has_node_files:
+        report.files = files = read_node_files(log)
+        for fault in file_faults(log, files):
+            report.add_fault(fault, files.last_ms)
+    behind = behind_the_log(log, END, report.end_offset)
+    if behind is not None:
+        report.coverage.add(behind)
+        report.add_fault(lost_behind(behind), report.files.last_ms if report.files is not None else -1)
     return report
 
 
@@ -193,38 +221,12 @@ class _Checker:
             report.lasting = frozenset()
             self._clock(None)
             return
-        past_corruption, coverage = self._past_corruption, report.coverage
-        start = state_at(
-            self._log,
-            Point(offset=known),
-            self._problem,
-            past_corruption=past_corruption,
-            coverage=coverage,
-        )
-        self._begin(start)
-        # Idle batches change nothing, except where a snapshot ends.
         stamps = Stamps()
-        concern = Concern(stops=frozenset(at.offset for at, _ in self._snapshots), together=True)
-        for step in steps_about(
-            self._log,
-            start,
-            concern,
-            on_problem=self._problem,
-            past_corruption=past_corruption,
-            coverage=coverage,
-        ):
-            stamps.take(step.stretch.part() if isinstance(step, Passed) else step.batch)
-            if isinstance(step, Leap):
-                self._leap(step)
-                last = step
-            if isinstance(step, Passed):
-                report.batches += step.batches
-                report.records += step.batches
-                report.end_offset, report.epoch = self._written, _ = step.next_offset, step.epoch
-                continue
-            self._step(step)
-            last = step
-        is_whole = start.end_offset == self._log.start_offset and not (report.problems or coverage)
+        start, last = self._walk(known, stamps)
+        is_whole = start.end_offset == self._log.start_offset and not (report.problems or report.coverage)
+        while (following := self._behind_damage()) is not None:
+            start, later = self._walk(following, stamps)
+            last = later or last
         self._clock(stamps if is_whole else None)
         if last is None:
             report.unknown += start.unknown
@@ -234,6 +236,56 @@ class _Checker:
         at_end = check_image(last.after, limit=MAX_OPEN)
         self._found(at_end, last)
         report.lasting = frozenset((one.rule, one.where) for one in at_end)
+
+    def _walk(self, known: int, stamps: Stamps) -> tuple[FoundState, WalkStep | Leap | None]:
+        """From the state at `known` to the log's end, or to damage: that state, and the last step."""
+        report = self._report
+        last: WalkStep | Leap | None = None
+        start = state_at(
+            self._log,
+            Point(offset=known),
+            self._problem,
+            past_corruption=self._past_corruption,
+            coverage=report.coverage,
+        )
+        self._begin(start)
+        # Idle batches change nothing, except where a snapshot ends.
+        concern = Concern(stops=frozenset(at.offset for at, _ in self._snapshots), together=True)
+        for step in steps_about(
+            self._log,
+            start,
+            concern,
+            on_problem=self._problem,
+            past_corruption=self._past_corruption,
+            coverage=report.coverage,
+        ):
+            stamps.take(step.stretch.part() if isinstance(step, Passed) else step.batch)
+            if isinstance(step, Leap):
+                self._leap(step)
+                last = step
+            if isinstance(step, Passed):
+                report.batches += step.batches
+                report.records += step.records
+                report.end_offset, report.epoch = self._written, _ = step.next_offset, step.epoch
+                continue
+            self._step(step)
+            last = step
+        return start, last
+
+    def _behind_damage(self) -> int | None:
+        """Where the check goes on if the walk stopped at damage: the end of the next whole snapshot. None at
+        the log's end, and if there is none."""
+        report = self._report
+        ranges = report.coverage.ranges
+        at = next((n for n, one in enumerate(ranges) if (one.reason, one.to_offset) == STOPPED), None)
+        own = [position for position in self._log.snapshots() if position.offset > report.end_offset]
+        following = next((position.offset for position in own if self._log.is_whole(position)), None)
+        if at is None or following is None:
+            return None
+        text = "the check goes on from the next snapshot; look at them with --past-corruption"
+        ranges[at] = msgspec.structs.replace(ranges[at], to_offset=following, text=text)
+        self._older_snapshots(following)
+        return following
 
     def _older_snapshots(self, known: int | None) -> None:
         """Reads the snapshots that the walk does not reach; it begins with the one at `known`."""

@@ -1,7 +1,7 @@
 """What `bisect` can evaluate on every state of a log: named checks and a user's predicate, with one
 interface.
 
-Owns the names. `metadata.invariants` owns the invariants themselves. Knows no files.
+`metadata.invariants` owns the invariants themselves.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import msgspec
 
 from metaquorum.metadata.image import MetadataImage, partition_changes
 from metaquorum.metadata.image.chunk import Chunk
-from metaquorum.metadata.inspect.causes.causes import was_unclean
+from metaquorum.metadata.inspect.changes.leaderships import was_unclean
 from metaquorum.metadata.inspect.checks.chunk_counts import ChunkCounts, leaderless, under_replicated
 from metaquorum.metadata.inspect.checks.predicate import Predicate, Verdict
 from metaquorum.metadata.inspect.checks.predicate_names import IMAGE_RULES, Subject
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline.spans import is_under_min_isr, under_min_isr
 from metaquorum.metadata.inspect.walk.concern import Concern
-from metaquorum.metadata.invariants import ERROR, Violation, check_image
-from metaquorum.metadata.invariants_changes import check_batch
+from metaquorum.metadata.invariants import ERROR, Violation, check_batch, check_image
 
 STEP_RULES = (
     *("provenance-grows", "producer-ids-grow", "metadata-version-grows", "broker-epoch-grows"),

@@ -1,7 +1,6 @@
 """Counts partitions of an image with some property, repeatedly along a log.
 
-Owns the memory of the last count, chunk by chunk, so that counting again costs only what changed. Knows no
-records.
+The memory of the last count, chunk by chunk, so that counting again costs only what changed.
 """
 
 from __future__ import annotations

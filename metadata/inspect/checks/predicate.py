@@ -1,8 +1,6 @@
 """A Python expression about an image, typed by a user: checked, compiled, and evaluated at many offsets.
 
-Owns what is refused (statements, attributes outside `readable`, names that `predicate_names` does not list),
-and error messages of one line with a caret. Knows no files. An expression only reads: images are immutable,
-and no builtin that reaches outside is available.
+An expression only reads: images are immutable, and no builtin that reaches outside is available.
 """
 
 from __future__ import annotations

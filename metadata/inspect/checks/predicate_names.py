@@ -1,7 +1,4 @@
-"""The names that an expression about an image may use, and their values.
-
-Owns the helpers and their texts, and which builtins are safe. Knows no syntax.
-"""
+"""The names that an expression about an image may use, and their values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Rules of `check` for the quorum's own records: voter sets, kraft.version and elections.
-
-Owns these rules (KIP-853); their texts are in `record_checks`. Knows the quorum before each control batch,
-but no images.
-"""
+"""Rules of `check` for the quorum's own records: voter sets, kraft.version and elections."""
 
 from __future__ import annotations
 
@@ -38,6 +34,7 @@ def quorum_faults(step: WalkStep) -> Iterator[Fault]:
 
 
 def _election(view: QuorumView, record: control.LeaderChangeMessage, offset: int) -> Iterator[Fault]:
+    yield from _grants(record, offset)
     if view.kraft_version == 0 or not view.voter_set:
         return
     named = tuple(sorted(voter.voter_id for voter in record.voters))
@@ -49,6 +46,22 @@ def _election(view: QuorumView, record: control.LeaderChangeMessage, offset: int
     if wrong:
         text = f"the election {' and '.join(wrong)}"
         yield Fault("election-names-voters", ERROR, offset, _WHERE, text)
+
+
+def _grants(record: control.LeaderChangeMessage, offset: int) -> Iterator[Fault]:
+    voters = {voter.voter_id for voter in record.voters}
+    granting = {voter.voter_id for voter in record.granting_voters}
+    if not voters or not granting:
+        return
+    wrong = []
+    if strangers := sorted(granting - voters):
+        wrong.append(f"is granted by {','.join(map(str, strangers))}, not a voter")
+    if 2 * len(granting & voters) <= len(voters):
+        wrong.append(f"is granted by {len(granting & voters)} of {len(voters)} voters, which is no majority")
+    if record.leader_id not in voters:
+        wrong.append(f"elects {record.leader_id}, which is not one of its voters")
+    if wrong:
+        yield Fault("election-has-a-majority", ERROR, offset, _WHERE, f"the election {' and '.join(wrong)}")
 
 
 def _voters(view: QuorumView, record: control.VotersRecord, offset: int, epoch: int) -> Iterator[Fault]:

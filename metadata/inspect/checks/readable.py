@@ -1,7 +1,6 @@
 """Which attributes an expression about an image may use, so that it reads values and nothing else.
 
-Owns the list of refused names. Does not know the expression, which `predicate` checks against it. An
-attribute is refused by name before the expression runs: the names of everything that writes, reaches the
+An attribute is refused by name before the expression runs: the names of everything that writes, reaches the
 columns below an image, or belongs to code instead of data. Any other name is read, or is an error at run
 time.
 """
@@ -14,9 +13,8 @@ import numpy as np
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.chunk import Chunk
-from metaquorum.metadata.image.cluster import BrokersImage
 from metaquorum.metadata.image.columns import PartitionColumns
-from metaquorum.metadata.image.image import FeaturesImage
+from metaquorum.metadata.image.image import BrokersImage, FeaturesImage
 from metaquorum.metadata.image.maps import ShardedMap
 from metaquorum.metadata.image.topics import TopicsImage
 from metaquorum.metadata.image.types import (

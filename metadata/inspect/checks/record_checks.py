@@ -1,7 +1,7 @@
 """What no record may contain in any state: rules of `check` about records, and about the clock.
 
-Owns these rules: a registration's epoch, records that change nothing, credentials that no login can use,
-times that jump. Knows steps; never writes a secret.
+These rules: a registration's epoch, records that change nothing, credentials that no login can use, times
+that jump.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from metaquorum.metadata.inspect.walk.steps import WalkStep
 from metaquorum.metadata.invariants import ERROR, WARNING
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
-from metaquorum.metadata.records.parts import FENCED
+from metaquorum.metadata.records.types import FENCED
 
 RECORD_RULES = {
     "broker-epoch-is-offset": "a new incarnation's broker epoch is the offset of its registration, or of the"
@@ -37,6 +37,7 @@ RECORD_RULES = {
     "voters-have-a-leader": "a leader writes every voter set; only `log salvage` writes one without",
     "kraft-version-rises": "kraft.version does not decrease, and is at least 1 where there is a voter set",
     "election-names-voters": "an election names the voters in force, and elects one of them",
+    "election-has-a-majority": "a majority of the voters, and none but voters, grants an election of a voter",
 }
 """What `check` requires of records and times, in addition to the rules of docs/invariants.md."""
 

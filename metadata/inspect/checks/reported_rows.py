@@ -1,7 +1,7 @@
 """Which broken rules of which partitions were reported, by row, so that a log that breaks one repeatedly is
 still replayed in columns.
 
-Owns that memory. Knows no texts: `check` reports. Row addresses hold while no topic is created or deleted.
+Row addresses hold while no topic is created or deleted.
 """
 
 from __future__ import annotations

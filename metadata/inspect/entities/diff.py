@@ -1,7 +1,7 @@
 """The differences between two states, and the record that made each.
 
-Owns the comparison by entity and field, and the search for the records: those between two places of one log,
-or those of each of two logs. Knows no terminal. Memory is that of the two images and of the differences.
+The comparison by entity and field, and the search for the records: those between two places of one log, or
+those of each of two logs. Memory is that of the two images and of the differences.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from metaquorum.metadata.delta import diff as image_diff
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image.chunk import FLAGS, LEADER, LEADER_EPOCH, LISTS, PARTITION_EPOCH
 from metaquorum.metadata.inspect.entities.views import (
     EVERYTHING,
     NO_QUORUM,
@@ -27,12 +29,24 @@ from metaquorum.metadata.inspect.entities.views import (
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.walk.states import FoundState, OnProblem, WalkStep, steps, with_quorum
+from metaquorum.metadata.inspect.walk.concern import Concern
+from metaquorum.metadata.inspect.walk.leaps import Leap
+from metaquorum.metadata.inspect.walk.states import (
+    FoundState,
+    OnProblem,
+    Passed,
+    WalkStep,
+    steps,
+    steps_about,
+    with_quorum,
+)
+from metaquorum.metadata.invariants import partition_path
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.settings.keys import MAX_LONG, whole_number
+from metaquorum.storage.batches.format import parse_header
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
@@ -63,6 +77,23 @@ class ChangeCause(msgspec.Struct, frozen=True, kw_only=True):
             version=decoded.version,
             file=step.batch.file,
             asked=cause_in(step.records[0].record),
+        )
+
+    @classmethod
+    def of_change(cls, leap: Leap, number: int) -> ChangeCause:
+        """The cause for a partition change with this number in its run."""
+        run, stretch = leap.stretch.run, leap.stretch
+        batch = int(run.batch_of(np.array([number]))[0])
+        header = parse_header(run.data, int(run.places[batch]))
+        first = header.base_offset - run.base_offset
+        return cls(
+            offset=run.base_offset + number,
+            epoch=header.leader_epoch,
+            time_ms=header.base_timestamp_ms,
+            type_name=r.PartitionChangeRecord.type_name,
+            version=int(stretch.frames.versions[number]),
+            file=run.file,
+            asked=cause_in(stretch.others().get(first)),
         )
 
 
@@ -151,8 +182,14 @@ def diff_points(
     tracker = CauseTracker({change.entity for change in changes}, first)
     start, end = _shown_end(first), Point(offset=last.end_offset)
     # If replay stopped at a gap, `last` is before it; a snapshot leads past it, and so do causes.
-    for step in steps(log, start, end, on_problem, past_corruption=True):
-        tracker.step(step)
+    walk: Iterator[WalkStep | Passed] = steps(log, start, end, on_problem, past_corruption=True)
+    if not first.problems and start.offset == first.end_offset:
+        walk = steps_about(log, first, Concern(together=True), end, on_problem, past_corruption=True)
+    for step in walk:
+        if isinstance(step, WalkStep):
+            tracker.step(step)
+        elif isinstance(step, Leap):
+            tracker.leap(step)
     tracker.take_back()
     return [_with_causes(change, tracker, None) for change in changes]
 
@@ -283,6 +320,37 @@ class CauseTracker:
         several = [path for path in touches if path not in single]
         if several:
             self._one_by_one(step, several)
+
+    def leap(self, leap: Leap) -> None:
+        """Takes many batches that only change partitions."""
+        versions, topics = leap.versions, leap.after.topics
+        before, after = versions.before(), versions.after
+        paths = {
+            row: path
+            for row in versions.rows[versions.first].tolist()
+            if (path := partition_path(topics, row)) in self._entities
+        }
+        isr = versions.chunk(after).isr_start
+        fields: dict[str, Any] = {
+            "leader": LEADER,
+            "leaderEpoch": LEADER_EPOCH,
+            "partitionEpoch": PARTITION_EPOCH,
+            "isr": slice(isr, None),
+            "directories": slice(LISTS + versions.replica_width, isr),
+            "leaderRecoveryState": FLAGS,
+        }
+        for name, columns in fields.items():
+            differs = before[columns] != after[columns]
+            places = np.flatnonzero(differs if differs.ndim == 1 else differs.any(axis=0))
+            rows = versions.rows[places]
+            newest = np.append(rows[1:] != rows[:-1], True)[: len(rows)]
+            for row, number in zip(
+                rows[newest].tolist(), versions.records[places[newest]].tolist(), strict=True
+            ):
+                if row in paths:
+                    self._origins[paths[row]].fields[name] = ChangeCause.of_change(leap, number)
+        for path in paths.values():
+            self._origins[path].now = fields_of(leap.after, path)
 
     def take_back(self) -> None:
         """Undoes what the open transaction did: it has no effect."""

@@ -1,7 +1,7 @@
 """The life of an entity as rows: its fields from one place in the log to another.
 
-Owns the intervals. A row holds from the batch that set it (for a metadata transaction, from its end on) to
-the batch that changed it. Knows no terminal. Memory is that of an image and of the open rows.
+A row holds from the batch that set it (for a metadata transaction, from its end on) to the batch that changed
+it. Memory is that of an image and of the open rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.entities.diff import ChangeCause, all_touched
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock, clock_of
-from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, before_the_state, known_from
+from metaquorum.metadata.inspect.log.coverage import (
+    Coverage,
+    before_the_log,
+    before_the_state,
+    behind_the_log,
+    known_from,
+)
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
@@ -77,6 +83,7 @@ def history(
     limits = Limits() if limits is None else limits
     first, end = _settled(log, start, limits), _settled(log, end, limits) or END
     limits.coverage.add(before_the_log(log, first))
+    limits.coverage.add(behind_the_log(log, end))
     known, before = known_from(log), None
     if first is None or first.offset is not None:
         offset = log.start_offset if first is None else first.offset or 0
@@ -153,10 +160,20 @@ def _settled(log: MetadataLog, point: Point | None, limits: Limits) -> Point | N
 
 def concern_of(wanted: Wanted) -> Concern:
     """The batches that can hold a record about what is wanted."""
-    kind, _, rest = (wanted.path or "topic").partition("/")
+    if not wanted.path:
+        return Concern()
+    kind, _, rest = wanted.path.partition("/")
+    if kind == "broker":
+        number = rest.partition("/")[0]
+        return Concern(topics=frozenset(), brokers=frozenset({int(number)}) if number.isdigit() else None)
     if kind != "topic":
-        return Concern(topics=frozenset())
-    return Concern(topics=frozenset({rest.partition("/")[0]}) if rest else None)
+        return Concern(topics=frozenset(), brokers=frozenset())
+    topic, _, number = rest.partition("/")
+    return Concern(
+        topics=frozenset({topic}) if topic else None,
+        partition=int(number) if number.isdigit() else None,
+        brokers=frozenset(),
+    )
 
 
 class _Follower:

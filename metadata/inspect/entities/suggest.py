@@ -1,7 +1,4 @@
-"""Suggests names for a mistyped or incomplete one: what an image holds, as entity paths.
-
-Owns what is close to a mistyped path, and the continuations of an incomplete one. Knows no terminal.
-"""
+"""Suggests names for a mistyped or incomplete one: what an image holds, as entity paths."""
 
 from __future__ import annotations
 

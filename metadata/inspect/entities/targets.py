@@ -1,7 +1,4 @@
-"""The target of a user's question: an entity and optionally one of its fields, as text.
-
-Owns how people write one. Knows no log: `suggest` finds names that exist in one.
-"""
+"""The target of a user's question: an entity and optionally one of its fields, as text."""
 
 from __future__ import annotations
 

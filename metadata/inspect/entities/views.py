@@ -1,7 +1,6 @@
 """Entities of an image as flat fields, by path: what `diff` compares, `history` follows and tables list.
 
-Owns the canonical path of every entity, its other names, and which entities a record may change. Knows
-images and records, no files. Canonical paths, one for each thing that an image holds:
+Canonical paths, one for each thing that an image holds:
 
     broker/3  controller/3000  topic/orders  topic/orders/7  config/topic/orders  quota/user=alice
     scram/SCRAM-SHA-256/alice  acl/<id>  token/<id>  feature/<name>  producer-ids  migration  quorum
@@ -19,8 +18,7 @@ from metaquorum.metadata.delta import MetadataDelta
 from metaquorum.metadata.image import ConfigResource, MetadataImage, QuotaEntity, quota_sort_key
 from metaquorum.metadata.inspect.log.entities import is_below, own_entity
 from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.meaning.meanings import quota_entity
-from metaquorum.metadata.meaning.partitions import with_elr
+from metaquorum.metadata.meanings import quota_entity, with_elr
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.secrets import setting_shown
 from metaquorum.metadata.text.tree import (

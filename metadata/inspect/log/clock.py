@@ -4,13 +4,13 @@ All tools share one definition. In log order, the longest series of timestamps t
 batch outside it is *odd*: its node's clock was set wrong for a while, or lags. Consecutive odd batches are
 shifted together, by the smallest amount that puts them between the counting batches around them; distances
 between them are kept if there is room. So one batch stamped six years ahead does not affect the order of
-later ones. If timestamps never decrease, every batch keeps its own. Knows headers only.
+later ones. If timestamps never decrease, every batch keeps its own.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
@@ -92,8 +92,7 @@ class Stamps:
         """Takes the next batches of the log."""
         if isinstance(item, BatchRun):
             self._flush()
-            bases = np.arange(item.base_offset, item.next_offset, dtype=np.int64)
-            self._parts.append((bases, bases + 1, item.timestamps_ms()))
+            self._parts.append((item.offsets[:-1], item.offsets[1:], item.timestamps_ms()))
         else:
             header = item.header
             self._alone.append((header.base_offset, header.next_offset, header.max_timestamp_ms))
@@ -144,6 +143,8 @@ class LogClock:
         """The time of the last batch below `offset`; a snapshot that ends there has this timestamp."""
         if not len(self._times):
             return stamp_ms
+        if offset > self.end_offset:  # the log ends before the snapshot
+            return max(int(self._times[-1]), stamp_ms)
         at = int(np.searchsorted(self._bases, offset)) - 1
         return min(stamp_ms, int(self._times[0])) if at < 0 else int(self._times[at])
 
@@ -167,6 +168,10 @@ class LogClock:
             stamp_ms=int(self._stamps[odd[0]]),
         )
         return Point(offset=edge), shown
+
+    def series(self) -> tuple[Longs, Longs]:
+        """First offset and time (Unix ms) of every batch, in log order. Times never decrease."""
+        return self._bases, self._times
 
     @property
     def first_ms(self) -> int | None:
@@ -273,7 +278,7 @@ def _times(stamps: Longs) -> tuple[Longs, Longs]:
     far off each was. Batches without a time (below 0) never count and take the time of the
     counting batch before them."""
     counts = np.flatnonzero(stamps >= 0)
-    chosen = counts[_longest(stamps[counts].tolist())]
+    chosen = counts[longest_series(stamps[counts].tolist())]
     if not len(chosen):
         return stamps, np.zeros_like(stamps)
     places = np.searchsorted(chosen, np.arange(len(stamps)), side="right") - 1
@@ -295,13 +300,15 @@ def _times(stamps: Longs) -> tuple[Longs, Longs]:
     return np.maximum.accumulate(times), off
 
 
-def _longest(stamps: list[int]) -> list[int]:
-    """Positions of the longest non-decreasing series; of several, the one with the lowest end."""
+def longest_series(stamps: Sequence[int], *, rises: bool = False) -> list[int]:
+    """Positions of the longest series that never decreases or, with `rises`, that always increases; of
+    several, the one with the lowest end."""
+    find = bisect_left if rises else bisect_right
     tails: list[int] = []
     ends: list[int] = []
     before = [-1] * len(stamps)
     for at, stamp in enumerate(stamps):
-        place = bisect_right(tails, stamp)
+        place = find(tails, stamp)
         if place:
             before[at] = ends[place - 1]
         if place == len(tails):

@@ -1,7 +1,7 @@
 """What an answer did not cover, as ranges of offsets with the reason, and where a log's state is known.
 
-Owns the form that all tools share: they add `Uncovered` values to a `Coverage`. Text output prints each as a
-line, JSON has them under `uncovered`, and any of them changes the exit code. Knows no terminal.
+The form that all tools share: they add `Uncovered` values to a `Coverage`. Text output prints each as a line,
+JSON has them under `uncovered`, and any of them changes the exit code.
 """
 
 from __future__ import annotations
@@ -127,6 +127,27 @@ def before_the_state(log: MetadataLog, start: Point | None, end: Point, what: st
     return Uncovered(
         from_offset=first, to_offset=last, reason=STATE_UNKNOWN, text=f"{what}; {why}", path=log.path
     )
+
+
+def behind_the_log(log: MetadataLog, end: Point, from_offset: int | None = None) -> Uncovered | None:
+    """The range between the log's end (`from_offset`, if the caller knows it) and a later whole snapshot that
+    is not past `end`; None if there is none. A snapshot holds committed records only, so the log lost these.
+    """
+    if not log.is_directory or not log.segments or not (snapshots := log.snapshots()):
+        return None
+    start = log.end_offset if from_offset is None else from_offset
+    if snapshots[-1].offset <= start or (end.offset is not None and end.offset <= start):
+        return None
+    newest = next((at for at in reversed(snapshots) if at.offset > start and log.is_whole(at)), None)
+    if newest is None or (end.offset is not None and newest.offset > end.offset):
+        return None
+    if end.time_ms is not None and log.snapshot(newest).snapshot_timestamp_ms() > end.time_ms:
+        return None
+    text = (
+        f"the log ends before them, but its snapshot of offset {newest.offset} holds their result: committed"
+        " records are lost here; read them from another node's log"
+    )
+    return Uncovered(from_offset=start, to_offset=newest.offset, reason=MISSING, text=text, path=log.path)
 
 
 def before_the_log(log: MetadataLog, start: Point | None) -> Uncovered | None:

@@ -1,6 +1,5 @@
 """Which entities a record is about, as paths: broker/3, topic/orders, topic/orders/7.
 
-Owns the mapping from a record to such paths, and the check of a path that a user typed. Knows no files.
 Partition records carry only topic ids, so an `EntityNamer` must see the topics' records first; a topic whose
 name it has not seen is `topic/<id>`.
 """

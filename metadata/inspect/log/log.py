@@ -1,9 +1,8 @@
 """A metadata log as the log tools see it: what a path means, its batches, damage, gaps and snapshots.
 
-Owns the step from a path to record batches and records, over the `Disk` interface: the files may be on disk,
-or fetched from a live quorum into memory. Reads only: takes no lock and writes nothing. Damage is a value
-with file, position and offset, so that a tool can report it and continue. Knows no images (`states` does) and
-no terminal.
+The step from a path to record batches and records, over the `Disk` interface: the files may be on disk, or
+fetched from a live quorum into memory. Reads only: takes no lock and writes nothing. Damage is a value with
+file, position and offset, so that a tool can report it and continue.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from metaquorum.storage.errors import BatchError, FileMissingError, NotALogError
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
 from metaquorum.storage.files.snapshots import list_snapshots, parse_snapshot_name, snapshot_path
-from metaquorum.storage.log.log import METADATA_DIRECTORY
+from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.reader import Damage, LogReader
 from metaquorum.storage.log.runs import BatchRun, RunReader
 from metaquorum.storage.log.segment import list_segments, parse_segment_name, segment_name
@@ -74,6 +73,11 @@ class MetadataLog:
 
     def __repr__(self) -> str:
         return f"MetadataLog({self.path!r})"
+
+    @property
+    def has_node_files(self) -> bool:
+        """Whether the files beside the log are one node's, such as its vote and its identity."""
+        return self.is_directory
 
     @property
     def directory(self) -> str:
@@ -191,7 +195,7 @@ class MetadataLog:
         yield from self._from(self.reader(start_offset), start_offset)
 
     def runs(self, start_offset: int | None = None) -> Iterator[RecordBatch | BatchRun | Damage]:
-        """The same as `batches`, with consecutive one-record batches as one value."""
+        """The same as `batches`, with consecutive plain batches as one value."""
         if self.is_directory and not self.segments:
             yield from self._orphans(start_offset)
             return

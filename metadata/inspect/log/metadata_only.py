@@ -1,9 +1,8 @@
 """Checks that a log is a metadata log, before a tool interprets or drops a user's records.
 
-Owns the evidence. One batch proves nothing, since a real log may contain a damaged one. Each of the first
-batches with a correct CRC is judged alone and the majority decides; if it is against the log, its last
-segment and newest snapshot are judged too. Damage is not evidence. Reads only, and does not replay what it
-reads.
+One batch proves nothing, since a real log may contain a damaged one. Each of the first batches with a correct
+CRC is judged alone and the majority decides; if it is against the log, its last segment and newest snapshot
+are judged too. Damage is not evidence. Reads only, and does not replay what it reads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What is shown for a place that a user named: batches and metadata transactions are atomic.
 
-Owns the rule that all tools share: a place inside a batch (or a transaction, KIP-868) shows the state before
-the batch (or transaction), and the answer says so. `N+` is the first place that shows the effect of the
-record at offset N: after its batch, and after the end of its transaction. Knows no state.
+The rule that all tools share: a place inside a batch (or a transaction, KIP-868) shows the state before the
+batch (or transaction), and the answer says so. `N+` is the first place that shows the effect of the record at
+offset N: after its batch, and after the end of its transaction.
 """
 
 from __future__ import annotations

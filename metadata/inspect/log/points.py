@@ -1,7 +1,4 @@
-"""Places in a log as a user names them: an offset, or a time.
-
-Owns the forms of both, and times as text. Knows no files: `places` says what is shown for a place.
-"""
+"""Places in a log as a user names them: an offset, or a time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
 """The quorum's leader and voters according to control records, and the search for the newest of those
-records.
-
-Owns that view and the search. Does not know images, which hold neither; snapshots hold only the voters
-(KIP-853), so tools keep the view beside an image.
-"""
+records."""
 
 from __future__ import annotations
 
@@ -122,8 +118,8 @@ def quorum_at(log: MetadataLog, end_offset: int, known: QuorumView | None = None
     that place found: it may lack the election, which snapshots do not have, but not the voters. If None,
     there was no walk, and all records from that election on are read.
 
-    Reads the batch that the leader-epoch table points to or, if that fails, the control batches of one
-    segment after another, newest first. Unknown if the election is before the log's start.
+    Reads the batch that the leader-epoch table points to or, if that fails, the control batches of the
+    segments, newest first. Unknown if the election is before the log's start.
     """
     if known is not None and known.has_leader:
         return known
@@ -165,4 +161,8 @@ def _places(log: MetadataLog, end_offset: int) -> Iterator[tuple[int, int]]:
         if starts:
             yield starts[-1], starts[-1] + 1
     ends = [*segments[1:], end_offset]
-    yield from reversed(list(zip(segments, ends, strict=True)))
+    high, size = len(segments), 1
+    while high:  # more at once each time: to open one costs a look at all names in the directory
+        low = max(0, high - size)
+        yield segments[low], ends[high - 1]
+        high, size = low, 2 * size

@@ -1,7 +1,7 @@
 """Voter sets (KIP-853) as the tools show them: plain data, and the changes of one record in words.
 
-Owns their texts. A voter is one of `metadata.records.control`; a voter of a static quorum has no endpoints
-and usually no directory id. Knows no log.
+A voter is one of `metadata.records.control`; a voter of a static quorum has no endpoints and usually no
+directory id.
 """
 
 from __future__ import annotations

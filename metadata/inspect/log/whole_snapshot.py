@@ -1,7 +1,6 @@
 """Whether a snapshot is usable.
 
-Owns that check, for which it loads the snapshot. Reads one file; does not know the log beside it, or whether
-it continues from there.
+Reads one file; does not know the log beside it, or whether it continues from there.
 """
 
 from __future__ import annotations

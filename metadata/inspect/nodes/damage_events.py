@@ -1,20 +1,18 @@
-"""Damage of one node's log that another node's log makes up for, as events of their common log.
-
-Owns the events and their order among others. Does not compare logs: `merge` finds what each node lost.
-"""
+"""Damage of one node's log that another node's log makes up for, as events of their common log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import merge
 
+from metaquorum.metadata.inspect.causes.rule import WARNING
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.coverage import offsets_text
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import batch_at
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
-from metaquorum.metadata.inspect.timeline.event import WARNING, TimelineEvent
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 
 
 def with_damage(

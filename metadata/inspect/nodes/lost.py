@@ -1,9 +1,8 @@
 """Committed records that were lost, according to the directories of several nodes.
 
-Owns the comparison of what each node knew to be committed (its file `known-committed`) with the logs of all
-nodes, its own included. Compares bounds, ends and epoch tables, and does not read records: `merge` compares
-those. A log that only ends earlier lags, which is not a loss while the nodes run; if two nodes knew different
-records to be committed, records were lost.
+Compares bounds, ends and epoch tables, and does not read records: `merge` compares those. A log that only
+ends earlier lags, which is not a loss while the nodes run; if two nodes knew different records to be
+committed, records were lost.
 """
 
 from __future__ import annotations

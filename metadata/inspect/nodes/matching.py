@@ -1,29 +1,22 @@
-"""Whether the logs of a quorum's nodes are one log: log matching and snapshot agreement.
-
-Owns the comparison, batch by batch and byte by byte: batches with the same offset and epoch have the same
-content (Raft paper 5.3; KIP-595 keeps the leader's bytes on every node). A log that ends earlier lags, one
-that begins later was trimmed; both are fine. The logs are read side by side, one batch of each at a time.
-Knows no terminal.
-"""
+"""Whether the logs of a quorum's nodes are one log, and their snapshots agree (Raft paper 5.3, KIP-595)."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-from msgspec.structs import replace
 
 from metaquorum.metadata.errors import InspectError, RecordDecodeError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.checks.check import LogReport, check_log
+from metaquorum.metadata.inspect.checks.node_files import faults_between
 from metaquorum.metadata.inspect.entities.diff import state_differences
 from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.log.log import MetadataLog, require_one_cluster
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.nodes.lost import Holding, LostCommitted, find_losses, holding
-from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
+from metaquorum.metadata.inspect.nodes.merge import NodesReport, Parting, compare_nodes
 from metaquorum.metadata.inspect.walk.states import OnProblem, state_at
 from metaquorum.metadata.records.batch_cause import cause_in
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch, decode_readable
@@ -31,18 +24,17 @@ from metaquorum.metadata.records.control import Voter
 from metaquorum.metadata.text.cause_text import asked_text
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.errors import BatchError, StorageError
-from metaquorum.storage.files.quorum_state import load_quorum_state
+from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import ZERO_UUID, uuid_to_text
 
-BYTES, EPOCH, SNAPSHOT = "bytes differ", "epochs differ", "snapshots differ"
+SNAPSHOT = "snapshots differ"
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """The first place at which `path` differs from `other`. `entity` is what the first differing record is
-    about. `kind` is BYTES (same epoch: Raft rules it out), EPOCH (one of them holds records that were never
+    about. `kind` is BYTES (same epoch: Raft rules it out), EPOCHS (`path` holds records that were never
     committed, if both are of one quorum) or SNAPSHOT. `undone` are the voter sets lost with the records of
     the earlier epoch in `path`."""
 
@@ -63,14 +55,15 @@ class QuorumReport:
 
     `lags` is how many offsets before the longest log each one ends. `compared` counts batches that at least
     two logs have; `not_compared` says why nothing was compared. `voters` is the voter set at the end of the
-    longest log (kraft.version 1). `not_voting` are lines about directories with a voter's id that do not
-    belong to the voter."""
+    longest log (kraft.version 1). `nodes` is the whole comparison; None if nothing was compared.
+    `not_voting` are lines about directories with a voter's id that do not belong to the voter."""
 
     logs: list[LogReport] = field(default_factory=list)
     divergences: list[Divergence] = field(default_factory=list)
     losses: list[LostCommitted] = field(default_factory=list)
     voters: tuple[Voter, ...] = ()
     not_voting: list[str] = field(default_factory=list)
+    nodes: NodesReport | None = None
     lags: dict[str, int] = field(default_factory=dict)
     compared: int = 0
     snapshots_compared: int = 0
@@ -79,7 +72,14 @@ class QuorumReport:
     @property
     def is_sound(self) -> bool:
         """Every log is sound, no two differ, and if there are several, all were compared."""
-        return not self.has_errors and self.not_compared is None and all(one.is_sound for one in self.logs)
+        compared = self.not_compared is None and not self.is_damaged
+        return not self.has_errors and compared and all(one.is_sound for one in self.logs)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a node's log has damage that only the others' logs show."""
+        nodes = () if self.nodes is None else self.nodes.nodes
+        return any(node.lost or node.problems for node in nodes)
 
     @property
     def has_errors(self) -> bool:
@@ -107,6 +107,9 @@ def check_quorum(
         report.logs.append(check_log(log, tell, past_corruption=past_corruption, also=also))
     if comparable:
         compare_logs(logs, report)
+        by_path = {one.files.path: one for one in report.logs if one.files is not None}
+        for files, fault in faults_between([one.files for one in by_path.values() if one.files is not None]):
+            by_path[files.path].add_fault(fault, files.last_ms)
     elif len(logs) == 1 and not logs[0].is_checkpoint:
         report.losses = _own_loss(logs[0], report.logs[0].end_offset)
     return report
@@ -140,55 +143,17 @@ def _untested(logs: Sequence[MetadataLog], at: int) -> list[MetadataLog]:
     return found
 
 
-class _Stream:
-    """One log's batches, and the next one."""
-
-    def __init__(self, log: MetadataLog) -> None:
-        self.log = log
-        self.path = log.path
-        self._source: Iterator[RecordBatch] = (
-            found for found in log.batches() if isinstance(found, RecordBatch)
-        )
-        self.batch = next(self._source, None)
-        self.end_offset = log.start_offset
-        self.epochs = EpochTable()
-        self.sets = VoterSets(log)
-
-    def advance(self) -> None:
-        if self.batch is not None:
-            self.sets.take(self.batch)
-            header = self.batch.header
-            self.end_offset = header.next_offset
-            if header.leader_epoch >= self.epochs.last_epoch:
-                self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
-        self.batch = next(self._source, None)
-
-
 def _match(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:
-    """Compares batches of the same offset. A log that differs from the majority is not followed further."""
-    streams = [_Stream(log) for log in logs]
-    active = list(streams)
-    while len(there := [stream for stream in active if stream.batch is not None]) > 0:
-        base = min(_base(stream) for stream in there)
-        group = [stream for stream in there if _base(stream) == base]
-        if len(group) > 1:
-            report.compared += 1
-            for divergence, loser in _differing(group):
-                active.remove(loser)
-                _run_out(loser)
-                is_older = divergence.epoch < divergence.other_epoch
-                undone = loser.sets.undone_from(divergence.offset) if is_older else ()
-                report.divergences.append(replace(divergence, undone=undone))
-        for stream in group:
-            stream.advance()
-    longest = max((stream.end_offset for stream in streams), default=0)
-    report.lags = {stream.path: longest - stream.end_offset for stream in streams}
-    holdings = [holding(stream.log, stream.end_offset, stream.epochs, stream.sets) for stream in streams]
-    report.losses = find_losses(holdings, _voters(logs))
-    for stream in streams:
-        if stream.end_offset == longest and not report.voters:
-            report.voters = stream.sets.at(longest)
-    report.not_voting = [line for one in holdings for line in _not_voting(one, report.voters)]
+    """Compares batches of the same offset."""
+    if not logs:
+        return
+    nodes = report.nodes = compare_nodes(logs, refuse_strangers=False)
+    report.compared = nodes.batches_compared
+    report.divergences += [_divergence(one) for one in nodes.partings]
+    longest = max(node.end_offset for node in nodes.nodes)
+    report.lags = {node.path: longest - node.end_offset for node in nodes.nodes}
+    report.losses, report.voters = nodes.losses, nodes.voters
+    report.not_voting = [line for one in nodes.holdings for line in _not_voting(one, report.voters)]
 
 
 def _not_voting(one: Holding, voters: Sequence[Voter]) -> list[str]:
@@ -202,56 +167,20 @@ def _not_voting(one: Holding, voters: Sequence[Voter]) -> list[str]:
     ]
 
 
-def _voters(logs: Sequence[MetadataLog]) -> frozenset[int]:
-    """The voters' ids from a quorum-state beside one of the logs; empty if there is none."""
-    for log in logs:
-        try:
-            stored = load_quorum_state(log.disk, log.directory) if log.is_directory else None
-        except StorageError:
-            continue
-        if stored is not None and stored.voters:
-            return frozenset(stored.voters)
-    return frozenset()
-
-
-def _base(stream: _Stream) -> int:
-    return 0 if stream.batch is None else stream.batch.header.base_offset
-
-
-def _run_out(stream: _Stream) -> None:
-    """Reads the rest of a log that is no longer compared, to find its end."""
-    while stream.batch is not None:
-        stream.advance()
-
-
-def _differing(group: Sequence[_Stream]) -> Iterator[tuple[Divergence, _Stream]]:
-    """Members of a group that differ from the most common content (in a tie, from the first one's)."""
-    contents = [b"" if stream.batch is None else bytes(stream.batch.data) for stream in group]
-    if contents.count(contents[0]) == len(contents):
-        return
-    most = Counter(contents).most_common(1)[0][0]
-    right = group[contents.index(most)]
-    for stream, content in zip(group, contents, strict=True):
-        if content != most:
-            yield _divergence(stream, right), stream
-
-
-def _divergence(stream: _Stream, right: _Stream) -> Divergence:
-    own, other = stream.batch, right.batch
-    if own is None or other is None:
-        raise RuntimeError("two batches of one offset are compared, and one is missing")
-    epoch, other_epoch = own.header.leader_epoch, other.header.leader_epoch
-    image = state_at(right.log, Point(offset=other.header.base_offset), past_corruption=True).image
-    offset, entity, text = _first_difference(own, other, image)
+def _divergence(parting: Parting) -> Divergence:
+    node, departure = parting.node, parting.departure
+    image = state_at(parting.other_log, Point(offset=departure.offset), past_corruption=True).image
+    offset, entity, text = _first_difference(parting.own, parting.other, image)
     return Divergence(
-        kind=EPOCH if epoch != other_epoch else BYTES,
-        path=stream.path,
-        other=right.path,
+        kind=departure.kind,
+        path=node.path,
+        other=parting.other_log.path,
         offset=offset,
-        epoch=epoch,
-        other_epoch=other_epoch,
+        epoch=departure.epoch,
+        other_epoch=departure.other_epoch,
         entity=entity,
         text=text,
+        undone=departure.undone,
     )
 
 

@@ -1,8 +1,6 @@
 """The logs of a quorum's nodes side by side, and as one log: what each has, and where they diverge.
 
-Owns the comparison batch by batch and byte by byte (Raft's log matching: the same offset and epoch mean the
-same content), which log is followed where they differ, and what one node lost that another has. `merged_log`
-reads the result. Does not know what records mean. The logs are read once, side by side.
+The same offset and epoch mean the same content (Raft's log matching), byte for byte. The logs are read once.
 """
 
 from __future__ import annotations
@@ -15,9 +13,19 @@ import msgspec
 
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding, known_committed
+from metaquorum.metadata.inspect.nodes.lost import (
+    Holding,
+    LostCommitted,
+    find_losses,
+    holding,
+    known_committed,
+)
 from metaquorum.metadata.inspect.nodes.nodes import log_end, short_names
-from metaquorum.metadata.inspect.nodes.stream import NodeStream
+from metaquorum.metadata.inspect.nodes.stream import Mending, NodeStream, OutOfOrderError, mend
+from metaquorum.metadata.records.control import Voter
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.files.quorum_state import load_quorum_state
 from metaquorum.storage.log.runs import BatchRun
 
 EPOCHS, BYTES = "epochs differ", "bytes differ"
@@ -57,6 +65,16 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind == BYTES or self.committed > 0
 
 
+class Parting(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's departure with the first batch that differs, and what the log that is followed has there."""
+
+    node: MetadataLog
+    departure: Departure
+    own: RecordBatch
+    other_log: MetadataLog
+    other: RecordBatch
+
+
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets that a node's log lacks, through damage or a missing file; the node `by` has them."""
 
@@ -86,13 +104,19 @@ class NodeView:
 class NodesReport:
     """All nodes, the pieces that make up one log, and the ranges (`start`, `end`) that no node has. `losses`
     are committed records that are certainly lost; `compared` counts the offsets that at least two nodes
-    have."""
+    have, and `batches_compared` their batches. `mendings` are how logs are read whose offsets or epochs run
+    backwards; `voters` is the voter set at the end of the longest log (kraft.version 1)."""
 
     nodes: list[NodeView]
     pieces: list[MergedRange] = field(default_factory=list)
     holes: list[tuple[int, int]] = field(default_factory=list)
     losses: list[LostCommitted] = field(default_factory=list)
     compared: int = 0
+    batches_compared: int = 0
+    partings: list[Parting] = field(default_factory=list)
+    holdings: list[Holding] = field(default_factory=list)
+    voters: tuple[Voter, ...] = ()
+    mendings: list[Mending | None] = field(default_factory=list)
 
     @property
     def start_offset(self) -> int:
@@ -116,16 +140,30 @@ class NodesReport:
         )
 
 
-def compare_nodes(logs: Sequence[MetadataLog]) -> NodesReport:
-    """Reads the logs side by side. Raises InspectError for logs that have nothing in common."""
-    return _Comparison(logs).run()
+def compare_nodes(logs: Sequence[MetadataLog], *, refuse_strangers: bool = True) -> NodesReport:
+    """Reads the logs side by side. Raises InspectError for logs that have nothing in common, unless
+    `refuse_strangers` is false: then they diverge at their first offset."""
+    mendings: list[Mending | None] = [None] * len(logs)
+    while True:
+        try:
+            return _Comparison(logs, mendings, refuse_strangers).run()
+        except OutOfOrderError as error:
+            log = logs[error.number]
+            mendings[error.number] = mend(log, short_names(logs)[error.number])
 
 
 class _Comparison:
-    def __init__(self, logs: Sequence[MetadataLog]) -> None:
+    def __init__(
+        self, logs: Sequence[MetadataLog], mendings: Sequence[Mending | None], refuse_strangers: bool
+    ) -> None:
         self._names = short_names(logs)
         self._logs = logs
-        self._streams = [NodeStream(log, at) for at, log in enumerate(logs)]
+        self._mendings = mendings
+        self._streams = [NodeStream(log, at, mendings[at]) for at, log in enumerate(logs)]
+        self._refuses_strangers = refuse_strangers
+        self._partings: list[Parting] = []
+        self._batches_compared = 0
+        self._epoch = 0
         self._departures: dict[int, Departure] = {}
         self._holes: list[tuple[int, int]] = []
         self._pieces: list[MergedRange] = []
@@ -139,6 +177,8 @@ class _Comparison:
                 self._holes.append((self._at, base))
             self._at = base
             group = [stream for stream in there if stream.base == base]
+            if self._moved_back(group[0], there):
+                continue
             if self._same_runs(group, there):
                 self._follow(group, group[0].next_offset)
             elif any(stream.is_run for stream in group):
@@ -166,7 +206,12 @@ class _Comparison:
         first = runs[0]
         if not isinstance(first, BatchRun):
             return False
-        if any(first.base_offset < stream.base < first.next_offset for stream in there):
+        inside = range(first.base_offset, first.next_offset)
+        if any(
+            stream.base in inside[1:] or stream.end_offset in inside
+            for stream in there
+            if stream not in group
+        ):
             return False
         content = _content(first)
         return all(isinstance(run, BatchRun) and _content(run) == content for run in runs[1:])
@@ -178,19 +223,49 @@ class _Comparison:
             return
         covered = [content[_CRC_COVERS:] for content in contents]
         if covered.count(covered[0]) == len(covered):  # an epoch was damaged: no CRC covers it
-            most = Counter(contents).most_common(1)[0][0]
-            for stream, content in zip(group, contents, strict=True):
-                if content != most:
-                    stream.problem(f"the leader epoch of the batch at offset {stream.base} is damaged")
-            right = [stream for stream, content in zip(group, contents, strict=True) if content == most]
-            self._follow(group, group[0].next_offset, right)
+            self._follow(group, group[0].next_offset, self._with_right_epoch(group, contents))
             return
         self._part(group, contents)
+
+    def _moved_back(self, first: NodeStream, there: list[NodeStream]) -> bool:
+        """Whether a batch with a damaged base offset behind its log's end was found: by its records, it is
+        the first one's."""
+        own = first.current
+        for stream in there:
+            if not (isinstance(own, RecordBatch) and isinstance(stream.current, RecordBatch)):
+                continue
+            if stream.base == first.base or stream.end_offset != first.base:
+                continue
+            if stream.content[_CRC_COVERS:] != first.content[_CRC_COVERS:]:
+                continue
+            if stream.mending is None:
+                raise OutOfOrderError(stream.number)
+            place = f"{self._names[stream.number]}: the header of the batch at offset {first.base} is damaged"
+            stream.put_right(own, f"{place}: base offset {stream.base} is put back to {first.base}")
+            return True
+        return False
+
+    def _with_right_epoch(self, group: list[NodeStream], contents: list[bytes]) -> list[NodeStream]:
+        """Of batches that differ only in their epochs, those that are right: the most, or else those that
+        continue the epoch before them. The others are put right."""
+
+        def rank(pair: tuple[NodeStream, bytes]) -> tuple[int, bool, bool]:
+            stream, content = pair
+            return contents.count(content), stream.epoch == self._epoch, stream.mending is None
+
+        winner, most = max(zip(group, contents, strict=True), key=rank)
+        for stream, content in zip(group, contents, strict=True):
+            if content != most and isinstance(winner.current, RecordBatch):
+                place = f"{self._names[stream.number]}: the header of the batch at offset {stream.base}"
+                changed = f"leader epoch {stream.epoch} is put back to {winner.epoch}"
+                stream.put_right(winner.current, f"{place} is damaged: {changed}")
+        return [stream for stream, content in zip(group, contents, strict=True) if content == most]
 
     def _part(self, group: list[NodeStream], contents: list[bytes]) -> None:
         """Follows the later epoch; within one epoch, the most common content, or else the log
         with the newest end."""
         latest = max(stream.epoch for stream in group)
+        self._batches_compared += 1
         both = zip(group, contents, strict=True)
         later = [(stream, content) for stream, content in both if stream.epoch == latest]
         often = Counter(content for _, content in later)
@@ -199,10 +274,11 @@ class _Comparison:
             if content == right:
                 continue
             self._refuse_strangers(stream, winner)
+            own, other = stream.current, winner.current
             kind = EPOCHS if stream.epoch != latest else BYTES
             place, epoch = stream.base, stream.epoch
             stream.run_out()
-            self._departures[stream.number] = Departure(
+            departure = self._departures[stream.number] = Departure(
                 kind=kind,
                 offset=place,
                 end_offset=stream.end_offset,
@@ -212,11 +288,20 @@ class _Comparison:
                 committed=_committed_from(self._logs[stream.number], place, epoch),
                 undone=stream.sets.undone_from(place) if kind == EPOCHS else (),
             )
+            if isinstance(own, RecordBatch) and isinstance(other, RecordBatch):
+                parted, followed = (self._logs[one.number] for one in (stream, winner))
+                self._partings.append(
+                    Parting(node=parted, departure=departure, own=own, other_log=followed, other=other)
+                )
 
     def _refuse_strangers(self, stream: NodeStream, winner: NodeStream) -> None:
         identities = [self._logs[one.number].identity for one in (stream, winner)]
         known = {one.cluster_id for one in identities if one is not None and one.cluster_id is not None}
-        if self._compared == 0 and not (len(known) == 1 and None not in identities):
+        if (
+            self._refuses_strangers
+            and self._compared == 0
+            and not (len(known) == 1 and None not in identities)
+        ):
             names = [self._names[one.number] for one in (winner, stream)]
             raise InspectError(
                 f"{names[0]} and {names[1]} differ from the first offset that both have ({stream.base}): "
@@ -228,7 +313,11 @@ class _Comparison:
         start = group[0].base
         if len(group) > 1:
             self._compared += end - start
-        sound = [stream for stream in right or group if not stream.was_put_right] or group
+            first = group[0].current
+            self._batches_compared += first.batches_count if isinstance(first, BatchRun) else 1
+        unchanged = [stream for stream in right or group if not stream.was_put_right] or group
+        sound = [stream for stream in unchanged if stream.mending is None] or unchanged
+        self._epoch = group[0].epoch
         last = self._pieces[-1] if self._pieces else None
         if last is not None and last.end == start and any(one.number == last.source for one in sound):
             self._pieces[-1] = MergedRange(source=last.source, start=last.start, end=end)
@@ -239,17 +328,22 @@ class _Comparison:
         self._at = end
 
     def _report(self) -> NodesReport:
+        holdings = [
+            holding(log, stream.end_offset, stream.epochs, stream.sets)
+            for log, stream in zip(self._logs, self._streams, strict=True)
+        ]
+        longest = max(self._streams, key=lambda stream: stream.end_offset)
         report = NodesReport(
             nodes=[self._view(stream) for stream in self._streams],
             pieces=self._pieces,
             holes=self._holes,
-            losses=find_losses(
-                [
-                    holding(log, stream.end_offset, stream.epochs, stream.sets)
-                    for log, stream in zip(self._logs, self._streams, strict=True)
-                ]
-            ),
+            losses=find_losses(holdings, _voters(self._logs)),
             compared=self._compared,
+            batches_compared=self._batches_compared,
+            partings=self._partings,
+            holdings=holdings,
+            voters=longest.sets.at(longest.end_offset),
+            mendings=list(self._mendings),
         )
         for node in report.nodes:
             if node.departure is None:
@@ -266,9 +360,20 @@ class _Comparison:
             end_offset=stream.end_offset,
             epoch=stream.last_epoch,
             problems=stream.problems,
-            lost=[Lost(start=low, end=high, by=self._holder(low, high)) for low, high in stream.missing],
+            lost=[
+                Lost(start=low, end=high, by=self._holder(low, high))
+                for low, high in (*self._lost_beginning(log), *stream.missing)
+            ],
             departure=self._departures.get(stream.number),
         )
+
+    def _lost_beginning(self, log: MetadataLog) -> list[tuple[int, int]]:
+        """What is lost before a log that begins late although no snapshot covers that."""
+        begins, start = self._pieces[0].start if self._pieces else 0, log.start_offset
+        if log.identity is None or not log.segments or start <= begins:  # a copy of some segments is whole
+            return []
+        covered = any(at.offset >= start and log.is_whole(at) for at in log.snapshots())
+        return [] if covered else [(begins, start)]
 
     def _holder(self, low: int, high: int) -> str | None:
         """The node that a range is read from; None if no node has all of it."""
@@ -287,3 +392,15 @@ def _committed_from(log: MetadataLog, offset: int, epoch: int) -> int:
     committed; 0 if it did not."""
     known = known_committed(log)
     return known.offset if known.offset > offset and known.epoch >= epoch else 0
+
+
+def _voters(logs: Sequence[MetadataLog]) -> frozenset[int]:
+    """The voters' ids from a quorum-state beside one of the logs; empty if there is none."""
+    for log in logs:
+        try:
+            stored = load_quorum_state(log.disk, log.directory) if log.is_directory else None
+        except StorageError:
+            continue
+        if stored is not None and stored.voters:
+            return frozenset(stored.voters)
+    return frozenset()

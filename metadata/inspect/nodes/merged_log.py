@@ -1,6 +1,5 @@
 """The logs of several nodes read as one: each stretch from a node that has it.
 
-Owns joining the pieces and the snapshots. Does not compare logs: `merge` decides where the pieces come from.
 To every tool it is a `MetadataLog`.
 """
 
@@ -8,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from metaquorum.metadata.inspect.log.log import ClusterIdentity, MetadataLog
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
-from metaquorum.storage.log.runs import BatchRun, numbers_at
+from metaquorum.storage.log.runs import BatchRun
 from metaquorum.storage.types import LogPosition
-
-_EPOCH = 12
-"""Position of a batch's leader epoch in its header."""
 
 
 class MergedLog(MetadataLog):
@@ -31,6 +29,11 @@ class MergedLog(MetadataLog):
         self._logs = logs
         self._report = report
         self._of_snapshot: dict[LogPosition, MetadataLog] = {}
+
+    @property
+    def has_node_files(self) -> bool:
+        """They are each node's own."""
+        return False
 
     @property
     def directory(self) -> str:
@@ -91,7 +94,7 @@ class MergedLog(MetadataLog):
                 yield item
 
     def runs(self, start_offset: int | None = None) -> Iterator[RecordBatch | BatchRun | Damage]:
-        """The same as `batches`, with consecutive one-record batches as one value."""
+        """The same as `batches`, with consecutive plain batches as one value."""
         wanted = start_offset or 0
         before: int | None = None
         for piece in self._report.pieces:
@@ -101,45 +104,35 @@ class MergedLog(MetadataLog):
             if before is not None and before < piece.start and wanted < piece.start:
                 yield self._hole(before, piece.start)
             low = max(wanted, piece.start)
-            for item in self._logs[piece.source].runs(low or None):
+            for item in self._runs_of(piece.source, low):
+                if isinstance(item, Damage):
+                    continue  # nothing is missing inside a piece
                 part = _part(item, low, piece.end)
                 if part is not None:
-                    if self.on_read is not None and not isinstance(part, Damage):
+                    if self.on_read is not None:
                         self.on_read(part.size_bytes if isinstance(part, BatchRun) else len(part.data))
                     yield part
                 elif _base(item) >= piece.end:
                     break
             before = piece.end
 
+    def _runs_of(self, source: int, start: int) -> Iterator[RecordBatch | BatchRun | Damage]:
+        log, mending = self._logs[source], self._report.mendings[source]
+        return log.runs(start or None) if mending is None else mending.runs(log)
+
     def _hole(self, start: int, end: int) -> Damage:
         what = f"offset {start} is" if end == start + 1 else f"offsets {start} to {end - 1} are"
         return Damage(file=self.path, position=0, offset=start, reason=f"{what} on none of the nodes")
 
 
-def _base(item: RecordBatch | BatchRun | Damage) -> int:
-    match item:
-        case RecordBatch():
-            return item.header.base_offset
-        case BatchRun():
-            return item.base_offset
-    return item.offset
+def _base(item: RecordBatch | BatchRun) -> int:
+    return item.base_offset if isinstance(item, BatchRun) else item.header.base_offset
 
 
-def _part(
-    item: RecordBatch | BatchRun | Damage, low: int, end: int
-) -> RecordBatch | BatchRun | Damage | None:
+def _part(item: RecordBatch | BatchRun, low: int, end: int) -> RecordBatch | BatchRun | None:
     """The part of an item between two offsets, or None. Pieces begin and end at whole batches."""
-    match item:
-        case Damage():
-            return item if low <= item.offset < end else None
-        case RecordBatch(header=header):
-            return item if header.next_offset > low and header.base_offset < end else None
-    first = max(0, low - item.base_offset)
-    last = min(len(item.places) - 1, end - item.base_offset)
-    if first >= last:
-        return None
-    if (first, last) == (0, len(item.places) - 1):
-        return item
-    places = item.places[first : last + 1]
-    epoch = int(numbers_at(item.data, places[-2:-1] + _EPOCH, ">i4")[0])
-    return item._replace(places=places, base_offset=item.base_offset + first, epoch=epoch)
+    if isinstance(item, RecordBatch):
+        return item if item.header.next_offset > low and item.header.base_offset < end else None
+    first = int(np.searchsorted(item.offsets[1:], low, side="right"))
+    last = int(np.searchsorted(item.offsets[:-1], end))
+    return item.part(first, last) if first < last else None

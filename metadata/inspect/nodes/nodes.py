@@ -1,18 +1,17 @@
 """Several nodes' logs below one path: which there are, which node each belongs to, which is most caught-up.
 
-Owns the search for logs below a directory, the short names that distinguish nodes, and the choice of the log
-that represents all. Reads only, and does not compare the logs: `merge` does.
+Reads only, and does not compare the logs: `merge` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
 from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of
-from metaquorum.storage.errors import DiskError, NotALogError
+from metaquorum.storage.errors import DiskError, FileMissingError, NotALogError
 from metaquorum.storage.files.snapshots import list_snapshots
 from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.segment import list_segments
@@ -20,6 +19,7 @@ from metaquorum.storage.types import LogPosition
 
 MAX_DEPTH = 6
 """How many levels of directories are searched."""
+MAX_LEVELS_ABOVE = 64
 MAX_DIRECTORIES = 100_000
 """A tree with more is not a set of nodes' directories but a whole disk."""
 
@@ -29,15 +29,39 @@ def find_logs(disk: Disk, path: str) -> list[MetadataLog]:
     directories, and hidden directories, which may hold older copies, if others have a log. Raises
     InspectError for a tree that is too large."""
     left = [MAX_DIRECTORIES]
-    found = list(_below(disk, path, MAX_DEPTH, left)) or list(
-        _below(disk, path, MAX_DEPTH, left, hidden=True)
+    found = list(_below(disk, path, MAX_DEPTH, left, _above(disk, path))) or list(
+        _below(disk, path, MAX_DEPTH, left, _above(disk, path), hidden=True)
     )
     return sorted(found, key=lambda log: log.path)
 
 
+def _above(disk: Disk, path: str) -> set[Hashable]:
+    """The directories that hold a path: a link to one of them leads through everything."""
+    keys: set[Hashable] = set()
+    for _ in range(MAX_LEVELS_ABOVE):
+        path = join(path, "..")
+        key = _key(disk, path)
+        if key is None or key in keys:
+            break
+        keys.add(key)
+    return keys
+
+
+def _key(disk: Disk, path: str) -> Hashable | None:
+    """What identifies a directory however it is reached; None in an archive."""
+    try:
+        return disk.directory_key(path)
+    except (DiskError, FileMissingError):
+        return None
+
+
 def _below(
-    disk: Disk, path: str, depth: int, left: list[int], *, hidden: bool = False
+    disk: Disk, path: str, depth: int, left: list[int], entered: set[Hashable], *, hidden: bool = False
 ) -> Iterator[MetadataLog]:
+    key = _key(disk, path)
+    if key is not None and key in entered:
+        return
+    entered.add(key)
     left[0] -= 1
     if left[0] < 0:
         raise InspectError(
@@ -55,7 +79,7 @@ def _below(
     for name in names:
         inner = join(path, name)
         if (hidden or not name.startswith(".")) and disk.is_directory(inner):
-            yield from _below(disk, inner, depth - 1, left, hidden=hidden)
+            yield from _below(disk, inner, depth - 1, left, entered, hidden=hidden)
 
 
 def _is_metadata(log: MetadataLog) -> bool:

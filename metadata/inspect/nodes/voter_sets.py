@@ -1,6 +1,6 @@
 """The voter sets of one log (KIP-853): which was in force where, by its control records and snapshots.
 
-Owns their order. A reader feeds it the batches of a log; knows no other node.
+A reader feeds it the batches of a log; knows no other node.
 """
 
 from __future__ import annotations

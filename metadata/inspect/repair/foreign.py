@@ -1,6 +1,6 @@
 """Segments in a log's directory that belong to another log, detected before a repair merges them.
 
-Owns the evidence: a name that does not match its batches, offsets that the segment before it has too, leader
+The evidence: a name that does not match its batches, offsets that the segment before it has too, leader
 epochs that decrease or contradict the directory's own table, records of which none fits the state before
 them. Damage inside a segment is not evidence: headers are corrected first, as in a repair. Reads the log
 once.

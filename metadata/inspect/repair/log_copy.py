@@ -1,8 +1,8 @@
 """Writes a new node directory beside the original: segments, snapshots, identity.
 
-Owns the layout of the new directory and the order in which it becomes durable: the identity
-(`meta.properties`) is written last, so that a node cannot start from an incomplete directory. The source is
-only read. No `recovery-point` is written: the first start verifies the whole log. Knows no records.
+The layout of the new directory and the order in which it becomes durable: the identity (`meta.properties`) is
+written last, so that a node cannot start from an incomplete directory. The source is only read. No
+`recovery-point` is written: the first start verifies the whole log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The directories of a new voter set, made from the best remaining log.
 
-Owns their content: that log unchanged, an epoch above every known one, no vote, and at kraft.version 1 the
+Their content: that log unchanged, an epoch above every known one, no vote, and at kraft.version 1 the
 new voter set as the log's last record. Must not write to survivors, and does not decide which log is the
 best: `salvage` does.
 """

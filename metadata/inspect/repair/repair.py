@@ -1,8 +1,7 @@
 """A new log without what makes the old one unusable: a poison record, lost bytes, a bad end.
 
-Owns what a repair does to each batch, where the new log can begin, and which snapshots are copied. The
-original is only read. Offsets stay the same (see `rewrite`), and so do leader epochs and times; whatever the
-repair does not change is the same, byte for byte. The same log and request produce the same bytes, so the
+The original is only read. Offsets stay the same (see `rewrite`), and so do leader epochs and times; whatever
+the repair does not change is the same, byte for byte. The same log and request produce the same bytes, so the
 directories of several voters can be repaired one by one. `metadata.replay` owns what a record means: a repair
 replays what it writes and reports what cannot be applied.
 """

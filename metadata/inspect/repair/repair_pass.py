@@ -1,7 +1,6 @@
 """One pass of a repair over a log: batches in, batches out, replayed on the way.
 
-Owns what happens to each batch, where the new log begins and which snapshots are copied. Does not make bytes
-or files: `rewrite` and `log_copy` do. Memory is that of two images.
+Memory is that of two images.
 """
 
 from __future__ import annotations
@@ -315,20 +314,23 @@ class RepairPass:
                 f"offset {self._first_change} precedes the oldest snapshot ({least}), which includes its "
                 "effect: it cannot be removed; copy an older snapshot into the directory"
             )
-        if not report.changed:
+        changed = report.changed
+        is_damaged = self._choose_snapshots()
+        if not (changed or is_damaged):
             left = (*report.remaining, *report.newer)
             problem = f"; {left[0]}" if left else ""
             raise InspectError(f"nothing would change: {self._log.path} is intact up to its end{problem}")
         report.end = LogPosition(self._epoch, self._expected)
         report.after = self._engine.state().image
-        self._choose_snapshots()
         dropped = any(change.kind in ("dropped", "filled") for change in report.changes)
         if dropped and report.after.features.metadata_version < NO_OP_LEVEL:
             report.notes.append(
                 f"NoOpRecord needs {METADATA_VERSION} 3.3-IV1: Kafka before 3.3 cannot read the new log"
             )
 
-    def _choose_snapshots(self) -> None:
+    def _choose_snapshots(self) -> bool:
+        """Returns whether a damaged one is left out, which alone is worth a new directory."""
+        is_damaged = False
         report = self._report
         limit = self._expected if self._first_change is None else min(self._first_change, self._expected)
         for position in self._log.snapshots():
@@ -338,7 +340,7 @@ class RepairPass:
             elif position.offset > limit:
                 text = "it includes what was changed; the controllers write a new one"
             elif position != report.base and whole_snapshot(self._log, position) is None:
-                text = "it is damaged"
+                text, is_damaged = "it is damaged", True
             if text is None:
                 report.kept_snapshots.append(position)
             else:
@@ -351,6 +353,7 @@ class RepairPass:
                         text=f"{name} is left out: {text}",
                     )
                 )
+        return is_damaged
 
 
 def _unknown_offsets(batch: RecordBatch) -> set[int]:

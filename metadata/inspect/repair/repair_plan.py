@@ -1,7 +1,4 @@
-"""What a repair can be asked to do, and its report.
-
-Owns both as values. Does not read or write a log: `repair_pass` does.
-"""
+"""What a repair can be asked to do, and its report."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """A quorum that lost its majority: which survivor is the most caught-up, and what may be missing.
 
-Owns the ranking of directories by (epoch, offset) of their last record, the order by which Raft calls one log
-more up to date than another (Raft paper 5.4.1), and where two logs diverge. The survivors are only read. A
-broker's directory counts too: it follows the log and holds only committed records, so its end is a lower
-bound of what was committed. Knows no records except the quorum's own.
+The survivors are only read. A broker's directory counts too: it follows the log and holds only committed
+records, so its end is a lower bound of what was committed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a summary must know about a log besides its events: its idle write interval, the time of its end, and
 what it does not show.
 
-Owns these three. Reads only, and does not know the sections, which `summary` fills.
+Reads only, and does not know the sections, which `summary` fills.
 """
 
 from __future__ import annotations

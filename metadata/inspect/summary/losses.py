@@ -1,18 +1,15 @@
-"""The summary's section about committed records that are lost, according to the nodes' own notes.
-
-Owns its rows and texts; `nodes.lost` and `nodes.merge` find the losses. Does not read records.
-"""
+"""The summary's section about committed records that are lost, according to the nodes' own notes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from metaquorum.metadata.inspect.causes.rule import CRITICAL
 from metaquorum.metadata.inspect.log.coverage import offsets_text
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
 from metaquorum.metadata.inspect.summary.sections import Row, Section
-from metaquorum.metadata.inspect.timeline.event import CRITICAL
 from metaquorum.storage.log.epochs import EpochTable
 
 NAME = "committed records lost"

@@ -1,13 +1,10 @@
-"""The structure of a summary: sections with a heading that sums up, and the most important rows.
-
-Owns the structure. Does not know what a section is about: `summary` and `losses` fill them.
-"""
+"""The structure of a summary: sections with a heading that sums up, and the most important rows."""
 
 from __future__ import annotations
 
 import msgspec
 
-from metaquorum.metadata.inspect.timeline.event import INFO, SEVERITIES
+from metaquorum.metadata.inspect.causes.rule import INFO, SEVERITIES
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,6 @@
 """Spans without a leader or under min ISR, and brokers' fenced times, summed up from events.
 
-Owns the sums: spans that begin and end together are one, and only the part in the requested range counts.
-Knows events, not records, so that nothing about records is decided twice: `timeline.spans` finds when a span
-begins.
+The sums: spans that begin and end together are one, and only the part in the requested range counts.
 """
 
 from __future__ import annotations

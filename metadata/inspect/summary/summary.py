@@ -1,36 +1,28 @@
 """What happened, on one screen: a timeline's events summed up in sections, the worst of each listed.
 
-Owns what is summed up, the order of the sections and their texts. Reads no records: events come from
-`timeline`, with their severities, causes and spans. Knows neither files nor terminals.
+Reads no records: events come from `timeline`, with their severities, causes and spans.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
+from metaquorum.metadata.inspect.causes.elections import CHANGED_LEADER
+from metaquorum.metadata.inspect.causes.rule import CRITICAL, INFO, SEVERITIES, WARNING
+from metaquorum.metadata.inspect.causes.table import is_orderly, word_of
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.summary.sections import Row, Section
 from metaquorum.metadata.inspect.summary.spans import BrokerSum, OpenSpans, Place
-from metaquorum.metadata.inspect.timeline.event import CRITICAL, INFO, SEVERITIES, WARNING, TimelineEvent
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration
 from metaquorum.metadata.inspect.timeline.span import PERHAPS
+from metaquorum.metadata.text.cause_text import brief_text
 
-FENCE_WORDS = {
-    "session-expired": "no heartbeat",
-    "shutdown-finished": "shut down cleanly",
-    "stopped-idle": "shut down cleanly",
-    "stopped-or-silent": "unclear",
-    "broker-restarted": "restarted",
-}
-_ELECTION_WORDS = {
-    "leader-lost": "stopped writing",
-    "leader-resigned": "resigned",
-}
 _CHANGES = {
     "topic created": ("topic", "created"),
     "topic deleted": ("topic", "deleted"),
     "partitions added": ("topic", "grown"),
-    "config changed": ("setting", ""),
+    "config changed": ("setting change", ""),
     "feature": ("feature", ""),
     "acl added": ("ACL", "added"),
     "acl removed": ("ACL", "removed"),
@@ -40,6 +32,12 @@ _CHANGES = {
     "directory moved": ("directory move", ""),
 }
 """Kinds of events that are counted: what changed, and how."""
+_MAY_BE_PLANNED = frozenset(
+    f"{how}{kind}"
+    for kind in ("leaderless", "under min isr", "total outage", "no broker")
+    for how in ("", "already ", "still ")
+)
+"""Events that are no fault while a cluster is shut down: their rows say how bad they are."""
 _NEVER: Place = (1 << 62, 1 << 62)
 """The start of a range that has not begun: nothing counts."""
 _TROUBLE = ("record does not apply", "unknown record", "transaction aborted", "transaction unclear")
@@ -67,11 +65,14 @@ class Summary:
         self._rows: dict[str, list[Row]] = {}
         self._brokers: dict[int, BrokerSum] = {}
         self._leaderless, self._under = OpenSpans(), OpenSpans()
-        self._moving: dict[str, int] = {}
+        self._moving: dict[str, TimelineEvent] = {}
         self._still_moving: dict[str, int] = {}
         self._moved: Counter[str] = Counter()
         self._leader: str | None = None
         self._outage: TimelineEvent | None = None
+        self._unsettled: TimelineEvent | None = None
+        self._planned: list[tuple[Place, int]] = []
+        self._stopping: dict[str, Place] = {}
         self._silence_ms = 0
         self.sections: list[Section] = []
 
@@ -83,7 +84,11 @@ class Summary:
         if self._in_range:
             self.counts[event.kind] += 1
             self.names_who = self.names_who or event.asked is not None
-            self.severity = max(self.severity, event.severity, key=SEVERITIES.index)
+            if event.kind not in _MAY_BE_PLANNED:
+                self._raise_to(event.severity)
+        self._note_stops(event)
+        if (removed := _removed(event)) is not None:
+            self._row("removed", event, text=_with_who(removed, event))
         match event.kind:
             case "election":
                 self._election(event)
@@ -107,7 +112,7 @@ class Summary:
                 self._leaderless.end_below(event.entity, place, self._since)
                 self._under.end_below(event.entity, place, self._since)
             case "total outage" | "already no broker":
-                self._outage = event
+                self._outage = self._unsettled = event
             case "total outage ended" | "still no broker":
                 self._outage_over(event)
             case "gap in time":
@@ -121,7 +126,39 @@ class Summary:
             case kind if kind in _ROWS:
                 self._row(_ROWS[kind], event)
             case "feature" | "config changed":
-                self._row("changes", event)
+                self._row("changes", event, text=_with_who(event.text, event))
+
+    def _raise_to(self, severity: str) -> None:
+        self.severity = max(self.severity, severity, key=SEVERITIES.index)
+
+    def _note_stops(self, event: TimelineEvent) -> None:
+        """Notes when brokers shut down cleanly, and which total outages begin so."""
+        if event.kind == "broker in controlled shutdown":
+            self._stopping[event.entity] = (event.offset, event.time_ms)
+        elif event.kind == "broker unfenced":
+            self._stopping.pop(event.entity, None)
+        if self._outage is not None and event.offset > self._outage.offset:
+            self._settle_outage()
+
+    def _settle_outage(self) -> None:
+        """Decides whether an outage is a shutdown of the cluster: no broker failed before it."""
+        outage, self._unsettled = self._unsettled, None
+        if outage is None:
+            return
+        fenced = {number: one for number, one in self._brokers.items() if one.open is not None}
+        stopped = [one for one in fenced.values() if is_orderly(one.open_rule)]
+        if not stopped or any(one.open_rule and not is_orderly(one.open_rule) for one in fenced.values()):
+            return
+        begun = [one.open for one in stopped if one.open is not None]
+        begun += [self._stopping[path] for number in fenced if (path := f"broker/{number}") in self._stopping]
+        self._planned.append((min(begun), outage.offset))
+
+    def _is_planned(self, begun: Place, ended: Place | None) -> bool:
+        """Whether a span is part of a shutdown of the cluster."""
+        return any(
+            first <= begun and begun[0] <= outage and (ended is None or ended[0] > outage)
+            for first, outage in self._planned
+        )
 
     def _row(
         self, section: str, event: TimelineEvent, entity: str | None = None, text: str | None = None
@@ -143,14 +180,8 @@ class Summary:
         before, self._leader = self._leader, leader
         text = f"{leader} leads epoch {event.epoch}"
         if event.span_ms is not None:
-            word = next((word for rule, word in _ELECTION_WORDS.items() if rule in (event.rule or "")), None)
-            if word is None and event.severity == WARNING:
-                word = _ELECTION_WORDS["leader-lost"]
-            told = (
-                "it last wrote"
-                if before == leader
-                else f"{before or 'the one before'} {word or 'last wrote'}"
-            )
+            word = word_of(event.rule) if event.rule in CHANGED_LEADER else "last wrote"
+            told = "it last wrote" if before == leader else f"{before or 'the one before'} {word}"
             text += f", {duration(max(0, event.span_ms))} after {told}"
             if self._in_range:
                 self._silence_ms += max(0, event.span_ms)
@@ -162,7 +193,7 @@ class Summary:
         after = "" if event.span_ms is None else f" after {duration(event.span_ms)}"
         leader = event.entity.rpartition("/")[2]
         text = f"{paths[0]}{more}: {leader} leads{after}, not in the ISR"
-        self._row("unclean", event, paths[0], text)
+        self._row("unclean", event, paths[0], _with_who(text, event))
 
     def _outage_over(self, event: TimelineEvent) -> None:
         begun, self._outage = self._outage, None
@@ -182,7 +213,7 @@ class Summary:
                 time_ms=place.time_ms,
                 entity=place.entity,
                 text=text + (f"; {how}" if how else ""),
-                severity=CRITICAL,
+                severity=INFO if self._is_planned((place.offset, place.time_ms), None) else CRITICAL,
                 span_ms=lasted,
             )
             self._rows.setdefault("outages", []).append(row)
@@ -194,9 +225,9 @@ class Summary:
         known = self._brokers.setdefault(int(number), BrokerSum())
         match event.kind:
             case "broker fenced":
-                known.fence(place, event.rule or "", counts=self._in_range)
+                known.fence(place, event.rule or "broker-restarted", counts=self._in_range)
             case "broker registered" if event.severity == WARNING:
-                known.fence(place, "broker-restarted", counts=self._in_range)
+                known.fence(place, event.rule or "broker-restarted", counts=self._in_range)
             case "already fenced":
                 known.fence(place, "", event.bound, counts=False)
             case "broker unfenced" | "broker unregistered" | "no longer fenced":
@@ -213,13 +244,17 @@ class Summary:
         paths = _partitions(event)
         what = event.kind.rpartition(" ")[2]
         if event.kind in ("reassignment started", "already reassigning"):
-            self._moving.update((path, event.offset) for path in paths)
+            self._moving.update((path, event) for path in paths)
         elif event.kind == "still reassigning":
-            self._still_moving = {path: self._moving.get(path, event.offset) for path in paths}
+            self._still_moving = {path: self._moving.get(path, event).offset for path in paths}
+        if event.kind == "still reassigning" and event.severity == WARNING:
+            text = _with_who(f"hangs: {event.text}", self._moving.get(event.entity, event))
+            self._row("reassignments", event, event.entity, text)
         if self._in_range and what != "reassigning":
             self._moved[what] += len(paths)
             if what == "cancelled":
-                self._row("reassignments", event, paths[0] if paths else None, f"cancelled: {event.text}")
+                text = _with_who(f"cancelled: {event.text}", event)
+                self._row("reassignments", event, paths[0] if paths else None, text)
 
     @property
     def begins(self) -> Place | None:
@@ -239,6 +274,7 @@ class Summary:
     def finish(self) -> list[Section]:
         """Returns the sections (also in `sections`): quorum, brokers, changes, and any others with
         content."""
+        self._settle_outage()
         made = [
             self._quorum_section(),
             self._listed("voters", "voters changed", ""),
@@ -253,9 +289,13 @@ class Summary:
             self._listed("damaged", "replicas damaged", ""),
             self._reassignment_section(),
             self._listed("trouble", "records that tools or nodes cannot apply", ""),
+            self._listed("removed", "removed", "this cannot be undone"),
             self._change_section(),
         ]
         self.sections = [section for section in made if section is not None]
+        for section in self.sections:
+            for row in section.rows:
+                self._raise_to(row.severity)
         return self.sections
 
     def _gap_meaning(self) -> str:
@@ -295,7 +335,7 @@ class Summary:
         rows = list(self._rows.get("brokers", []))
         for broker, known in self._brokers.items():
             for rule, number in known.rules.items():
-                rules[FENCE_WORDS.get(rule, rule or "of unknown cause")] += number
+                rules[word_of(rule)] += number
             if known.fences or known.longest_ms >= 0:
                 rows.append(_broker_row(broker, known))
         fences = sum(rules.values())
@@ -327,7 +367,7 @@ class Summary:
                 + (f" and {one.partitions - 1} more" if one.partitions > 1 else "")
                 + f": {one.bound}{duration(one.span_ms)}"
                 + (f", until {one.ended[0]}" if one.ended is not None else ", and still"),
-                severity=severity,
+                severity=INFO if self._is_planned(one.begun, one.ended) else severity,
                 span_ms=one.span_ms,
             )
             for one in found.worst(len(found.found))
@@ -363,16 +403,33 @@ class Summary:
         return Section(name="changes", text=text, rows=features[::-1] + settings[::-1], figures=told)
 
 
+def _removed(event: TimelineEvent) -> str | None:
+    """What an event removed for good; None for any other event."""
+    match event.kind:
+        case "topic deleted":
+            return f"topic {event.text}"
+        case "acl removed":
+            return f"ACL {event.text}"
+        case "user changed" if event.text.endswith(" removed"):
+            return event.text
+    return None
+
+
+def _with_who(text: str, event: TimelineEvent) -> str:
+    """With the request that caused it, if the log says so."""
+    return text if event.asked is None else f"{text}; {brief_text(event.asked)}"
+
+
 def _broker_row(broker: int, known: BrokerSum) -> Row:
     text = f"broker {broker}: {count(known.fences, 'fence') if known.fences else 'fenced before'}"
-    word = FENCE_WORDS.get(known.longest_rule or "", "")
+    word = word_of(known.longest_rule) if known.longest_rule else ""
     if known.longest_ms >= 0:
         bounds = known.bounds - {""}
         bound = bounds.pop() if len(bounds) == 1 else PERHAPS if bounds else ""
         text += f", {bound}{duration(known.total_ms)}"
         text += f"; one {duration(known.longest_ms)}" if known.fences > 1 else ""
     text += f" ({word})" if word else ""
-    bad = known.rules["session-expired"] + known.rules["broker-restarted"]
+    bad = any(number and not is_orderly(rule) for rule, number in known.rules.items())
     return Row(
         offset=known.longest[0],
         time_ms=known.longest[1],

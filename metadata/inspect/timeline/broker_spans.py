@@ -1,6 +1,6 @@
-"""How long brokers stayed fenced, and outages in which no broker was unfenced. Knows no files.
+"""How long brokers stayed fenced, and outages in which no broker was unfenced.
 
-Owns which of these are events: a broker unfenced long after it registered, one still fenced at the end of the
+Which of these are events: a broker unfenced long after it registered, one still fenced at the end of the
 log, and the total outage. A clean shutdown begins an outage like any other fence; its text says so.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.causes.table import is_orderly
 from metaquorum.metadata.inspect.changes.change_steps import Place
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, duration
@@ -18,9 +19,6 @@ from metaquorum.metadata.inspect.timeline.span import EXACT, LEAST, OpenSpan
 LONG_RETURN_MS = 30_000
 """After registering, a broker reads the metadata log and is normally unfenced within a second or two.
 Recovery of its own logs after a crash precedes registration."""
-
-ORDERLY = ("shutdown-finished", "stopped-idle")
-"""Rules of fences that are not faults."""
 
 
 @dataclass(slots=True)
@@ -111,7 +109,9 @@ class BrokerSpans:
                         found = None
                     if found is None:
                         since = OpenSpan(*place, EXACT if is_new else LEAST)
-                        found = self.fenced[broker] = _Fenced(since, event.rule)
+                        found = self.fenced[broker] = _Fenced(
+                            since, event.rule if event.kind == "broker fenced" else None
+                        )
                     if event.kind == "broker registered":
                         found.registered = found.registered or place
                         found.registrations += 1
@@ -135,18 +135,19 @@ class BrokerSpans:
         self.fenced, self.outage = self._noted
         self.learn(image, place)
 
-    def batch(self, changes: BatchChanges, rules: Mapping[int, str | None]) -> Iterator[Grouped]:
-        """Events of one batch. `rules` maps offsets of its fences to their causes."""
+    def batch(self, changes: BatchChanges, fences: Mapping[int, Grouped]) -> Iterator[Grouped]:
+        """Events of one batch. `fences` are those of its brokers, by offset."""
         had = bool(self.unfenced)
         for step in changes.brokers:
-            yield from self._step(step, changes.time_ms, rules.get(step.offset))
+            fence = fences.get(step.offset)
+            yield from self._step(step, changes.time_ms, None if fence is None else fence.rule)
         if not changes.brokers:
             return
         last = changes.brokers[-1]
         entity = f"broker/{last.broker_id}"
         if had and not self.unfenced:
             self.outage = OpenSpan(last.offset, changes.time_ms)
-            how = _how(last, rules.get(last.offset))
+            how = _how(last, fences.get(last.offset))
             text = f"no broker is unfenced: broker {last.broker_id} was the last{how}"
             yield Grouped(last.offset, "total outage", entity, text, "critical", None, (entity,))
         elif self.outage is not None and self.unfenced:
@@ -220,7 +221,7 @@ class BrokerSpans:
             entity = f"broker/{broker}"
             text = f"broker {broker} for {_long(lasted, found.since)}"
             unclear = found.rule == "stopped-or-silent" and lasted <= LONG_RETURN_MS
-            severity = "info" if unclear or found.rule in ORDERLY else "warning"
+            severity = "info" if unclear or is_orderly(found.rule) else "warning"
             if found.registered is not None:
                 waited = time_ms - found.registered[1]
                 severity = "warning" if waited > LONG_RETURN_MS else "info"
@@ -261,11 +262,13 @@ def _no_longer(broker: int, since: OpenSpan, place: Place) -> Grouped:
     )
 
 
-def _how(step: BrokerStep, rule: str | None) -> str:
+def _how(step: BrokerStep, fence: Grouped | None) -> str:
     if step.after is None:
         return ", it was unregistered"
     if step.is_registration:
         return ", it restarted"
-    if rule == "session-expired":
+    if fence is None or fence.is_doubtful:
+        return ""
+    if fence.rule == "session-expired":
         return ", it sent no heartbeat in time"
-    return ", it shut down cleanly" if rule in ("shutdown-finished", "stopped-idle") else ""
+    return ", it shut down cleanly" if is_orderly(fence.rule) else ""

@@ -1,25 +1,18 @@
-"""One event of a timeline, and its severity.
-
-Owns the fields of an event and the order of severities. Does not know which records make one: `event_groups`
-and its neighbors do.
-"""
+"""One event of a timeline, and its severity."""
 
 from __future__ import annotations
 
 import msgspec
 
+from metaquorum.metadata.inspect.causes.rule import INFO, SEVERITIES
 from metaquorum.metadata.records.batch_cause import BatchCause
-
-DETAIL, INFO, WARNING, CRITICAL = "detail", "info", "warning", "critical"
-SEVERITIES = (DETAIL, INFO, WARNING, CRITICAL)
-"""From routine detail to what stops clients."""
 
 
 class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened.
 
     `offset` is that of the first record that shows it; `time_ms` is Unix time. `rule` names the derived
-    cause, if any (see `cause_rules`). `entities` are paths of everything that it is about, `entity` the first
+    cause, if any (see `table`). `entities` are paths of everything that it is about, `entity` the first
     of them. `span_ms` is how long what ends here lasted (for an election: the silence before it), and `bound`
     the word before it (see `span`). `stamp_ms` is the batch's timestamp if it differs from the actual time
     (see `clock`). `asked` is what caused the batch, if the log says so.

@@ -1,7 +1,4 @@
-"""Many changes of one batch as few events: everything that changed the same way is one line.
-
-Owns the grouping and the texts. Knows steps and causes, keeps nothing between batches.
-"""
+"""Many changes of one batch as few events: everything that changed the same way is one line."""
 
 from __future__ import annotations
 
@@ -9,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from metaquorum.metadata.image.types import NO_LEADER, Acl, ConfigResource
-from metaquorum.metadata.inspect.causes.causes import Cause, is_last_known, reassignment
-from metaquorum.metadata.inspect.causes.field_causes import of_leaders
-from metaquorum.metadata.inspect.causes.split_fences import LIKE_A_SPLIT_FENCE
+from metaquorum.metadata.inspect.causes.losses import LOSSES
+from metaquorum.metadata.inspect.causes.partitions import CHANGES, MOVES
+from metaquorum.metadata.inspect.causes.rule import Cause
+from metaquorum.metadata.inspect.causes.table import MAY_BE_FENCE, of_leader, severity_of
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep, PartitionStep
+from metaquorum.metadata.inspect.changes.leaderships import is_last_known, reassignment
 from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_text, scram_text
 from metaquorum.metadata.inspect.timeline.span import bound_of
 from metaquorum.metadata.inspect.timeline.spans import SpanChanges
@@ -23,43 +22,21 @@ from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
 NAMED = 3
 """How many partitions an event's text names before it counts the rest."""
 
-LEADER_RULES = (
-    "unclean-election",
-    "replica-damaged",
-    "directory-failed",
-    "broker-fenced",
-    "broker-restarted",
-    "registered-again",
-    "controlled-shutdown",
-    "broker-unregistered",
-    "broker-returned",
-    "led-again",
-    "stopping-or-fenced",
-    "preferred-election",
-    "reassignment-completed",
-    "reassignment-cancelled",
-    "replicas-changed",
-    "elected-from-elr",
-)
-"""Which of several causes names a change of leader, the most specific first."""
-
 _REASSIGNMENTS = {
-    "reassignment-started": ("reassignment started", "info"),
-    "reassignment-changed": ("reassignment changed", "info"),
-    "reassignment-completed": ("reassignment completed", "info"),
-    "reassignment-cancelled": ("reassignment cancelled", "warning"),
-    "replicas-changed": ("replicas changed", "info"),
+    "reassignment-started": "reassignment started",
+    "reassignment-changed": "reassignment changed",
+    "reassignment-completed": "reassignment completed",
+    "reassignment-cancelled": "reassignment cancelled",
+    "replicas-changed": "replicas changed",
 }
-
-
 _PLACES = {
-    "directory-assigned": ("directory assigned", "detail", "placed"),
-    "directory-moved": ("directory moved", "info", "moved"),
-    "replica-damaged": ("replica damaged", "warning", "cannot read its replica of"),
-    "replica-whole": ("replica whole again", "info", "again reads its replica of"),
-    "replica-given-up": ("replica given up", "info", "recreates its replica of"),
+    "directory-assigned": ("directory assigned", "placed"),
+    "directory-moved": ("directory moved", "moved"),
+    "replica-damaged": ("replica damaged", "cannot read its replica of"),
+    "replica-whole": ("replica whole again", "again reads its replica of"),
+    "replica-given-up": ("replica given up", "recreates its replica of"),
 }
-"""Rules about a replica's directory: kind, severity and what the broker did."""
+"""Rules about a replica's directory: kind and what the broker did."""
 
 
 class Grouped(NamedTuple):
@@ -77,6 +54,8 @@ class Grouped(NamedTuple):
     span_ms: int | None = None
     bound: str = ""
     """Precedes `span_ms`: `at least `, `at most ` (see `span`)."""
+    is_doubtful: bool = False
+    """Whether the log leaves open that `rule` is the cause."""
 
 
 def config_events(batch: BatchChanges, *, is_known: bool) -> Iterator[Grouped]:
@@ -180,8 +159,8 @@ def broker_word(step: BrokerStep) -> str:
 def _leader_rule(causes: tuple[Cause, ...], step: PartitionStep) -> str | None:
     """The rule for a step that changes a partition's leader."""
     old, new = (NO_LEADER if at is None else at.leader for at in (step.before, step.after))
-    rules = {cause.rule for cause in of_leaders(causes, old, new)}
-    return next((rule for rule in LEADER_RULES if rule in rules), None)
+    cause = of_leader(causes, old, new)
+    return None if cause is None else cause.rule
 
 
 def leader_events(
@@ -207,12 +186,13 @@ def leader_events(
             kind, severity = "unclean election", "critical"
             isr = steps[0].before.isr if steps[0].before is not None else ()
             known = any(step.before is not None and is_last_known(step.before, new) for step in steps)
-            who = "the last known leader, not" if known else "not"
-            text += f"; broker {new} was {who} in the ISR [{','.join(map(str, isr))}]"
+            who = "the last known leader, not in" if known else "in" if new in isr else "not in"
+            text += f"; broker {new} was {who} the ISR [{','.join(map(str, isr))}]"
+            text += ", without a complete log" if new in isr else ""
         elif new == NO_LEADER:
             kind, severity = "leaderless", "critical"
         entity = f"broker/{new}" if new >= 0 else f"broker/{old}"
-        suspect = old if rule in (None, "stopping-or-fenced") and old >= 0 else None
+        suspect = old if (rule is None or rule in MAY_BE_FENCE) and old >= 0 else None
         yield Grouped(
             steps[0].offset, kind, entity, text, severity, rule, _paths(steps), suspect, span_ms, bound
         )
@@ -247,8 +227,8 @@ def isr_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> 
                 joined.setdefault((broker, _joined_by(broker, step, causes[step.offset])), []).append(step)
     for (broker, rule), steps in left.items():
         text = f"broker {broker} left {_isr_of(steps)}"
-        severity = "warning" if rule in ("replica-lagged", "lagged-or-stopping") else "detail"
-        suspect = broker if rule in LIKE_A_SPLIT_FENCE else None
+        severity = severity_of(LOSSES, rule, "detail")
+        suspect = broker if rule in MAY_BE_FENCE else None
         entity = f"broker/{broker}"
         yield Grouped(steps[0].offset, "isr shrank", entity, text, severity, rule, _paths(steps), suspect)
     for (broker, rule), steps in joined.items():
@@ -281,7 +261,7 @@ def reassignment_events(batch: BatchChanges) -> Iterator[Grouped]:
         if step.before.leader_recovery_state > step.after.leader_recovery_state:
             found.setdefault("recovery-finished", []).append(step)
     for rule, steps in found.items():
-        kind, severity = _REASSIGNMENTS.get(rule, ("recovery finished", "info"))
+        kind, severity = _REASSIGNMENTS.get(rule, "recovery finished"), severity_of(CHANGES, rule, "info")
         text = listed([step.name for step in steps])
         first = steps[0]
         if (
@@ -308,8 +288,9 @@ def directory_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]
             if _is_moved(step, broker):
                 found.setdefault((rule, broker), []).append(step)
     for (rule, broker), steps in found.items():
-        kind, severity, verb = _PLACES[rule]
+        kind, verb = _PLACES[rule]
         text = f"broker {broker} {verb} {listed([step.name for step in steps])}"
+        severity = severity_of(MOVES, rule, "info")
         yield Grouped(steps[0].offset, kind, f"broker/{broker}", text, severity, rule, _paths(steps))
 
 

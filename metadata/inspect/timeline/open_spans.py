@@ -1,12 +1,10 @@
-"""Events for spans of partitions that no record begins or ends: at a snapshot, and at the end of a log.
-
-Owns the texts. Does not know since when spans are open: `spans` does.
-"""
+"""Events for spans of partitions that no record begins or ends: at a snapshot, and at the end of a log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.changes.change_steps import PartitionKey, Place
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, duration, listed
 from metaquorum.metadata.inspect.timeline.span import OpenSpan, bound_of
@@ -56,10 +54,14 @@ def no_longer(kind: str, ended: Mapping[PartitionKey, OpenSpan], named: Named, p
     )
 
 
-def still_open(spans: PartitionSpans, offset: int, time_ms: int) -> Iterator[Grouped]:
-    """Spans open at the end of the log, which is at `offset` and `time_ms`."""
+def still_open(
+    spans: PartitionSpans, offset: int, time_ms: int, image: MetadataImage | None
+) -> Iterator[Grouped]:
+    """Spans open at the end of the log, which is at `offset` and `time_ms`, with this image, if it is
+    known. A reassignment to brokers that are gone or fenced does not end by itself."""
     for kind, found in spans.kinds().items():
         if found:
+            missing = "" if image is None or kind != "reassigning" else _missing_brokers(image, found)
             which, paths = _which(found, spans.named)
             oldest = min(found.values())
             lasted = time_ms - oldest.time_ms
@@ -68,13 +70,28 @@ def still_open(spans: PartitionSpans, offset: int, time_ms: int) -> Iterator[Gro
                 offset,
                 f"still {kind}",
                 paths[0],
-                f"{which}, the longest for {since}",
-                SEVERITIES[kind],
+                f"{which}, the longest for {since}{missing}",
+                "warning" if missing else SEVERITIES[kind],
                 None,
                 paths,
                 span_ms=lasted,
                 bound=oldest.bound,
             )
+
+
+def _missing_brokers(image: MetadataImage, moving: Mapping[PartitionKey, OpenSpan]) -> str:
+    """The brokers for which reassignments wait; empty if all of them are there."""
+    waits: dict[int, str] = {}
+    for topic_id, index in moving:
+        partition = image.topics.partition(topic_id, index)
+        for node in () if partition is None else partition.adding:
+            broker = image.brokers.get(node)
+            if broker is None or broker.fenced:
+                waits[node] = f"{node} ({'not registered' if broker is None else 'fenced'})"
+    if not waits:
+        return ""
+    names = listed([waits[node] for node in sorted(waits)])
+    return f"; {'brokers' if len(waits) > 1 else 'broker'} {names} must return, or cancel it"
 
 
 def _which(found: Mapping[PartitionKey, OpenSpan], named: Named) -> tuple[str, tuple[str, ...]]:

@@ -1,18 +1,15 @@
-"""The events of the quorum's own records: elections, voter sets, the finalized kraft.version.
-
-Owns the state before each of these records. Knows the steps of a log, not where they are read from.
-"""
+"""The events of the quorum's own records: elections, voter sets, the finalized kraft.version."""
 
 from __future__ import annotations
 
-from metaquorum.metadata.inspect.causes.election_causes import election_causes
+from metaquorum.metadata.inspect.causes.elections import CHANGED_LEADER, ELECTIONS, election_causes
+from metaquorum.metadata.inspect.causes.rule import DETAIL, INFO
+from metaquorum.metadata.inspect.causes.table import severity_of
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.log.voters import changes_text, ids_text, voter_ids
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records.control import Voter
-
-DETAIL, INFO, WARNING = "detail", "info", "warning"
 
 
 class QuorumEvents:
@@ -52,7 +49,10 @@ class QuorumEvents:
         ids = ",".join(str(voter.voter_id) for voter in record.voters)
         causes = election_causes(record, epoch, self._leader, self._epoch, silence_ms, level)
         rules = [cause.rule for cause in causes]
-        text = "; ".join((f"controller {leader} leads (voters {ids})", *(one.text for one in causes[1:])))
+        rule = next((one for one in rules if one in CHANGED_LEADER), rules[-1])
+        text = f"controller {leader} leads (voters {ids})"
+        for cause in causes[1:]:
+            text += f"; {cause.fact}" + (f"; {cause.doubt}" if cause.doubt else "")
         wrote_before = self._epoch == epoch
         self._leader, self._epoch = leader, epoch
         if not self._kraft_version:
@@ -65,8 +65,8 @@ class QuorumEvents:
             kind="election",
             entity=f"controller/{leader}",
             text=text,
-            severity=WARNING if "leader-lost" in rules else INFO,
-            rule=rules[1] if len(rules) > 1 else rules[0],
+            severity=severity_of(ELECTIONS, rule, INFO),
+            rule=rule,
             entities=("quorum",),
             span_ms=None if silence_ms == -1 or wrote_before else silence_ms,
         )

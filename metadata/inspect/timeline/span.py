@@ -1,7 +1,4 @@
-"""An ongoing span of time, and how precisely its beginning is known.
-
-Owns the words for that precision. Does not know what holds during the span: `spans` and `broker_spans` do.
-"""
+"""An ongoing span of time, and how precisely its beginning is known."""
 
 from __future__ import annotations
 

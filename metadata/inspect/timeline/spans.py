@@ -1,7 +1,6 @@
 """Which partitions are without a leader, under min ISR or being reassigned, and since when.
 
-Owns the open spans of a walk. Does not write events about them: its callers do. Brokers' spans are in
-`broker_spans`.
+Brokers' spans are in `broker_spans`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
-from metaquorum.metadata.image.chunk import N_ISR, IntArray
+from metaquorum.metadata.image.chunk import CHUNK_SHIFT, N_ISR, N_REPLICAS, TOPIC, IntArray, RowArray
 from metaquorum.metadata.image.types import NO_LEADER, ConfigResource, PartitionInfo
 from metaquorum.metadata.inspect.changes.change_steps import Place
 from metaquorum.metadata.inspect.changes.changes import (
@@ -246,24 +245,30 @@ def _is_short(setting: str | None, info: PartitionInfo) -> bool:
 
 
 def under_min_isr(image: MetadataImage) -> list[str]:
-    """Paths of an image's partitions under min ISR. Takes time in proportion to the topics with the setting,
-    and to all partitions if the brokers' default is above 1."""
+    """Paths of an image's partitions under min ISR, by topic name and index."""
+    topics = image.topics
+    keys = topics.keys_at(under_min_isr_rows(image))
+    names = {topic_id: topics.by_id[topic_id].info.name for topic_id in {topic_id for topic_id, _ in keys}}
+    return [f"topic/{name}/{index}" for name, index in sorted((names[at], index) for at, index in keys)]
+
+
+def under_min_isr_rows(image: MetadataImage) -> RowArray:
+    """Rows of an image's partitions under min ISR, ascending. Looks at every partition, in columns."""
+    topics = image.topics
     default = (image.configs.get(ConfigResource(BROKER_RESOURCE, "")) or {}).get(MIN_INSYNC_REPLICAS)
-    settings: dict[str, str | None]
-    if _wanted(default) == 1:  # only those with an empty ISR are under it
-        ids = {topic_id for topic_id, _ in image.topics.keys_at(image.topics.columns.rows_where(N_ISR, 0))}
-        settings = {image.topics.by_id[topic_id].info.name: default for topic_id in ids}
-    else:
-        settings = {topic.name: default for topic in image.topics.all()}
+    least = np.full(max(1, topics.next_slot), min(_wanted(default), INT32_MAX), dtype=np.int32)
     for resource, entries in image.configs.items_sorted():
         if resource.resource_type == TOPIC_RESOURCE and MIN_INSYNC_REPLICAS in entries:
-            settings[resource.name] = entries[MIN_INSYNC_REPLICAS]
-    found = []
-    for name, setting in sorted(settings.items()):
-        topic = image.topics.topic_named(name)
-        partitions = [] if topic is None else image.topics.partitions_of(topic.topic_id)
-        found += [f"topic/{name}/{at.index}" for at in partitions if _is_short(setting, at)]
-    return found
+            topic_id = topics.by_name.get(resource.name)
+            if topic_id is not None:
+                least[topics.by_id[topic_id].slot] = min(_wanted(entries[MIN_INSYNC_REPLICAS]), INT32_MAX)
+    rows = [np.empty(0, dtype=np.int64)]
+    for number, chunk in enumerate(topics.columns.chunks):
+        data = chunk.data
+        wanted = np.minimum(least[data[TOPIC]], data[N_REPLICAS])  # a free row has no replicas
+        short = np.flatnonzero((data[N_ISR] < wanted) & (data[TOPIC] >= 0))
+        rows.append(short + (number << CHUNK_SHIFT))
+    return np.concatenate(rows)
 
 
 def is_under_min_isr(image: MetadataImage, key: PartitionKey) -> bool:

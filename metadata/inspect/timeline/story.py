@@ -1,16 +1,16 @@
-"""The events of a whole log: the walk behind `timeline`, and where each part of it gets its state from.
+"""The events of a whole log: what the reader of its history yields, given to a timeline.
 
-Owns where to begin: the newest whole snapshot at or before the place in question; in a trimmed log, the first
-record, taken only for what it says on its own until the oldest snapshot provides the state. `timeline` owns
-what an event is. Knows no terminal.
+It begins at the newest whole snapshot at or before the place in question; in a trimmed log, at the first
+record, taken only for what it says on its own until the oldest snapshot provides the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from metaquorum.metadata.inspect.causes.rule import SEVERITIES
 from metaquorum.metadata.inspect.changes.creations import may_create
 from metaquorum.metadata.inspect.log.clock import clock_of, on_clock
 from metaquorum.metadata.inspect.log.coverage import (
@@ -24,12 +24,11 @@ from metaquorum.metadata.inspect.log.coverage import (
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line, decode_item
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point, ms_hint, utc_text
-from metaquorum.metadata.inspect.timeline.event import SEVERITIES, TimelineEvent
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.time_events import GAP_MS
-from metaquorum.metadata.inspect.timeline.timeline import Timeline
+from metaquorum.metadata.inspect.timeline.timeline import SpanCounts, Timeline
 from metaquorum.metadata.inspect.walk.concern import Stretch
-from metaquorum.metadata.inspect.walk.lost_ends import ends_behind
-from metaquorum.metadata.inspect.walk.passage import decoded
+from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, StateKnown
 from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at, with_quorum
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.log.reader import Damage
@@ -56,6 +55,8 @@ class Seen:
     """Reading stopped at the end of the range, before the end of the log."""
     is_behind: bool = False
     """The range begins after the log's end."""
+    on_counts: Callable[[SpanCounts], None] | None = None
+    """Called with what holds after every batch that has events."""
 
     def settled(self, log: MetadataLog, point: Point, *, first: bool = False) -> Point:
         """A place as it can be shown; notes if it differs from the requested one."""
@@ -121,15 +122,21 @@ def events(
     gap_ms: int = GAP_MS,
     seen: Seen | None = None,
     shown: frozenset[str] = frozenset(SEVERITIES),
+    moves: bool = True,
+    quiet_before: Point | None = None,
 ) -> Iterator[TimelineEvent]:
-    """Every event of a log from `start` up to `end`, in order, with a severity in `shown`. Lines about what
-    could not be read go to `on_problem`, and reading continues past it."""
+    """Every event of a log from `start` up to `end`, in order, with a severity in `shown`; without `moves`,
+    few of those about leaders that other leaders replace, and before `quiet_before` only those that begin and
+    end what lasts. Lines about what could not be read go to
+    `on_problem`, and reading continues past it."""
     seen = Seen() if seen is None else seen
     asked = start
     if start is not None:
         start = seen.settled(log, Point(offset=log.end_offset) if start.is_end else start, first=True)
     story = _Story(log, on_problem, seen.settled(log, end), seen)
-    for event in story.run(start, gap_ms, shown):
+    for event in story.run(
+        start, partial(Timeline, gap_ms=gap_ms, shown=shown, moves=moves, start=start or quiet_before)
+    ):
         if start is None or not _is_before(event, start):
             yield event
     seen.is_over = story.is_over
@@ -156,41 +163,89 @@ def _snapshot_before(log: MetadataLog, start: Point) -> int | None:
 
 
 class _Story:
-    """One walk."""
+    """The timeline as a consumer of a log's history."""
 
     def __init__(self, log: MetadataLog, on_problem: OnProblem, end: Point, seen: Seen) -> None:
         self._log = log
         self._on_problem = on_problem
         self._end = end
         self._seen = seen
-        self._expected: int | None = None
-        self.is_over = False
+        self._reader: HistoryReader | None = None
 
-    def run(self, start: Point | None, gap_ms: int, shown: frozenset[str]) -> Iterator[TimelineEvent]:
-        """The events, stretch by stretch: a snapshot is used if it provides unknown state."""
+    @property
+    def is_over(self) -> bool:
+        """Whether the end of the range was reached, before the end of the log."""
+        return self._reader is not None and self._reader.is_over
+
+    def run(self, start: Point | None, make: Callable[..., Timeline]) -> Iterator[TimelineEvent]:
+        """The events. A snapshot is used if it provides unknown state."""
         self._seen.limits.coverage.add(before_the_log(self._log, start))
-        timeline, place = self._begin(start, gap_ms, shown)
+        timeline, place = self._begin(start, make)
         is_alone = not timeline.is_known
         if place == self._log.start_offset and not is_alone:
-            yield from timeline.already()
-        learn_at = known_from(self._log) if is_alone else None
-        while True:
-            gap = yield from self._told(timeline, place, learn_at)
-            if gap is not None:
-                place, learn_at = gap
-                timeline.forget()
-                continue
-            if is_alone:
-                self._tell_alone(start)
-                is_alone = False
-            if learn_at is None or self.is_over or not self._reaches(learn_at):
-                break
-            found = state_at(self._log, Point(offset=learn_at), past_corruption=True)
-            yield from timeline.learn(on_clock(self._log, found.image), found.quorum)
-            place, learn_at = learn_at, None
+            yield from self._noted(timeline, timeline.already())
+        reader = self._reader = HistoryReader(self._log, self._end, timeline.pieces, may_create)
+        for item in reader.read(place, known_from(self._log) if is_alone else None):
+            if isinstance(item, StateKnown):
+                if is_alone:
+                    self._tell_alone(start)
+                    is_alone = False
+                yield from self._noted(timeline, timeline.learn(item.image, item.quorum))
+            else:
+                yield from self._told(timeline, reader, item)
+        if reader.past is not None:
+            self._seen.take(reader.past)
+        if is_alone:
+            self._tell_alone(start)
         yield from timeline.finish()
 
-    def _begin(self, start: Point | None, gap_ms: int, shown: frozenset[str]) -> tuple[Timeline, int]:
+    def _noted(self, timeline: Timeline, events: list[TimelineEvent]) -> list[TimelineEvent]:
+        """The events, after what holds with them was passed on."""
+        if self._seen.on_counts is not None:
+            self._seen.on_counts(timeline.span_counts())
+        return events
+
+    def _told(
+        self,
+        timeline: Timeline,
+        reader: HistoryReader,
+        item: ReadBatch | RecordBatch | Stretch | Damage | LostRecords,
+    ) -> Iterator[TimelineEvent]:
+        """The events of one item."""
+        match item:
+            case Damage():
+                if reader.limit is None or item.offset < reader.limit:
+                    self._on_problem(damage_line(item))
+            case LostRecords():
+                yield from self._lost(timeline, item)
+            case Stretch():
+                for told in timeline.stretch(item):
+                    yield from self._noted(timeline, told)
+                self._seen.pass_over(item)
+            case _:
+                self._seen.take(item.header if isinstance(item, RecordBatch) else item.batch.header)
+                yield from self._of_batch(timeline, item)
+
+    def _lost(self, timeline: Timeline, lost: LostRecords) -> Iterator[TimelineEvent]:
+        yield from timeline.lose(lost.start, lost.ends_behind)
+        after = "later answers may depend on it"
+        if lost.next_snapshot is not None:
+            after = (
+                "what follows comes from the records alone, up to the snapshot that ends at"
+                f" {lost.next_snapshot}"
+            )
+        text = f"these records are lost here: their effect is missing, and {after}"
+        self._seen.limits.coverage.add(
+            lost.behind
+            or Uncovered(
+                from_offset=lost.start, to_offset=lost.end, reason=MISSING, text=text, path=self._log.path
+            )
+        )
+        if lost.cure is not None:
+            timeline.forget()
+            self._noted(timeline, [])
+
+    def _begin(self, start: Point | None, make: Callable[..., Timeline]) -> tuple[Timeline, int]:
         """A timeline and the offset to feed it from."""
         log, base = self._log, self._log.start_offset
         clock = None if log.is_checkpoint else partial(clock_of, log)
@@ -201,71 +256,28 @@ class _Story:
             seen, place = self._seen, at_start.provenance
             seen.first_ms = seen.last_ms = place.timestamp_ms
             seen.end_offset = place.offset
-            return Timeline(at_start, gap_ms=gap_ms, shown=shown, quorum=quorum, clock=clock), begun
+            return make(at_start, quorum=quorum, clock=clock), begun
         if known_from(log) == base:
             if log.is_checkpoint:
-                return Timeline(None, gap_ms=gap_ms, shown=shown, clock=clock), base
+                return make(None, clock=clock), base
             found = state_at(log, Point(offset=base), past_corruption=True)
             image, quorum = on_clock(log, found.image) if base else None, found.quorum
-            return Timeline(image, gap_ms=gap_ms, shown=shown, quorum=quorum, clock=clock), base
+            return make(image, quorum=quorum, clock=clock), base
         image, names = nothing_known(base).image, log.namer().names()
-        return Timeline(image, gap_ms=gap_ms, shown=shown, is_known=False, names=names, clock=clock), base
+        return make(image, is_known=False, names=names, clock=clock), base
 
     def _tell_alone(self, start: Point | None) -> None:
         """Notes the range before the first known state."""
         reached = self._end
-        if self.is_over and reached.offset is None:
-            reached = Point(offset=self._expected)
+        if self._reader is not None and self.is_over and reached.offset is None:
+            reached = Point(offset=self._reader.expected)
         self._seen.limits.coverage.add(before_the_state(self._log, start, reached, ALONE))
-
-    def _reaches(self, offset: int) -> bool:
-        return self._end.offset is None or offset <= self._end.offset
-
-    def _told(  # noqa: C901
-        self, timeline: Timeline, first: int, limit: int | None
-    ) -> Generator[TimelineEvent, None, tuple[int, int] | None]:
-        """The events of the batches from `first` up to `limit` (an offset), or to the end. If records are
-        missing and a snapshot after them shows their effect, stops there and returns where to continue and
-        where that snapshot ends."""
-        end, seen = self._end, self._seen
-        if limit is not None and end.time_ms is None:
-            end = Point(offset=limit if end.offset is None else min(limit, end.offset))
-        for item in decoded(self._log, first, end, timeline.pieces, may_create):
-            if isinstance(item, Damage) and item.offset < first:
-                continue
-            if isinstance(item, Damage):
-                if limit is None or item.offset < limit:
-                    self._on_problem(damage_line(item))
-                continue
-            if isinstance(item, Stretch):
-                cure = yield from self._follow(timeline, item.base_offset, item.next_offset, limit)
-                if cure is not None:
-                    return item.base_offset, cure
-                for told in timeline.stretch(item):
-                    yield from told
-                seen.pass_over(item)
-                continue
-            batch = item if isinstance(item, RecordBatch) else item.batch
-            header = batch.header
-            if header.next_offset <= first:
-                continue
-            if limit is not None and header.base_offset >= limit:
-                return None
-            seen.take(header)
-            if self._is_past(header):
-                self.is_over = True
-                return None
-            cure = yield from self._follow(timeline, header.base_offset, header.next_offset, limit)
-            if cure is not None:
-                return header.base_offset, cure
-            yield from self._of_batch(timeline, item)
-        return None
 
     def _of_batch(self, timeline: Timeline, item: RecordBatch | ReadBatch) -> Iterator[TimelineEvent]:
         if isinstance(item, RecordBatch):
             made = timeline.creations(item)
             if made is not None:
-                yield from made
+                yield from self._noted(timeline, made)
                 return
         for read in (item,) if isinstance(item, ReadBatch) else decode_item(item):
             if isinstance(read, Damage):
@@ -276,37 +288,5 @@ class _Story:
                 one.record.type_name.startswith("UNKNOWN") for one in read.records
             )
             records = [(decoded.offset, decoded.record) for decoded in read.records]
-            yield from timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
-
-    def _is_past(self, header: BatchHeader) -> bool:
-        end = self._end
-        if end.offset is not None:
-            return header.base_offset >= end.offset
-        return end.time_ms is not None and header.max_timestamp_ms > end.time_ms
-
-    def _follow(
-        self, timeline: Timeline, base_offset: int, next_offset: int, limit: int | None
-    ) -> Generator[TimelineEvent, None, int | None]:
-        """Notes where records are missing between two batches. Returns the end of the first whole snapshot
-        after them that is before `limit`, if any.
-        """
-        expected = base_offset if self._expected is None else self._expected
-        self._expected = next_offset
-        if base_offset <= expected:
-            return None
-        yield from timeline.lose(expected, partial(ends_behind, self._log, base_offset))
-        behind = (at for at in self._log.snapshots() if at.offset >= base_offset)
-        cure = next((at.offset for at in behind if self._log.is_whole(at)), None)
-        after = "later answers may depend on it"
-        if cure is not None:
-            after = f"what follows comes from the records alone, up to the snapshot that ends at {cure}"
-        text = f"these records are lost here: their effect is missing, and {after}"
-        self._seen.limits.coverage.add(
-            Uncovered(
-                from_offset=expected, to_offset=base_offset, reason=MISSING, text=text, path=self._log.path
-            )
-        )
-        if cure is None or (limit is not None and cure >= limit):
-            return None
-        self._expected = base_offset
-        return cure
+            made = timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
+            yield from self._noted(timeline, made)

@@ -1,7 +1,4 @@
-"""What the times of batches show: silences, and clocks that jump or run backwards.
-
-Owns the silence before a batch, which election causes need. Knows only times of the log's clock.
-"""
+"""What the times of batches show: silences, and clocks that jump or run backwards."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """What happened according to a log: one event per line, for the things that people care about.
 
-Owns the translation of changes into events, their severity, and ongoing spans (no leader, under min ISR).
 Needs the memory of one image; events are not kept. Makes no judgment (`check` does) and knows no files. Why
 something changed comes from `causes`, by name.
 """
@@ -9,27 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import NamedTuple
 
+from metaquorum.metadata.features import metadata_version_name
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.types import NO_LEADER
-from metaquorum.metadata.inspect.causes.causes import Cause, Scene, partition_causes, was_unclean
+from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, SEVERITIES, WARNING, Cause, Scene
 from metaquorum.metadata.inspect.causes.split_fences import HeldEvents
+from metaquorum.metadata.inspect.causes.table import partition_causes
 from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
+from metaquorum.metadata.inspect.changes.leaderships import was_unclean
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock
 from metaquorum.metadata.inspect.log.entities import EntityNamer
+from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline import event_groups as groups
 from metaquorum.metadata.inspect.timeline.broker_events import broker_events
 from metaquorum.metadata.inspect.timeline.broker_spans import BrokerSpans
-from metaquorum.metadata.inspect.timeline.event import (
-    CRITICAL,
-    DETAIL,
-    INFO,
-    SEVERITIES,
-    WARNING,
-    TimelineEvent,
-)
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.open_spans import learned_events, still_open
 from metaquorum.metadata.inspect.timeline.quorum_events import QuorumEvents
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
@@ -44,6 +41,16 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import BatchRun
 
 
+class SpanCounts(NamedTuple):
+    """What holds after the batch that begins at `offset`, at `time_ms` (Unix ms): how many partitions are
+    without a leader, and how many are under min ISR; both None while the state is unknown."""
+
+    offset: int
+    time_ms: int
+    leaderless: int | None
+    under_min_isr: int | None
+
+
 class Timeline:
     """Feed it every batch in log order; it returns the batch's events."""
 
@@ -53,6 +60,8 @@ class Timeline:
         *,
         gap_ms: int = GAP_MS,
         shown: frozenset[str] = frozenset(SEVERITIES),
+        moves: bool = True,
+        start: Point | None = None,
         is_known: bool = True,
         names: Mapping[bytes, str] | None = None,
         quorum: QuorumView | None = None,
@@ -60,8 +69,10 @@ class Timeline:
     ) -> None:
         """`image` is the state at the log's start, if that is not offset 0. With `is_known` False it is
         empty, and records are taken only for what they say on their own until `learn`. `names` are topic
-        names from a later snapshot. Events with a severity that is not `shown` are left out. `clock` reads
-        the log's clock if its timestamps jump."""
+        names from a later snapshot. Events with a severity that is not `shown` are left out; without `moves`,
+        most leaders that other leaders replace are, too, and before `start` what only leads to events there.
+        `clock` reads the log's clock if its timestamps
+        jump."""
         known_names = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer({**(names or {}), **known_names})
         self._feed = ChangeFeed(image, is_known=is_known, names=names)
@@ -70,7 +81,9 @@ class Timeline:
         self._brokers = BrokerSpans(image if is_known else None)
         self._gap_ms = gap_ms
         self._shown = shown
-        self._may_tell = partial(may_tell, shown=shown, least_isr=self._spans.least_isr)
+        self._may_tell = partial(may_tell, shown=shown, least_isr=self._spans.least_isr, moves=moves)
+        self._may_span = partial(may_tell, shown=frozenset({CRITICAL}), least_isr=self._spans.least_isr)
+        self._start = start
         self._clock = RunningClock(clock)
         self._stamp_ms: int | None = None
         last_ms = image.provenance.timestamp_ms if image is not None and is_known else None
@@ -89,6 +102,14 @@ class Timeline:
     def is_known(self) -> bool:
         """Whether the state is known here."""
         return self._feed.is_known
+
+    def span_counts(self) -> SpanCounts:
+        """What holds after the last batch with events."""
+        batch = self._batch
+        if not self.is_known:
+            return SpanCounts(batch.base_offset, batch.time_ms, None, None)
+        spans = self._spans
+        return SpanCounts(batch.base_offset, batch.time_ms, len(spans.leaderless), len(spans.under_min))
 
     def learn(self, image: MetadataImage, quorum: QuorumView | None = None) -> list[TimelineEvent]:
         """Takes the state from a snapshot; it was unknown so far. Returns events for what already holds, or
@@ -188,27 +209,46 @@ class Timeline:
 
     def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
         """The next run in pieces: batches for `batch`, stretches for `stretch`."""
-        return self._feed.pieces(run, Concern(gap_ms=self._gap_ms, together=self._feed.is_known))
+        known = self._feed.is_known
+        return self._feed.pieces(run, Concern(gap_ms=self._gap_ms, together=known, along=known))
 
     def stretch(self, stretch: Stretch) -> Iterator[list[TimelineEvent]]:
-        """Events, batch by batch, of one-record batches that are idle or change a partition, each soon
-        after the previous one."""
-        stamps, changed = stretch.part().timestamps_ms(), stretch.changes
-        if len(changed):
-            clock = self._clock.ahead(stretch.base_offset + changed, stamps[changed])
-            for changes in self._feed.changed(stretch, self._may_tell):
-                self._told, self._batch, self._stamp_ms = [], changes, changes.time_ms
-                changes.time_ms = clock(changes.base_offset, changes.time_ms)
-                self._partitions(Scene(batch=changes, feed=self._feed))
+        """Events, batch by batch, of batches that are idle or change partitions and brokers, each soon after
+        the previous one."""
+        part = stretch.part()
+        stamps = part.timestamps_ms()
+        if stretch.records is not None:
+            clock = self._clock.ahead(part.offsets[:-1], stamps)
+            stamp_of = dict(zip(part.offsets[:-1].tolist(), stamps.tolist(), strict=True))
+            wanted = self._may_span if self._is_before(stretch) else self._may_tell
+            for changes in self._feed.changed(stretch, wanted, clock):
+                self._told, self._batch = [], changes
+                self._stamp_ms = stamp_of[changes.base_offset]
+                scene = Scene(batch=changes, feed=self._feed)
+                if changes.brokers:
+                    self._broker_steps(changes, scene)
+                self._partitions(scene)
                 self._tell_grouped(groups.refused_events(changes))
-                if self._told:
+                if self._told or changes.brokers:
                     yield self._through()
         else:
             self._feed.pass_over(stretch)
-        ends = enumerate(stamps[-2:].tolist(), stretch.next_offset - min(2, stretch.batches))
-        times = [self._clock.time_ms(offset, stamp) for offset, stamp in ends]
-        self._times.stretch(times, is_idle=stretch.batches > len(changed))
+        times = [
+            self._clock.time_ms(offset, stamp)
+            for offset, stamp in zip(part.offsets[:-1][-2:].tolist(), stamps[-2:].tolist(), strict=True)
+        ]
+        self._times.stretch(times, is_idle=stretch.has_idle)
         self._end = (stretch.next_offset, stretch.epoch, times[-1])
+
+    def _is_before(self, stretch: Stretch) -> bool:
+        """Whether a stretch is before the start, so that only what lasts beyond it matters."""
+        start = self._start
+        if start is None:
+            return False
+        if start.offset is not None:
+            return stretch.next_offset <= start.offset
+        last_ms = int(stretch.part().timestamps_ms().max())
+        return start.time_ms is not None and last_ms < start.time_ms
 
     def _through(self) -> list[TimelineEvent]:
         """The batch's events by offset, and earlier ones that need not wait any longer."""
@@ -232,7 +272,8 @@ class Timeline:
         if not self._feed.is_known:
             self._spans.forget_lost(self._unknown_state.leaderless)
             self._brokers.forget_lost()
-        self._tell_grouped(still_open(self._spans, offset, time_ms))
+        image = self._feed.replayed().image if self._feed.is_known else None
+        self._tell_grouped(still_open(self._spans, offset, time_ms, image))
         self._tell_grouped(self._brokers.finish(offset, time_ms))
         return self._told
 
@@ -298,8 +339,8 @@ class Timeline:
                 self._tell_alone(self._unknown_state.known_again(step, broker_events(step, scene)))
             return  # whether other brokers are unfenced is unknown
         told = [event for step in changes.brokers for event in broker_events(step, scene)]
-        rules = {event.offset: event.rule for event in told if event.rule is not None}
-        self._tell_grouped((*told, *self._brokers.batch(changes, rules)))
+        fences = {event.offset: event for event in told if event.kind == "broker fenced"}
+        self._tell_grouped((*told, *self._brokers.batch(changes, fences)))
 
     def _partitions(self, scene: Scene) -> None:
         only_leaders = self._shown == {CRITICAL}  # nothing else about partitions is critical
@@ -334,7 +375,8 @@ class Timeline:
             case control.LeaderChangeMessage() | control.VotersRecord() | control.KRaftVersionRecord():
                 self._tell_grouped([self._of_quorum(offset, record)])
             case r.FeatureLevelRecord(name=name, feature_level=level):
-                self._tell(offset, "feature", entity, f"{name} is at level {level}")
+                release = f" ({metadata_version_name(level)})" if name == "metadata.version" else ""
+                self._tell(offset, "feature", entity, f"{name} is at level {level}{release}")
             case r.ControllerRecord(controller_id=node) | r.UnregisterControllerRecord(controller_id=node):
                 verb = "registered" if isinstance(record, r.ControllerRecord) else "unregistered"
                 self._tell(offset, f"controller {verb}", entity, f"controller {node}")

@@ -1,7 +1,7 @@
 """Holds back events of an open metadata transaction (KIP-868) until its end: aborted records have no effect.
 
-Owns the wait, and which events are about the log instead of the cluster: an election or a jump of the clock
-happened regardless of the transaction's outcome. Knows no files.
+The wait, and which events are about the log instead of the cluster: an election or a jump of the clock
+happened regardless of the transaction's outcome.
 """
 
 from __future__ import annotations

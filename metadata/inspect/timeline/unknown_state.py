@@ -1,7 +1,6 @@
 """Records about brokers and topics that existed before a trimmed log begins: what they say on their own.
 
-Owns the events of such records, until a snapshot provides the state. A record shows its result but not the
-state before it; what earlier records of the log said is remembered. Knows no files, derives no cause.
+A record shows its result but not the state before it; what earlier records of the log said is remembered.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from metaquorum.metadata.inspect.timeline.event_groups import Grouped, count, du
 from metaquorum.metadata.inspect.timeline.open_spans import no_longer
 from metaquorum.metadata.inspect.timeline.span import OpenSpan
 from metaquorum.metadata.records import types as r
-from metaquorum.metadata.records.parts import FENCED
+from metaquorum.metadata.records.types import FENCED
 
 UNKNOWN = "not known"
 """A broker's state if no record of the log shows it."""
@@ -48,9 +47,9 @@ class UnknownState:
                 continue
             text = f"broker {step.broker_id} again, broker epoch {step.after.epoch}"
             if word != "fenced":
-                yield event._replace(text=f"{text} (was unfenced)", severity="warning")
+                yield event._replace(text=f"{text} (was unfenced)", severity="warning", rule=None)
             else:
-                yield event._replace(text=text)
+                yield event._replace(text=text, rule=None)
 
     def events(self, batch: BatchChanges) -> Iterator[Grouped]:
         """The events of a batch's records about strangers."""

@@ -1,38 +1,62 @@
 """Which batches a question needs one by one; the others are replayed in columns.
 
-Owns the choice within runs of one-record batches (see `storage.log.runs`): idle batches, and partitions of
-topics outside the question, may be passed over. Does not interpret records; anything unusual counts as
-needed.
+Anything unusual counts as needed: only idle batches, partitions of topics outside the question, and (`along`)
+what happens to brokers may be passed over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar import changes, partitions
-from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, gather, read_frames
-from metaquorum.metadata.columnar.singles import idle_frames, read_run
+from metaquorum.metadata.columnar.partition_records import (
+    CHANGE_API_KEY,
+    FRAME_BYTES,
+    PARTITION_API_KEY,
+    ChangeRows,
+    Frames,
+    decode_changes,
+    gather,
+    read_frames,
+)
+from metaquorum.metadata.columnar.runs import NO_OP, idle_frames, read_run
+from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import ImageBuilder
+from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
-from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord
+from metaquorum.metadata.records.types import (
+    BrokerRecord,
+    BrokerRegistrationChangeRecord,
+    FenceBrokerRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.format import parse_header
 from metaquorum.storage.batches.places import Places
-from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun, numbers_at
+from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun
 
 _TOPIC_KEY = 2
+_BROKER_KEYS = np.array(
+    [
+        one.api_key
+        for one in (
+            *(BrokerRecord, UnregisterBrokerRecord, FenceBrokerRecord, UnfenceBrokerRecord),
+            BrokerRegistrationChangeRecord,
+        )
+    ]
+)
 _INDEX_BYTES, _ID_BYTES = 4, 16
 """A partition record and a partition change begin with the partition's index and its topic's id."""
-_EPOCH = 12
 _LATEST = tuple(SCHEMA_BY_CLASS[one].latest_version for one in (PartitionRecord, PartitionChangeRecord))
-
-_NONE: Places = np.empty(0, dtype=np.int64)
 
 Bools = npt.NDArray[np.bool_]
 
@@ -50,22 +74,36 @@ class PassableReplay(Protocol):
 class Concern(msgspec.Struct, frozen=True, kw_only=True):
     """What a question is about. Idle batches are not, unless they end at one of `stops` (offsets).
 
-    `topics` are the names of the topics whose partitions matter, None for all. With `gap_ms`, a batch also
-    counts if its time is before that of the previous batch or this much later. With `together`, partition
-    changes in their usual forms are passed over many at a time, in stretches that include the idle batches
-    between them.
+    `topics` are the names of the topics whose partitions matter, or of which only the one with the index
+    `partition` does; `brokers` are the ids of the brokers whose own records matter; None for all. With
+    `gap_ms`, a batch also counts if its time is before that of the previous batch or this much later. With
+    `together`, partition changes in their usual forms are passed over many at a time, in stretches that
+    include the idle batches between them and, with `along`, the records of brokers.
     """
 
     topics: frozenset[str] | None = None
+    partition: int | None = None
+    brokers: frozenset[int] | None = None
     stops: frozenset[int] = frozenset()
     gap_ms: int | None = None
     together: bool = False
+    along: bool = False
+
+
+class RunRecords(NamedTuple):
+    """The records of a run, by their numbers in it. `changes` change a partition, as `groups` say by shape;
+    `others` are the decoded records of brokers, and those that name the cause of their batch."""
+
+    frames: Frames
+    changes: Places
+    groups: tuple[ChangeRows, ...]
+    others: dict[int, Any]
 
 
 class Stretch(NamedTuple):
-    """Consecutive batches of a run that are not needed. `places` are their start positions in the run's data
-    and the end position of the last one; `epoch` and `time_ms` are the last one's. `changes` are the numbers
-    (in the stretch) of batches that change a partition, if `together` was set."""
+    """Consecutive batches of a run that are not needed: the batches from number `low` up to but not including
+    `high`. `epoch` and `time_ms` are the last one's. `records` are those of the whole run, None if the
+    stretch need only be replayed."""
 
     run: BatchRun
     low: int
@@ -73,7 +111,7 @@ class Stretch(NamedTuple):
     is_idle: bool
     epoch: int
     time_ms: int
-    changes: Places = _NONE
+    records: RunRecords | None = None
 
     @property
     def batches(self) -> int:
@@ -81,30 +119,59 @@ class Stretch(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        return self.run.base_offset + self.low
+        return int(self.run.offsets[self.low])
 
     @property
     def next_offset(self) -> int:
         """The offset after the last batch."""
-        return self.run.base_offset + self.high
+        return int(self.run.offsets[self.high])
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The numbers of its records in the run: the first, and that after the last."""
+        return self.base_offset - self.run.base_offset, self.next_offset - self.run.base_offset
 
     def split(self, batches: int) -> tuple[Stretch, Stretch]:
         """Its first batches, and the rest."""
-        middle, run = self.low + batches, self.run
-        last = middle - 1
-        epoch = int(numbers_at(run.data, run.places[last : last + 1] + _EPOCH, ">i4")[0])
-        time_ms = int(run.timestamps_ms()[last])
-        low = self._replace(high=middle, epoch=epoch, time_ms=time_ms)
-        rest = self._replace(low=middle)
-        cut = int(np.searchsorted(self.changes, batches))
-        low = low._replace(changes=self.changes[:cut])
-        return low, rest._replace(changes=self.changes[cut:] - batches)
+        middle = self.low + batches
+        last = self.run.part(middle - 1, middle)
+        time_ms = int(last.timestamps_ms()[0])
+        low = self._replace(high=middle, epoch=last.epoch, time_ms=time_ms)
+        return low, self._replace(low=middle)
 
     def part(self) -> BatchRun:
         """The batches as a run of their own."""
-        run = self.run
-        places = run.places[self.low : self.high + 1]
-        return run._replace(places=places, base_offset=self.base_offset, epoch=self.epoch)
+        return self.run.part(self.low, self.high)
+
+    def groups(self) -> list[ChangeRows]:
+        """Its partition changes, by shape."""
+        records = self.records
+        if records is None:
+            return []
+        first, last = self.bounds
+        return [rows for group in records.groups if (rows := group.between(first, last)) is not None]
+
+    def others(self) -> dict[int, Any]:
+        """Its other records that are not idle, by their numbers in the run."""
+        first, last = self.bounds
+        found = {} if self.records is None else self.records.others
+        return {number: record for number, record in found.items() if first <= number < last}
+
+    @property
+    def frames(self) -> Frames:
+        """Those of the whole run."""
+        if self.records is None:
+            raise RuntimeError("the records of a stretch that is only replayed are not kept")
+        return self.records.frames
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether a record in it is idle."""
+        if self.records is None:
+            return self.is_idle
+        first, last = self.bounds
+        low, high = np.searchsorted(self.records.changes, (first, last))
+        return bool(last - first > high - low + len(self.others()))
 
 
 def pieces(
@@ -112,22 +179,24 @@ def pieces(
 ) -> Iterator[RecordBatch | Stretch]:
     """The batches of a run that are needed, and the stretches between them. `topic_id` returns a topic's id
     in the state before the run."""
-    frames = _frames(run)
-    needed = None if frames is None else _needed(run, frames, concern, topic_id)
-    if frames is None or needed is None:
-        yield from run.batches()
+    frames = read_run(run)
+    if frames is None:
+        if run.batches_count < 2 * MIN_BATCHES:
+            yield from run.batches()
+            return
+        middle = run.batches_count // 2
+        yield from pieces(run.part(0, middle), concern, topic_id)
+        yield from pieces(run.part(middle, run.batches_count), concern, topic_id)
         return
+    needed, records, idle = _Sieve(run, frames, concern).sift(topic_id)
     edges = [0, *(np.flatnonzero(np.diff(needed)) + 1).tolist(), len(needed)]
     last = np.array(edges[1:], dtype=np.int64) - 1
-    epochs = numbers_at(run.data, run.places[last] + _EPOCH, ">i4").tolist()
-    times = run.timestamps_ms()[last].tolist()
-    idle = idle_frames(frames)
+    epochs, times = run.epochs()[last].tolist(), run.timestamps_ms()[last].tolist()
     starts = run.places.tolist()
     for at, (low, high) in enumerate(pairwise(edges)):
         if not needed[low]:
-            changed = np.flatnonzero(~idle[low:high])
-            told = changed if concern.together else _NONE
-            yield Stretch(run, low, high, not len(changed), epochs[at], times[at], told)
+            is_idle = bool(idle[low:high].all())
+            yield Stretch(run, low, high, is_idle, epochs[at], times[at], None if is_idle else records)
             continue
         for start, end in pairwise(starts[low : high + 1]):
             header = parse_header(run.data, start)
@@ -163,49 +232,103 @@ def pass_over(engine: PassableReplay, stretch: Stretch) -> None:
             engine.apply_batch(batch)
 
 
-def _frames(run: BatchRun) -> Frames | None:
-    try:
-        return read_run(run)
-    except IndexError:  # a record that ends before its frame does
+class _Sieve:
+    """Finds the records of a run that a question needs."""
+
+    def __init__(self, run: BatchRun, frames: Frames, concern: Concern) -> None:
+        self._run = run
+        self._frames = frames
+        self._concern = concern
+
+    def sift(self, topic_id: Callable[[str], bytes | None]) -> tuple[Bools, RunRecords | None, Bools]:
+        """Which batches are needed, the records of the others, and which batches are idle."""
+        run, frames, concern = self._run, self._frames, self._concern
+        idle = idle_frames(frames)
+        records, groups = None, list[ChangeRows]()
+        passed: Bools = np.full(len(idle), concern.topics is None and concern.together)
+        if concern.topics is not None:
+            ids = (topic_id(name) for name in concern.topics)
+            passed = _other_partitions(frames, {one for one in ids if one is not None}, concern.partition)
+        if concern.together:
+            passed &= (frames.keys == CHANGE_API_KEY) & (frames.versions <= _LATEST[1])
+            groups, odd = decode_changes(frames, np.flatnonzero(passed))
+            passed[odd] = False
+        changed = np.flatnonzero(passed)
+        others = self._others()
+        passed[list(others)] = True
+        if concern.together:
+            records = RunRecords(frames, changed, tuple(groups), others)
+        starts = run.offsets[:-1] - run.base_offset
+        needed = np.logical_or.reduceat(~(passed | idle), starts)
+        if concern.topics and (created := self._created(concern.topics)) is not None:
+            needed[created:] = True  # the question may be about it from there on
+        self._stop(needed)
+        return needed, records, np.logical_and.reduceat(idle, starts)
+
+    def _others(self) -> dict[int, Any]:
+        """Causes of batches, and records of brokers that are not in question; those that can be decoded."""
+        frames, concern = self._frames, self._concern
+        chosen = (frames.keys == NO_OP) & ~idle_frames(frames)
+        if concern.along or concern.brokers is not None:
+            chosen |= np.isin(frames.keys, _BROKER_KEYS)
+        found = {number: self._decoded(number) for number in np.flatnonzero(chosen).tolist()}
+        return {
+            number: record
+            for number, record in found.items()
+            if record is not None and _broker_id(record) not in (concern.brokers or ())
+        }
+
+    def _decoded(self, number: int) -> Any:
+        start = int(self._frames.starts[number])
+        try:
+            return decode(self._frames.data, start, start + int(self._frames.lengths[number]))[1]
+        except RecordDecodeError:
+            return None
+
+    def _created(self, topics: frozenset[str]) -> int | None:
+        """The first batch that creates one of these topics, or something that cannot be read."""
+        for number in np.flatnonzero(self._frames.keys == _TOPIC_KEY).tolist():
+            record = self._decoded(number)
+            if not isinstance(record, TopicRecord) or record.name in topics:
+                return int(self._run.batch_of(np.array([number]))[0])
         return None
 
-
-def _needed(
-    run: BatchRun, frames: Frames, concern: Concern, topic_id: Callable[[str], bytes | None]
-) -> Bools | None:
-    """Which batches are needed; None for all."""
-    needed: Bools = ~idle_frames(frames)
-    if concern.topics and (frames.keys == _TOPIC_KEY).any():
-        return None  # the question may be about one of them from there on
-    other: Bools = np.full(len(needed), concern.topics is None and concern.together)
-    if concern.topics is not None:
-        ids = (topic_id(name) for name in concern.topics)
-        other = _other_partitions(frames, {one for one in ids if one is not None})
-    if concern.together:
-        other &= (frames.keys == changes.API_KEY) & (frames.versions <= _LATEST[1])
-        other[changes.decode_changes(frames, np.flatnonzero(other))[1]] = False
-    needed &= ~other
-    if concern.stops:
-        ends = run.base_offset + 1 + np.arange(len(needed))
-        needed |= np.isin(ends, np.array(sorted(concern.stops), dtype=np.int64))
-    if concern.gap_ms is not None:
-        times = run.timestamps_ms()
-        step = np.diff(times)
-        needed[0] = True  # the batch before it is unknown here
-        needed[1:] |= (step < 0) | (step > concern.gap_ms) | (times[:-1] < 0)
-    return needed
+    def _stop(self, needed: Bools) -> None:
+        """Marks batches that are needed whatever their records are."""
+        run, concern = self._run, self._concern
+        if concern.stops:
+            needed |= np.isin(run.offsets[1:], np.array(sorted(concern.stops), dtype=np.int64))
+        if concern.gap_ms is not None:
+            times = run.timestamps_ms()
+            step = np.diff(times)
+            needed[0] = True  # the batch before it is unknown here
+            needed[1:] |= (step < 0) | (step > concern.gap_ms) | (times[:-1] < 0)
 
 
-def _other_partitions(frames: Frames, asked: set[bytes]) -> Bools:
-    """Records about partitions of topics other than `asked`; none from a newer version."""
-    named: Bools = (frames.keys == partitions.API_KEY) & (frames.versions <= _LATEST[0])
-    named |= (frames.keys == changes.API_KEY) & (frames.versions <= _LATEST[1])
+def _broker_id(record: Any) -> int | None:
+    """The broker that a record of a broker is about."""
+    match record:
+        case FenceBrokerRecord() | UnfenceBrokerRecord():
+            return record.id
+        case BrokerRecord() | UnregisterBrokerRecord() | BrokerRegistrationChangeRecord():
+            return record.broker_id
+    return None
+
+
+def _other_partitions(frames: Frames, asked: set[bytes], partition: int | None = None) -> Bools:
+    """Records about partitions of topics other than `asked`, or with another index than `partition`; none
+    from a newer version."""
+    named: Bools = (frames.keys == PARTITION_API_KEY) & (frames.versions <= _LATEST[0])
+    named |= (frames.keys == CHANGE_API_KEY) & (frames.versions <= _LATEST[1])
     named &= frames.lengths >= FRAME_BYTES + _INDEX_BYTES + _ID_BYTES
     if asked:
         at = np.flatnonzero(named)
         if len(at):
             starts = frames.starts[at] + FRAME_BYTES + _INDEX_BYTES
             ids = gather(frames, starts, _ID_BYTES, np.dtype("V16"))
-            for one in asked:
-                named[at[ids == np.void(one)]] = False
+            chosen = np.isin(ids, np.array(list(asked), dtype="V16"))
+            if partition is not None:
+                indexes = gather(frames, frames.starts[at] + FRAME_BYTES, _INDEX_BYTES, np.dtype(">i4"))
+                chosen &= indexes == partition
+            named[at[chosen]] = False
     return named

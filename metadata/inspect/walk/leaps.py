@@ -1,9 +1,9 @@
-"""Many one-record partition changes as a single step: their effects, and the rules they broke.
+"""Many partition changes as a single step: their effects, and the rules they broke.
 
-Owns the proof that a stretch may be checked as a whole: it changes only partitions, all of them known, and
-each change has the form that a correct controller writes. The versions of the rows are then the states after
-the batches, and a broken rule belongs to the batch that broke it. Does not handle anything unusual: that is
-left to the caller, batch by batch.
+A stretch may be checked as a whole if it changes only partitions, all of them known, each at most once in a
+batch and in the form that a correct controller writes. The versions of the rows are then the states after the
+batches, and a broken rule belongs to the batch that broke it. Anything unusual is left to the caller, batch
+by batch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar.apply_changes import Versions, versions_of
-from metaquorum.metadata.columnar.singles import read_run
+from metaquorum.metadata.columnar.apply import Versions, merged
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
 from metaquorum.metadata.image.chunk import FLAGS, LEADER_EPOCH, N_ISR, PARTITION_EPOCH, RARE_FLAG, RowArray
 from metaquorum.metadata.image.columns import NO_RARE_FIELDS
@@ -45,7 +44,7 @@ class BatchPlace(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Which batches of a leap broke which rules: the numbers of batch and rule, and the row."""
+    """Which batches of a leap broke which rules: the numbers of batch (in the run) and rule, and the row."""
 
     batches: Places
     rules: npt.NDArray[np.int64]
@@ -53,16 +52,16 @@ class Broken(NamedTuple):
 
 
 class Leap(Passed, frozen=True, kw_only=True):
-    """A stretch with the image after it and the effect of its changes. `versions` has the numbers of their
-    batches in the stretch."""
+    """A stretch with the image after it and the effect of its changes."""
 
     after: MetadataImage
     versions: Versions
 
     @property
     def offset(self) -> int:
-        """Offset of the last change."""
-        return self.stretch.base_offset + int(self.versions.records.max())
+        """Base offset of the last batch with a change."""
+        run = self.stretch.run
+        return int(run.offsets[int(run.batch_of(self.versions.records.max(keepdims=True))[0])])
 
     def broken(self) -> Broken:
         """Broken rules of the partitions, in log order."""
@@ -73,15 +72,14 @@ class Leap(Passed, frozen=True, kw_only=True):
         rules.append(np.flatnonzero(versions.after[N_ISR] == 0))
         places = np.concatenate(rules)
         numbers = np.repeat(np.arange(len(rules)), [len(one) for one in rules])
-        batches = versions.records[places]
+        batches = self.stretch.run.batch_of(versions.records[places])
         order = np.argsort(batches, kind="stable")
         return Broken(batches[order], numbers[order], versions.rows[places][order])
 
     def violations(self, batch: int, rule: int, row: int) -> tuple[BatchPlace, Iterable[Violation]]:
         """One item of `broken` in words, with the place of its batch."""
-        image, stretch = self.after, self.stretch
-        run, at = stretch.run, stretch.low + batch
-        header = parse_header(run.data, int(run.places[at]))
+        image, run = self.after, self.stretch.run
+        header = parse_header(run.data, int(run.places[batch]))
         place = BatchPlace(header.base_offset, header.leader_epoch, header.max_timestamp_ms)
         if rule == len(COLUMN_RULES):
             return place, rare_row_violations(image, row, NO_RARE_FIELDS, True)
@@ -92,14 +90,14 @@ class Leap(Passed, frozen=True, kw_only=True):
 def versions_in(builder: ImageBuilder, stretch: Stretch) -> Versions | None:
     """What the changes of a stretch do to the partitions, in the state before it; None if one is unusual or
     concerns an unknown partition."""
-    frames = read_run(stretch.part())
-    return None if frames is None else versions_of(builder, frames, stretch.changes)
+    return merged(builder, stretch.groups())
 
 
 def first_unfit(stretch: Stretch, versions: Versions, epoch: int) -> int:
-    """The number of the first batch that must be looked at alone; the number of batches if there is none.
-    Reasons: a leader epoch or partition epoch that does not grow, a change without effect, rare fields, an
-    epoch of the log that decreases (`epoch` is the one before the stretch)."""
+    """The number (in the stretch) of the first batch that must be looked at alone; the number of batches if
+    there is none. Reasons: a leader epoch or partition epoch that does not grow, a change without effect, a
+    partition that the batch changes twice, rare fields, an epoch of the log that decreases (`epoch` is the
+    one before the stretch)."""
     before, after = versions.before(), versions.after
     unfit = after[PARTITION_EPOCH] <= before[PARTITION_EPOCH]
     unfit |= after[LEADER_EPOCH] < before[LEADER_EPOCH]
@@ -107,6 +105,8 @@ def first_unfit(stretch: Stretch, versions: Versions, epoch: int) -> int:
     differs = after != before
     differs[PARTITION_EPOCH] = False
     unfit |= ~differs.any(axis=0)
+    batches = stretch.run.batch_of(versions.records) - stretch.low
+    unfit[1:] |= (batches[1:] == batches[:-1]) & ~versions.first[1:]
     epochs = stretch.part().epochs()
     falls = np.flatnonzero(np.diff(epochs, prepend=epoch) < 0)
-    return int(min([*versions.records[unfit], *falls[:1], stretch.batches]))
+    return int(min([*batches[unfit], *falls[:1], stretch.batches]))

@@ -1,8 +1,5 @@
-"""Whether a metadata transaction (KIP-868) that is open before lost records ends after them, or among them.
-
-Owns the look ahead in raw bytes; a log has few transactions. Does not replay, or decide what becomes of a
-transaction: `walk` does.
-"""
+"""Whether a metadata transaction (KIP-868) that is open before lost records ends after them, or among
+them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A single pass over a log's batches: what is next, with runs opened as far as a tool needs them.
 
-Owns the order of what was read, put back and opened. `walk.Walk` replays the result; tools that look at
-records take it `decoded`. Knows no state: a `Split` decides which parts of a run are needed.
+`walk.Walk` replays the result; tools that look at records take it `decoded`.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+
+import numpy as np
 
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, decode_item
@@ -32,16 +33,31 @@ class Passage:
         self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs(start_offset or None)
         self._opened: Iterator[RecordBatch | Stretch] = iter(())
         self._ahead: deque[RecordBatch | BatchRun | Stretch | Damage] = deque()
+        self._rest: deque[BatchRun] = deque()
+        """What follows after `_opened`, before `_source`."""
 
     def next(self, expected: int, limit: Point, split: Split) -> Piece | None:
-        """The next piece; None at the end. A run that begins at `expected` and is entirely before `limit` is
-        opened by `split`, any other batch by batch."""
+        """The next piece; None at the end. A run that begins at `expected` is opened by `split` as far as it
+        is before `limit`, any other batch by batch."""
         while isinstance(item := self._take(), BatchRun):
+            if limit.offset is not None and item.base_offset == expected:
+                item = self._cut(item, limit.offset)
+                if isinstance(item, RecordBatch):
+                    return item
             fits = item.base_offset == expected and is_before(item, limit)
             self._opened = split(item) if fits else item.batches()
             if fits:
                 expected = item.next_offset  # if `split` yields nothing, another run may follow
         return item
+
+    def _cut(self, run: BatchRun, offset: int) -> BatchRun | RecordBatch:
+        """The part of a run that ends at or before an offset; if there is none, its first batch. The rest
+        stays a run, so that a pass with many stops is not slower than one without."""
+        count = int(np.searchsorted(run.offsets[1:], offset, side="right"))
+        kept = max(count, 1)
+        if kept < run.batches_count:
+            self._rest.appendleft(run.part(kept, run.batches_count))
+        return run.part(0, kept) if count else next(run.part(0, 1).batches())
 
     def put_back(self, item: RecordBatch) -> None:
         """Makes it the next one again."""
@@ -65,6 +81,8 @@ class Passage:
         if self._ahead:
             return self._ahead.popleft()
         item = next(self._opened, None)
+        if item is None and self._rest:
+            return self._rest.popleft()
         return next(self._source, None) if item is None else item
 
 

@@ -1,9 +1,9 @@
 """Batches with records removed, and batches that fill a gap, so that all other offsets stay the same.
 
-Owns the rule that a removed record becomes a NoOpRecord. Leaving the offset empty is not possible: a KRaft
-log has no gaps, partition and broker epochs *are* offsets, and a follower refuses a batch that does not begin
-at its log's end. Every controller and broker since metadata.version 3.3-IV1 reads NoOpRecord (KIP-835), and
-it changes nothing. Times and leader epochs stay those of the batch. Touches no file and knows no image.
+Leaving the offset empty is not possible: a KRaft log has no gaps, partition and broker epochs *are* offsets,
+and a follower refuses a batch that does not begin at its log's end. Every controller and broker since
+metadata.version 3.3-IV1 reads NoOpRecord (KIP-835), and it changes nothing. Times and leader epochs stay
+those of the batch. Touches no file and knows no image.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Repairs damaged base offsets and leader epochs of batches, using the batches around them.
 
 Both are outside a batch's CRC, so a flipped bit there damages no record: if the next batch continues as if
-the number were the one that fits, that number is restored, and nothing is lost. Owns that rule. Does not
-touch files or records, and keeps one batch.
+the number were the one that fits, that number is restored, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -43,12 +42,13 @@ def put_right(
 ) -> tuple[RecordBatch, str | None]:
     """`batch` as the following one implies it was, and the repair made; None if there was none."""
     header, after = batch.header, following.header
-    fitting = header
-    if header.base_offset != expected and after.base_offset == expected + header.last_offset_delta + 1:
-        fitting = fitting._replace(base_offset=expected)
-    # If two epochs cannot both be right, the one between those around it is.
-    if header.leader_epoch > after.leader_epoch >= epoch:
-        fitting = fitting._replace(leader_epoch=after.leader_epoch)
+    base, fitting_epoch = fitting_header(
+        (header.base_offset, header.last_offset_delta + 1, header.leader_epoch, header.is_control),
+        (after.base_offset, after.leader_epoch, after.is_control),
+        expected,
+        epoch,
+    )
+    fitting = header._replace(base_offset=base, leader_epoch=fitting_epoch)
     if fitting == header:
         return batch, None
     changes = [
@@ -60,3 +60,20 @@ def put_right(
         if old != new
     ]
     return with_header(batch, fitting), "; ".join(changes)
+
+
+def fitting_header(
+    own: tuple[int, int, int, bool], after: tuple[int, int, bool], expected: int, before: int
+) -> tuple[int, int]:
+    """The base offset and leader epoch that a batch must have had: its own, unless the next batch continues
+    as if they were others. `own` is (base offset, offsets, leader epoch, whether it is a control batch),
+    `after` the same of the next batch without its number of offsets; `expected` and `before` are the offset
+    and the epoch that the batch before it leads to."""
+    base, offsets, epoch, is_control = own
+    next_base, next_epoch, next_is_control = after
+    if base != expected and next_base == expected + offsets:
+        base = expected
+    # An epoch that is not between those around it is damaged. Each epoch begins with a control batch.
+    if before <= next_epoch and not before <= epoch <= next_epoch:
+        epoch = next_epoch if is_control and not next_is_control else before
+    return base, epoch

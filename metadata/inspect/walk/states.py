@@ -1,12 +1,12 @@
 """The state at any place of a log, and the walk from one place to another, batch by batch.
 
-Owns where to begin: the nearest whole snapshot. Does not know what to do at damage: `walk` does. Memory is
-that of an image: batches are not kept.
+Where to begin: the nearest whole snapshot. Memory is that of an image: batches are not kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import MetadataImage, Provenance
@@ -36,6 +36,7 @@ __all__ = [
     "quorum_state_at",
     "settle",
     "state_at",
+    "states_along",
     "steps",
     "steps_about",
     "steps_alone",
@@ -67,6 +68,19 @@ def state_at(
     found = walk.finish(place)
     found.shown = inside_transaction(found.state) or shown
     return found
+
+
+def states_along(log: MetadataLog, start: FoundState, offsets: Iterable[int]) -> Iterator[FoundState]:
+    """The states at ascending offsets, replayed in one pass from an earlier state of the same log, which is
+    not changed. Continues past missing records, which the states then list. Raises InspectError for an
+    offset past the log's end."""
+    begun = FoundState(state=start.state, snapshot=start.snapshot, quorum=start.quorum)
+    walk = Walk(log, begun, Notes(None), past_corruption=True)
+    for offset in offsets:
+        walk.run_to(Point(offset=offset))
+        reached = walk.finish(Point(offset=offset))
+        coverage = Coverage(list(reached.coverage))
+        yield replace(reached, problems=list(reached.problems), coverage=coverage)
 
 
 def quorum_state_at(

@@ -1,7 +1,4 @@
-"""What a walk over a log yields: states, steps between them, and stretches passed over.
-
-Owns these values. Does not read or replay a log: `walk` does.
-"""
+"""What a walk over a log yields: states, steps between them, and stretches passed over."""
 
 from __future__ import annotations
 
@@ -116,6 +113,10 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def batches(self) -> int:
         return self.stretch.batches
+
+    @property
+    def records(self) -> int:
+        return self.stretch.next_offset - self.stretch.base_offset
 
     @property
     def next_offset(self) -> int:

@@ -1,8 +1,4 @@
-"""Goes through a log once, batch by batch, and replays it; the engine of `states`.
-
-Owns what happens at damage (stop, or continue past it), at a damaged base offset, and at records that cannot
-be applied (skipped, counted, reported). Does not know what records mean: `metadata.replay` does.
-"""
+"""Goes through a log once, batch by batch, and replays it; the engine of `states`."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from metaquorum.metadata.columnar.apply_changes import store
+from metaquorum.metadata.columnar.apply import store
 from metaquorum.metadata.errors import InspectError, ReplayError, UnknownRecordError
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_LOOKED_AT, Coverage, Uncovered
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
@@ -119,7 +115,7 @@ class Walk:
         batch after that follows alone.
         """
         before, builder = self.engine.state(), self.engine.builder
-        whole = before.transaction is None and stretch.batches >= MIN_BATCHES
+        whole = before.transaction is None and stretch.next_offset - stretch.base_offset >= MIN_BATCHES
         versions = versions_in(builder, stretch) if whole else None
         if versions is None:
             self._open(stretch, stretch.batches // 2 if whole else 0)

@@ -1,10 +1,9 @@
-"""The walk behind `why`: feeds a chain the batches up to the place in question.
+"""Feeds the chain of `why` the history of a log up to the place in question.
 
-Owns where a chain begins: at the newest snapshot from which the log holds everything asked for, such as one
-without the topic. For the last few links it begins at the newest snapshot and moves further and further back
-as long as that is not enough; failing that, at the log's beginning. At offset 0 the state is empty. In a
-trimmed log, it is that of the oldest snapshot, and before that what records say on their own. Does not know
-which records are links: `why` does.
+A chain begins at the newest snapshot from which the log holds everything asked for, such as one without the
+topic. For the last few links it begins at the newest snapshot and moves further and further back as long as
+that is not enough; failing that, at the log's beginning. At offset 0 the state is empty. In a trimmed log, it
+is that of the oldest snapshot, and before that what records say on their own.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ from metaquorum.metadata.inspect.log.coverage import (
 )
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point, utc_text
-from metaquorum.metadata.inspect.walk.concern import Stretch
-from metaquorum.metadata.inspect.walk.lost_ends import ends_behind
-from metaquorum.metadata.inspect.walk.passage import decoded, place_of
+from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, StateKnown
 from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at
 from metaquorum.metadata.inspect.why.explanation import MAX_LINKS, Explanation, is_change
 from metaquorum.metadata.inspect.why.why import Chain
@@ -65,12 +62,12 @@ def explain(
         lines: list[str] = []
         found = state_at(log, Point(offset=start), lines.append, past_corruption=True)
         chain = Chain(target, found.image, secrets=secrets, clock=clock, is_middle=True)
-        _Walk(log, point, lines.append, past_corruption, is_middle=True).feed(chain, start, None)
+        _Feeding(log, point, lines.append, past_corruption, is_middle=True).feed(chain, start)
         if _is_enough(chain, last):
             chain.limits.place(shown)
             _tell_all(on_problem, lines)
             return chain.result()
-    walk = _Walk(log, point, on_problem, past_corruption)
+    feeding = _Feeding(log, point, on_problem, past_corruption)
     if known == base:
         begun = None
         if not log.is_checkpoint:
@@ -84,17 +81,10 @@ def explain(
         chain = Chain(
             target, nothing_known(base).image, is_known=False, names=names, secrets=secrets, clock=clock
         )
-        walk.feed(chain, base, known)
-        if known is not None and not walk.is_over:
-            found = state_at(log, Point(offset=known), past_corruption=True)
-            chain.learn(on_clock(log, found.image))
-            if found.quorum.voter_set:
-                chain.learn_quorum(found.quorum, found.image.provenance)
     chain.limits.place(shown)
-    if known is not None and not walk.is_over:
-        walk.feed(chain, known, None)
+    feeding.feed(chain, base, None if known == base else known)
     if known != base and not chain.is_whole(known) and not _reaches(chain, known, last):
-        reached = Point(offset=chain.end_offset) if walk.is_over else point
+        reached = Point(offset=chain.end_offset) if feeding.is_over else point
         chain.limits.coverage.add(before_the_state(log, None, reached, ALONE))
     return chain.result()
 
@@ -167,8 +157,8 @@ def _holds(snapshot: MetadataLog, topic: str) -> bool:
     )
 
 
-class _Walk:
-    """Feeds a chain with the batches of a log, stretch by stretch."""
+class _Feeding:
+    """Feeds a chain with the history of a log."""
 
     def __init__(
         self,
@@ -184,96 +174,68 @@ class _Walk:
         self._on_problem = on_problem
         self._past_corruption = past_corruption
         self._is_first = not is_middle
-        self._gap: tuple[int, int] | None = None
+        self._is_damaged = False
         self.is_over = False
 
-    def feed(self, chain: Chain, first: int, limit: int | None) -> None:
-        """Feeds the batches from `first` up to `limit` (an offset), or up to the place in question. After
-        lost records, batches are taken only for what they say on their own, up to the next snapshot."""
-        self._stretch(chain, first, limit)
-        while (gap := self._gap) is not None:
-            begins, cure = gap
-            chain.forget(begins)
-            self._stretch(chain, begins, cure)
-            if self._gap is None:
-                found = state_at(self._log, Point(offset=cure), past_corruption=True)
-                chain.learn(on_clock(self._log, found.image))
-                if found.quorum.voter_set:
-                    chain.learn_quorum(found.quorum, found.image.provenance)
-                self._stretch(chain, cure, limit)
-
-    def _stretch(self, chain: Chain, first: int, limit: int | None) -> None:
-        self._gap = None
-        for item in self._batches(chain, first, limit):
-            self._is_first = False
-            if not isinstance(item, ReadBatch):
-                for error in chain.pass_over(item):
-                    self._tell(f"skipped: {error}")
-                continue
-            header = item.batch.header
-            records = [(decoded.offset, decoded.record) for decoded in item.records]
-            chain.batch(header.leader_epoch, header.max_timestamp_ms, records)
-        asked = self._point.offset
-        self.is_over = self.is_over or (asked is not None and limit is not None and asked < limit)
-
-    def _batches(
-        self, chain: Chain, first: int, limit: int | None
-    ) -> Iterator[ReadBatch | RecordBatch | Stretch]:
-        """The batches from `first` on. Damage is reported, and ends them unless it may be passed."""
-        log, point, expected, damaged = self._log, self._point, first, False
-        end = point
-        if limit is not None and point.time_ms is None:
-            end = Point(offset=limit if point.offset is None else min(limit, point.offset))
-        for item in decoded(log, first, end, chain.pieces, chain.is_passed):
-            if isinstance(item, Damage):
-                damaged = True
-                if end.offset is None or item.offset < end.offset:
-                    self._tell(damage_line(item))
-                continue
-            base_offset, next_offset, time_ms = place_of(item)
-            if next_offset <= expected:
-                continue
-            if (limit is not None and base_offset >= limit) or (
-                end.offset is not None and next_offset > end.offset
-            ):
-                return
-            if point.time_ms is not None and not isinstance(item, Stretch) and time_ms > point.time_ms:
-                self._past_time(time_ms)
-                return
-            cure = self._cure(base_offset, limit) if base_offset > expected else None
-            if cure is not None:
-                chain.limits.coverage.add(_missing(log, expected, base_offset, cure))
-                chain.lose(partial(ends_behind, log, base_offset))
-                self._gap = (base_offset, cure)
-                return
-            if base_offset > expected and not self._past_corruption:
-                self._tell(
-                    f"stopped at offset {expected}: the next readable batch is at offset {base_offset}; "
-                    "continue past the gap with --past-corruption"
-                )
-                chain.limits.coverage.add(_not_looked_at(log, expected, base_offset, limit or point.offset))
-                return
-            if base_offset > expected:
-                chain.limits.coverage.add(_missing(log, expected, base_offset))
-                chain.lose(partial(ends_behind, log, base_offset))
-            expected = next_offset
-            yield item
-        if limit is None and point.offset is not None and point.offset > expected and not damaged:
+    def feed(self, chain: Chain, first: int, known_at: int | None = None) -> None:
+        """Feeds the batches from `first` up to the place in question. With `known_at`, the state is unknown
+        up to there. Stops at lost records without a cure unless they may be passed."""
+        log, point = self._log, self._point
+        reader = HistoryReader(log, point, chain.pieces, chain.is_passed, cures_before_end=True)
+        for item in reader.read(first, known_at, expected=first):
+            match item:
+                case Damage():
+                    self._damage(reader, item)
+                case LostRecords():
+                    if not self._lose(chain, reader, item):
+                        return
+                case StateKnown():
+                    chain.learn(item.image)
+                    if item.quorum.voter_set:
+                        chain.learn_quorum(item.quorum, item.image.provenance)
+                case ReadBatch():
+                    self._is_first = False
+                    header = item.batch.header
+                    records = [(decoded.offset, decoded.record) for decoded in item.records]
+                    chain.batch(header.leader_epoch, header.max_timestamp_ms, records)
+                case _:
+                    self._is_first = False
+                    for error in chain.pass_over(item):
+                        self._tell(f"skipped: {error}")
+        if reader.past is not None and point.time_ms is not None:
+            self._past_time(reader.past.max_timestamp_ms)
+        expected, limit = reader.expected or first, reader.limit
+        self.is_over |= reader.is_over or (
+            point.offset is not None and limit is not None and point.offset < limit
+        )
+        if limit is None and point.offset is not None and point.offset > expected and not self._is_damaged:
             raise InspectError(
                 f"{log.path} ends at offset {expected}, before {point.offset}; give {expected} or less"
             )
 
-    def _cure(self, offset: int, limit: int | None) -> int | None:
-        """The end of the first whole snapshot from `offset` on, if it is before `limit` and the place."""
-        log, point = self._log, self._point
-        for at in log.snapshots():
-            if at.offset < offset or not log.is_whole(at):
-                continue
-            is_past = point.offset is not None and at.offset > point.offset
-            if point.time_ms is not None:
-                is_past = log.snapshot(at).snapshot_timestamp_ms() > point.time_ms
-            return None if is_past or (limit is not None and at.offset >= limit) else at.offset
-        return None
+    def _damage(self, reader: HistoryReader, damage: Damage) -> None:
+        self._is_damaged = True
+        end = self._point.offset
+        if reader.limit is not None and self._point.time_ms is None:
+            end = reader.limit if end is None else min(reader.limit, end)
+        if end is None or damage.offset < end:
+            self._tell(damage_line(damage))
+
+    def _lose(self, chain: Chain, reader: HistoryReader, lost: LostRecords) -> bool:
+        """Whether to continue after lost records."""
+        coverage = chain.limits.coverage
+        if lost.cure is None and not self._past_corruption:
+            self._tell(
+                f"stopped at offset {lost.start}: the next readable batch is at offset {lost.end}; "
+                "continue past the gap with --past-corruption"
+            )
+            coverage.add(_not_looked_at(self._log, lost.start, lost.end, reader.limit or self._point.offset))
+            return False
+        coverage.add(lost.behind or _missing(self._log, lost.start, lost.end, lost.cure))
+        chain.lose(lost.ends_behind)
+        if lost.cure is not None:
+            chain.forget(lost.end)
+        return True
 
     def _past_time(self, time_ms: int) -> None:
         if self._is_first and not self._log.start_offset:
@@ -281,7 +243,6 @@ class _Walk:
                 f"{self._log.path} begins at {utc_text(time_ms)}, after"
                 f" {utc_text(self._point.time_ms or 0)}; give a later time, or an offset from 0 on"
             )
-        self.is_over = True
 
     def _tell(self, line: str) -> None:
         if self._on_problem is not None:

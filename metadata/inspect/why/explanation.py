@@ -1,7 +1,4 @@
-"""The answer of `why`: the chain of records that led to an entity's state, and that state.
-
-Owns what a link is and which one counts as the last. Knows no log and no rule.
-"""
+"""The answer of `why`: the chain of records that led to an entity's state, and that state."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from metaquorum.metadata.inspect.causes.cause_types import Cause
+from metaquorum.metadata.inspect.causes.rule import Cause
 from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.records.batch_cause import BatchCause

@@ -1,7 +1,6 @@
 """What `why` needs besides the state: which settings an entity had, and what records are about.
 
-Owns that memory. Does not make links of a chain: `why` does. Removing a topic removes its settings; its
-record does not say whether there were any.
+Removing a topic removes its settings; its record does not say whether there were any.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The links of a `why` chain, oldest first, while the log is being read.
 
-Owns how many are kept, what an open transaction adds before it takes effect, and causes that arrive late: the
-record of a split fence follows the changes it caused. Knows no target.
+How many are kept, what an open transaction adds before it takes effect, and causes that arrive late: the
+record of a split fence follows the changes it caused.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections import deque
 
 from msgspec.structs import replace
 
-from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS, Cause
-from metaquorum.metadata.inspect.causes.split_fences import LIKE_A_SPLIT_FENCE
-from metaquorum.metadata.inspect.changes.changes import BatchChanges
+from metaquorum.metadata.inspect.causes.rule import SPLIT_MS, Cause
+from metaquorum.metadata.inspect.causes.split_fences import late_rule
+from metaquorum.metadata.inspect.causes.table import MAY_BE_FENCE
+from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, BrokerStep
 from metaquorum.metadata.inspect.why.explanation import MAX_LINKS, Link
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
@@ -96,7 +97,7 @@ class Links:
 
     def _explain(self, changes: BatchChanges) -> None:
         """Gives recent links the cause that the last record of a split fence (or shutdown) reveals."""
-        gone = {step.broker_id: step for step in changes.brokers if step.was_fenced or step.began_shutdown}
+        gone = {step.broker_id: step for step in changes.brokers if late_rule(step) is not None}
         if not gone:
             return
         for at in range(len(self._links) - 1, -1, -1):
@@ -106,14 +107,16 @@ class Links:
             if link.offset not in self._slices:
                 continue
             told = tuple(
-                _split_fence(cause, gone[cause.broker_id].offset)
-                if cause.broker_id in gone and cause.rule in LIKE_A_SPLIT_FENCE
+                _split_fence(cause, gone[cause.broker_id])
+                if cause.broker_id in gone and cause.rule in MAY_BE_FENCE
                 else cause
                 for cause in link.causes
             )
             self._links[at] = replace(link, causes=told)
 
 
-def _split_fence(cause: Cause, offset: int) -> Cause:
-    text = f"broker {cause.broker_id} was being fenced; the record is at {offset}"
-    return Cause(rule="broker-fenced", text=text, offset=offset, broker_id=cause.broker_id)
+def _split_fence(cause: Cause, step: BrokerStep) -> Cause:
+    what = "being fenced" if step.was_fenced else "shutting down"
+    text = f"broker {cause.broker_id} was {what}; the record is at {step.offset}"
+    rule = late_rule(step) or cause.rule
+    return Cause(rule=rule, text=text, offset=step.offset, broker_id=cause.broker_id)

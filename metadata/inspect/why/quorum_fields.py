@@ -1,15 +1,11 @@
-"""The quorum's fields for a `why` chain: after its records so far, and before the newest.
-
-Owns which of them are known, and why each of the quorum's records changed them. Does not know the fields of
-other entities: those are read from an image.
-"""
+"""The quorum's fields for a `why` chain: after its records so far, and before the newest."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from metaquorum.metadata.inspect.causes.cause_types import Cause
-from metaquorum.metadata.inspect.causes.election_causes import election_causes
+from metaquorum.metadata.inspect.causes.elections import election_causes
+from metaquorum.metadata.inspect.causes.rule import Cause
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.log.voters import changes_text, voter_ids, voter_set_texts
 from metaquorum.metadata.records.control import (

@@ -1,7 +1,6 @@
 """Why an entity has its current state: the chain of records that led to it, with derived causes.
 
-Owns which records count for an entity (or one of its fields); `links` keeps them. Does not read a log:
-`explain` feeds it the batches. Memory is that of the state and of the entity's own links.
+Memory is that of the state and of the entity's own links.
 """
 
 from __future__ import annotations
@@ -11,8 +10,10 @@ from typing import Any
 
 from metaquorum.metadata.errors import InspectError, ReplayError
 from metaquorum.metadata.image import Acl, MetadataImage, Provenance
-from metaquorum.metadata.inspect.causes.causes import Cause, Scene, broker_causes, record_causes
-from metaquorum.metadata.inspect.causes.field_causes import causes_of_field
+from metaquorum.metadata.inspect.causes.brokers import broker_causes
+from metaquorum.metadata.inspect.causes.records import record_causes
+from metaquorum.metadata.inspect.causes.rule import Cause, Scene
+from metaquorum.metadata.inspect.causes.table import causes_of_field
 from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed, broker_of
 from metaquorum.metadata.inspect.changes.record_texts import acl_text
@@ -86,8 +87,14 @@ class Chain:
             return Concern()  # the partition's topic is unknown
         if self._kind == "topic":
             wanted = self._target.partition
-            return Concern() if wanted is None else Concern(topics=frozenset({wanted[0]}), together=True)
-        return Concern(topics=frozenset(), together=True)
+            if wanted is None:
+                return Concern()
+            return Concern(topics=frozenset({wanted[0]}), partition=wanted[1], together=True, along=True)
+        number = self._target.entity.partition("/")[2]
+        if self._kind == "broker" and not number.isdigit():
+            return Concern(topics=frozenset(), together=True)
+        brokers = frozenset({int(number)} if self._kind == "broker" else ())
+        return Concern(topics=frozenset(), brokers=brokers, together=True, along=True)
 
     def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
         """The next run in pieces: batches for `batch`, stretches for `pass_over`."""
@@ -100,9 +107,13 @@ class Chain:
     def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
         """Applies batches that are not about the target. Returns the records that cannot be read."""
         _, self._end, stamp_ms = place_of(stretch)
+        time_of = None
+        if isinstance(stretch, Stretch) and stretch.records is not None:
+            part = stretch.part()
+            time_of = self._clock.ahead(part.offsets[:-1], part.timestamps_ms())
         self._last_ms = self._clock.time_ms(self._end - 1, stamp_ms)
         self._is_odd = abs(stamp_ms - self._last_ms) >= JUMP_MS
-        return self._feed.pass_over(stretch)
+        return self._feed.pass_over(stretch, time_of)
 
     def lose(self, ends_behind: Callable[[], bool]) -> None:
         """Records are lost, so the leader and the time of the last write are unknown. An open transaction
@@ -313,9 +324,6 @@ class Chain:
             silence_ms = None if self._last_ms is None else changes.time_ms - self._last_ms
             sure_ms = silence_ms if silence_ms is None or self._is_silence_sure else -1
             return self._quorum.noted(record, changes.epoch, sure_ms, self._feed.metadata_version)
-        if isinstance(record, r.PartitionRecord):
-            text = f"partition {record.partition_id} on {list(record.replicas)}"
-            return (Cause(rule="created", text=text),)
         found_there = changes.found.get(offset)
         said = acl_text(found_there) if isinstance(found_there, Acl) else ""
         is_idle = offset in changes.idle

@@ -1,12 +1,13 @@
-"""The table `availability`: partition-seconds without a leader or below min ISR,
-churn, fences, failovers per day.
+"""The table `availability`: partition-seconds without a leader or below min ISR, churn, fences, failovers
+per day.
 
-Owns the sums by day and by cluster, broker and rack. All times are whole ms until shown, so that sums do not
-depend on their order, and two runs over a log give the same as one. Knows no causes (`failovers`).
+All times are whole ms until shown, so that sums do not depend on their order, and two runs over a log give
+the same as one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,11 +16,10 @@ import numpy as np
 
 from metaquorum.metadata.image import PartitionInfo
 from metaquorum.metadata.image.chunk import LEADER, N_ISR, N_REPLICAS, IntArray
-from metaquorum.pipeline.intervals.daily_sums import DailySums, add_sums, difference_of, sums_row
+from metaquorum.pipeline.intervals.many_changes import ManyChanges, among, tally
 from metaquorum.pipeline.intervals.moments import DAY_MS, Row, days, tuples
 from metaquorum.pipeline.intervals.rows import Memory
-from metaquorum.pipeline.intervals.together.changes import ManyChanges, among, tally
-from metaquorum.pipeline.tables import FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
+from metaquorum.pipeline.tables import FAILOVER_BOUNDS_MS, FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
 
 CLUSTER, BROKER, RACK = "cluster", "broker", "rack"
 _WHOLE = (CLUSTER, "")
@@ -398,3 +398,85 @@ class Availability:
         self._now_ms, self._in_storm = saved["now_ms"], saved["in_storm"]
         self.is_off = saved["is_off"]
         self._fenced = [tuples(at) for at in saved["fenced"]]
+
+
+class DailySums(msgspec.Struct):
+    """The sums of one day and scope."""
+
+    observed_ms: int = 0
+    unobserved_ms: int = 0
+    off_ms: int = 0
+    partition_ms: int = 0
+    leaderless_ms: int = 0
+    under_min_isr_ms: int = 0
+    leader_changes: int = 0
+    unclean_elections: int = 0
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    fences: int = 0
+    fence_storms: int = 0
+    failovers: int = 0
+    failovers_open: int = 0
+    durations: dict[int, int] = {}
+    """Milliseconds: number of failovers that began on this day and took this long."""
+
+
+_COUNTS = tuple(name for name in DailySums.__struct_fields__ if name != "durations")
+
+
+def difference_of(now: DailySums, before: DailySums) -> DailySums | None:
+    """What was counted between `before` and `now`; None if nothing."""
+    more = DailySums(**{name: getattr(now, name) - getattr(before, name) for name in _COUNTS})
+    counts = {at: n - before.durations.get(at, 0) for at, n in now.durations.items()}
+    more.durations = {at: n for at, n in counts.items() if n}
+    return more if more != DailySums() else None
+
+
+def add_sums(cell: DailySums, more: DailySums) -> None:
+    """Adds `more` to `cell`."""
+    for name in _COUNTS:
+        setattr(cell, name, getattr(cell, name) + getattr(more, name))
+    for at, n in more.durations.items():
+        cell.durations[at] = cell.durations.get(at, 0) + n
+
+
+def sums_row(scope: str, name: str, cell: DailySums, whole: DailySums) -> Row:
+    """A row of the table. `whole`: the cluster's sums of that day."""
+    return (
+        *(scope, name, whole.observed_ms / 1000, whole.unobserved_ms / 1000, whole.off_ms / 1000),
+        cell.partition_ms / 1000,
+        *(cell.leaderless_ms / 1000, cell.under_min_isr_ms / 1000, cell.leader_changes),
+        *(cell.unclean_elections, cell.isr_shrinks, cell.isr_expands, cell.fences, cell.fence_storms),
+        *(cell.failovers, cell.failovers_open),
+        *(quantile(cell.durations, 0.5), quantile(cell.durations, 0.95)),
+        *(float(max(cell.durations)) if cell.durations else None, _histogram(cell.durations)),
+    )
+
+
+def quantile(counts: Mapping[int, int], share: float) -> float | None:
+    """The quantile of values with counts, linear between neighbors; None without values."""
+    total = sum(counts.values())
+    if not total:
+        return None
+    place = share * (total - 1)
+    low, part = int(place), place - int(place)
+    found: list[int] = []
+    seen = 0
+    for value in sorted(counts):
+        seen += counts[value]
+        while len(found) < 2 and seen > low + len(found):
+            found.append(value)
+        if len(found) == 2:
+            break
+    upper = found[-1]
+    return found[0] + (upper - found[0]) * part
+
+
+def _histogram(counts: Mapping[int, int]) -> list[int]:
+    buckets: Counter[int] = Counter()
+    for value, count in counts.items():
+        at = next(
+            (n for n, bound in enumerate(FAILOVER_BOUNDS_MS) if value <= bound), len(FAILOVER_BOUNDS_MS)
+        )
+        buckets[at] += count
+    return [buckets[at] for at in range(len(FAILOVER_BOUNDS_MS) + 1)]

@@ -1,22 +1,18 @@
-"""The tables `broker_sessions` and `log_dir_events`: states of brokers, and their log directories.
-
-Owns the comparison of registrations before and after a batch, and what single records say
-about a broker whose registration is in no log. Does not know why a broker was fenced
-(`incidents`) or where an id ran (`ids`).
-"""
+"""The tables `broker_sessions` and `log_dir_events`: states of brokers, and their log directories."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from metaquorum.metadata.image import UNASSIGNED, BrokerRegistration, PartitionInfo
+from metaquorum.metadata.features import METADATA_VERSION, METADATA_VERSION_NAMES
+from metaquorum.metadata.image import UNASSIGNED, BrokerRegistration, ControllerRegistration, PartitionInfo
 from metaquorum.metadata.records.types import (
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
     UnfenceBrokerRecord,
 )
-from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.pipeline.intervals.moments import Moment, Row, tuples
 from metaquorum.pipeline.intervals.rows import Intervals, Memory
 from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
 
@@ -218,3 +214,169 @@ class DirectoryEvents:
     def take(self) -> list[Row]:
         taken, self._closed = self._closed, []
         return taken
+
+
+Home = tuple[tuple[str, ...], str | None, tuple[str, ...]]
+"""Hosts, rack, log directories."""
+_PARTS = ("hosts", "rack", "directories")
+
+
+class BrokerIds:
+    """Rows of `ids`."""
+
+    def __init__(self) -> None:
+        self._rows: Intervals[int] = Intervals()
+        self.last: Memory[int, tuple[Home, bytes]] = Memory()
+        """Where each id ran last, and its process; also of unregistered brokers."""
+        self._processes: dict[int, int] = {}
+
+    def registered(self, now: BrokerRegistration, moment: Moment, *, known: bool = True) -> None:
+        """A registration, or a broker in a snapshot."""
+        home, (last, process) = _home(now), self.last.recall(now.broker_id) or (None, b"")
+        self.last[now.broker_id] = (home, now.incarnation_id)
+        if home == last and now.broker_id in self._rows.open:
+            self._processes[now.broker_id] += process != now.incarnation_id
+            return
+        self._rows.end(now.broker_id, moment, self._processes.get(now.broker_id, 0))
+        moved = None if last is None else _differences(last, home)
+        self._rows.start(now.broker_id, (now.broker_id, *home, moved), moment, known=known)
+        self._processes[now.broker_id] = 1
+
+    def gone(self, broker_id: int, moment: Moment) -> None:
+        """The broker was unregistered."""
+        self._rows.end(broker_id, moment, self._processes.get(broker_id, 0))
+
+    def learn(self, brokers: Mapping[int, BrokerRegistration], moment: Moment) -> None:
+        """Takes the brokers of a snapshot, which lack directories that failed since they registered."""
+        for _, registration in sorted(brokers.items()):
+            self.registered(registration, moment, known=False)
+
+    def lose(self, moment: Moment) -> None:
+        """Ends all rows at `moment`: the records after it are missing."""
+        self._rows.lose(moment, lambda broker_id: (self._processes[broker_id],))
+
+    def take(self) -> list[Row]:
+        return self._rows.take()
+
+    def open_rows(self) -> list[Row]:
+        return self._rows.open_rows(lambda broker_id: (self._processes[broker_id],))
+
+    def context(self) -> Any:
+        """What later rows depend on, except the starts of open rows."""
+        return sorted((broker_id, self.last[broker_id]) for broker_id in self._rows.open)
+
+    def counted(self) -> dict[int, int]:
+        """The number of processes so far, by broker."""
+        return {broker_id: self._processes[broker_id] for broker_id in self._rows.open}
+
+    def adopt(self, left: BrokerIds, below: int, counted: Mapping[int, int]) -> None:
+        """Open rows that began below an offset get their starts from `left`. `counted`: the
+        processes here until then."""
+        for broker_id, at in self._rows.open.items():
+            if at.offset < below:
+                self._processes[broker_id] += left._processes[broker_id] - counted[broker_id]
+        self._rows.adopt(left._rows, below)
+        for broker_id, last in left.last.items():
+            self.last.setdefault(broker_id, last)
+
+    def save(self) -> Any:
+        return [self._rows.save(), list(self.last.items()), list(self._processes.items())]
+
+    def load(self, saved: Any) -> None:
+        self._rows.load(saved[0])
+        self.last = Memory((broker_id, tuples(at)) for broker_id, at in saved[1])
+        self._processes = dict(saved[2])
+
+
+def _home(at: BrokerRegistration) -> Home:
+    hosts = tuple(sorted({endpoint.host for endpoint in at.endpoints}))
+    return hosts, at.rack, tuple(sorted(uuid_to_text(directory) for directory in at.directories))
+
+
+def _differences(last: Home, home: Home) -> str:
+    """Names of what differs, joined by commas. Empty for a broker that is back in the same place."""
+    return ",".join(part for part, was, now in zip(_PARTS, last, home, strict=True) if was != now)
+
+
+FEATURE, BROKER, CONTROLLER = "feature", "broker", "controller"
+LevelKey = tuple[str, str]
+"""The kind of what has a level, and its name."""
+Node = BrokerRegistration | ControllerRegistration
+
+
+class Upgrades:
+    """Rows of `upgrades`."""
+
+    def __init__(self) -> None:
+        self._rows: Intervals[tuple[str, str]] = Intervals()
+        self.before: Memory[tuple[str, str], int] = Memory()
+        """The last level of each, also of nodes that are gone."""
+
+    def feature(self, name: str, level: int | None, moment: Moment, *, known: bool = True) -> None:
+        """A batch changed a feature. `level` None: it is no longer finalized."""
+        if level is None:
+            self._rows.end((FEATURE, name), moment)
+        else:
+            self._level((FEATURE, name), level, name == METADATA_VERSION, moment, known=known)
+
+    def node(self, node_id: int, now: Node | None, moment: Moment, *, known: bool = True) -> None:
+        """A batch changed a broker or controller. `now` None: the broker is unregistered."""
+        kind = CONTROLLER if isinstance(now, ControllerRegistration) else BROKER
+        self._node((kind, f"{kind}/{node_id}"), now, moment, known=known)
+
+    def controller(self, node_id: int, now: ControllerRegistration | None, moment: Moment) -> None:
+        """The same for a controller, which may be gone."""
+        self._node((CONTROLLER, f"{CONTROLLER}/{node_id}"), now, moment, known=True)
+
+    def _node(self, key: LevelKey, now: Node | None, moment: Moment, *, known: bool) -> None:
+        supported = {at.name: at.max_supported_version for at in now.features} if now is not None else {}
+        level = supported.get(METADATA_VERSION)
+        if level is None:
+            self._rows.end(key, moment)
+        else:
+            self._level(key, level, True, moment, known=known)
+
+    def _level(
+        self, key: tuple[str, str], level: int, is_release: bool, moment: Moment, *, known: bool
+    ) -> None:
+        was = self._rows.open.get(key)
+        if was is not None and was.value[2] == level:
+            return
+        self._rows.end(key, moment)
+        name = METADATA_VERSION_NAMES.get(level) if is_release else None
+        self._rows.start(key, (*key, level, name, self.before.recall(key)), moment, known=known)
+        self.before[key] = level
+
+    def learn(self, finalized: Mapping[str, int], nodes: Iterable[tuple[int, Node]], moment: Moment) -> None:
+        """Takes the levels in a snapshot."""
+        for name, level in finalized.items():
+            self.feature(name, level, moment, known=False)
+        for node_id, node in nodes:
+            self.node(node_id, node, moment, known=False)
+
+    def lose(self, moment: Moment) -> None:
+        """Ends all rows at `moment`: the records after it are missing."""
+        self._rows.lose(moment)
+
+    def take(self) -> list[Row]:
+        return self._rows.take()
+
+    def open_rows(self) -> list[Row]:
+        return self._rows.open_rows()
+
+    def context(self) -> Any:
+        """What later rows depend on, except the starts of open rows."""
+        return sorted((key, at.value[2]) for key, at in self._rows.open.items())
+
+    def adopt(self, left: Upgrades, below: int) -> None:
+        """Open rows that began below an offset get their starts from `left`."""
+        self._rows.adopt(left._rows, below)
+        for key, level in left.before.items():
+            self.before.setdefault(key, level)
+
+    def save(self) -> Any:
+        return [self._rows.save(), list(self.before.items())]
+
+    def load(self, saved: Any) -> None:
+        self._rows.load(saved[0])
+        self.before = Memory(((kind, name), level) for (kind, name), level in saved[1])

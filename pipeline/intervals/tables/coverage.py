@@ -1,8 +1,4 @@
-"""The table `coverage`: how much is known of each stretch of the history.
-
-Owns the stretches, in order from offset 0 to the end. Knows no records, and does not decide when silence is
-too long (`pipeline.intervals.silence`).
-"""
+"""The table `coverage`: how much is known of each section of the history."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from metaquorum.pipeline.tables import KNOWN, OFF, UNOBSERVED
 _OFF_REASON = "the last broker had shut down cleanly, and none had returned"
 
 
-class _Stretch(msgspec.Struct):
+class _Covered(msgspec.Struct):
     state: str
     from_offset: int
     from_ms: int | None
@@ -31,7 +27,7 @@ class CoverageRows:
     """Rows of `coverage`. `is_known`: whether the state is known now."""
 
     def __init__(self) -> None:
-        self._now = _Stretch(KNOWN, 0, None)
+        self._now = _Covered(KNOWN, 0, None)
         self._last_ms: int | None = None
         self._off: tuple[int, int | None] | None = None
         self._closed: list[Row] = []
@@ -67,7 +63,7 @@ class CoverageRows:
         """The records end before `moment`, and the history continues later."""
         self._end(moment.offset, self._last_ms)
         self.comes_back(moment._replace(time_ms=self._last_ms))
-        self._now = _Stretch(MISSING, moment.offset, self._last_ms)
+        self._now = _Covered(MISSING, moment.offset, self._last_ms)
 
     def learn(self, moment: Moment) -> None:
         """A snapshot gives the state at `moment`."""
@@ -76,7 +72,7 @@ class CoverageRows:
 
     def _next(self, state: str, offset: int) -> None:
         self._end(offset, self._last_ms)
-        self._now = _Stretch(state, offset, self._last_ms)
+        self._now = _Covered(state, offset, self._last_ms)
 
     def batch(self, records: int, time_ms: int | None) -> None:
         """Counts the records of one more batch."""
@@ -124,11 +120,11 @@ class CoverageRows:
         return rows
 
     def context(self) -> Any:
-        """What later rows depend on, except the start and the counts of the present stretch."""
+        """What later rows depend on, except the start and the counts of the present section."""
         return [self._now.state, self._last_ms, self._off]
 
     def adopt(self, left: CoverageRows, counted: Sequence[int]) -> None:
-        """The present stretch gets its start from `left`. `counted`: the records and omissions
+        """The present section gets its start from `left`. `counted`: the records and omissions
         of this replay until then."""
         now, was = self._now, left._now
         now.from_offset, now.from_ms, now.reason = was.from_offset, was.from_ms, was.reason
@@ -136,17 +132,17 @@ class CoverageRows:
         now.left_out += was.left_out - counted[1]
 
     def counted(self) -> tuple[int, int]:
-        """Records of the stretch so far, and those that were left out."""
+        """Records of the section so far, and those that were left out."""
         return self._now.records, self._now.left_out
 
     def save(self) -> Any:
         return [self._now, self._last_ms, self._off]
 
     def load(self, saved: Any) -> None:
-        self._now, self._last_ms = msgspec.convert(saved[0], _Stretch), saved[1]
+        self._now, self._last_ms = msgspec.convert(saved[0], _Covered), saved[1]
         self._off = None if saved[2] is None else (saved[2][0], saved[2][1])
 
 
-def _row(at: _Stretch, to_offset: int, to_ms: int | None) -> Row:
+def _row(at: _Covered, to_offset: int, to_ms: int | None) -> Row:
     place = (at.from_offset, at.from_ms, to_offset, to_ms)
     return (at.state, *place, at.records, at.left_out, at.reason)

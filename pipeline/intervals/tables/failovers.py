@@ -1,25 +1,27 @@
 """The table `failovers`: leaders that were replaced because they could no longer lead.
 
-Owns whether a change of leader is a failover, and its cause. The controller may move leaders in batches
-before the one that fences the broker, so the cause may follow a little later than the change. Does not sum
-durations (`availability`) or group partitions by cause (`incidents`).
+The rules of `metaquorum log why` decide whether a change of leader is a failover, and its cause. The
+controller may move leaders in batches before the one that fences the broker, so the cause may follow a
+little later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from metaquorum.metadata.image import LOST, RECOVERING, BrokerRegistration, PartitionInfo
+from metaquorum.metadata.image import PartitionInfo
+from metaquorum.metadata.inspect.causes.losses import unexplained
+from metaquorum.metadata.inspect.causes.rule import SPLIT_MS
+from metaquorum.metadata.inspect.causes.split_fences import late_rule
+from metaquorum.metadata.inspect.causes.table import MAY_BE_FENCE, loss_cause
+from metaquorum.metadata.inspect.changes.change_steps import BrokerStep
+from metaquorum.metadata.inspect.changes.leaderships import was_unclean
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
 from metaquorum.pipeline.intervals.tables.availability import Availability, PartitionKey
-from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
-
-CAUSE_WINDOW_MS = 10_000
-"""How long after a leader's end its broker's fencing still counts as the cause."""
-UNKNOWN = "unknown"
+from metaquorum.pipeline.intervals.tables.cause_feed import CauseFeed
+from metaquorum.storage.uuids import uuid_to_text
 
 
 class _Failover(msgspec.Struct, array_like=True):
@@ -45,8 +47,8 @@ class _Failover(msgspec.Struct, array_like=True):
 class Failovers:
     """Rows of `failovers`."""
 
-    def __init__(self, availability: Availability) -> None:
-        self._availability = availability
+    def __init__(self, availability: Availability, feed: CauseFeed) -> None:
+        self._availability, self._feed = availability, feed
         self._open: dict[PartitionKey, _Failover] = {}
         self._unexplained: list[_Failover] = []
         """Failovers without a cause so far, ended or not, oldest first."""
@@ -59,26 +61,21 @@ class Failovers:
         before: PartitionInfo,
         now: PartitionInfo,
         moment: Moment,
-        registrations: Mapping[int, BrokerRegistration],
         rack: str | None,
-        *,
-        all_known: bool = True,
     ) -> None:
-        """Another broker leads, or none. `registrations`: the brokers after the batch. `all_known`:
-        False if there may be others."""
-        unclean = is_unclean(before, now)
+        """Another broker leads, or none."""
+        unclean = was_unclean(before, now)
         going_on = self._open.pop(key, None)
         if going_on is not None:
             self._end(going_on, now.leader, unclean, moment)
             return
-        broker = registrations.get(before.leader)
-        cause = UNKNOWN if broker is None and not all_known else _cause(before, now, broker)
-        if before.leader < 0 or cause is None:
+        cause = None if before.leader < 0 else self._cause(topic, before, now)
+        if cause is None:
             return
         place = (moment.offset, moment.time_ms, moment.now_ms, moment.actor)
         failover = _Failover(topic, key[0], key[1], before.leader, rack, cause, *place)
         self._availability.failover_began(before.leader, moment.now_ms // DAY_MS)
-        if cause == UNKNOWN:
+        if self._feed.is_slice and cause in MAY_BE_FENCE:
             failover.waits = True
             self._unexplained.append(failover)
         if now.leader < 0:
@@ -102,23 +99,37 @@ class Failovers:
             self._end(going_on, None, False, moment)
 
     def lose(self, moment: Moment) -> None:
-        """Ends all failovers at `moment`, with an unknown end: the records after it are missing."""
+        """Ends all failovers at `moment`, with an unknown end: the records after it are missing, or the
+        cluster was switched off. `moment` has the offset of its batch, in which a failover may have begun."""
         for failover in self._unexplained:
             failover.waits = False
             if failover.duration_ms is not None:
                 self._closed.append(_row(failover))
         for failover in self._open.values():
-            failover.to_offset, failover.to_ms = moment.offset, moment.time_ms
+            failover.to_offset = max(moment.offset, failover.from_offset)
+            failover.to_ms = moment.time_ms
             self._closed.append(_row(failover, to_known=False))
             self._availability.failover_lost(failover.old_leader, failover.began_ms // DAY_MS)
         self._open, self._unexplained = {}, []
 
-    def broker_went(self, broker_id: int, cause: str) -> None:
-        """The broker is fenced, shutting down, unregistered or lost a directory: the cause of
-        its unexplained failovers."""
+    def _cause(self, topic: str, before: PartitionInfo, now: PartitionInfo) -> str | None:
+        """The rule that says why the old leader stopped leading; None if it could have continued: a preferred
+        election, a reassignment."""
+        old, known = before.leader, self._feed.brokers.get(before.leader)
+        if now.leader >= 0 and (old not in now.replicas or (known and known.is_active and old in now.isr)):
+            return None
+        cause = loss_cause(old, before, now, topic, self._feed.scene)
+        return unexplained.name if cause is None else cause.rule
+
+    def broker_changed(self, step: BrokerStep) -> None:
+        """A batch changed a broker, which may explain failovers in the batches before it: a split fence ends
+        with the broker's own record."""
+        cause = late_rule(step)
+        if cause is None or not self._unexplained:
+            return
         rest = []
         for failover in self._unexplained:
-            if failover.old_leader != broker_id:
+            if failover.old_leader != step.broker_id:
                 rest.append(failover)
                 continue
             failover.cause, failover.waits = cause, False
@@ -128,7 +139,7 @@ class Failovers:
 
     def forget_late(self, now_ms: int) -> None:
         """Gives up on causes that did not follow in time."""
-        while self._unexplained and now_ms - self._unexplained[0].began_ms > CAUSE_WINDOW_MS:
+        while self._unexplained and now_ms - self._unexplained[0].began_ms > SPLIT_MS:
             failover = self._unexplained.pop(0)
             failover.waits = False
             if failover.duration_ms is not None:
@@ -159,39 +170,6 @@ class Failovers:
             if is_open:  # the same object in both, so that both see its end
                 failover = self._open[failover.topic_id, failover.partition]
             self._unexplained.append(failover)
-
-
-def is_unclean(before: PartitionInfo, now: PartitionInfo) -> bool:
-    """Whether `now` has a newly elected leader that may lack records (KIP-106, KIP-966).
-
-    A new replica may join the ISR and lead in the record that completes a reassignment: that is clean.
-    """
-    if now.leader < 0 or now.leader_epoch == before.leader_epoch:
-        return False
-    if now.leader in before.isr or now.leader in before.elr:
-        return False
-    if now.leader_recovery_state == RECOVERING:
-        return True
-    return now.isr == (now.leader,) and now.leader in before.replicas and now.leader not in before.adding
-
-
-def _cause(before: PartitionInfo, now: PartitionInfo, broker: BrokerRegistration | None) -> str | None:
-    """Why the old leader stopped leading; None if it could have continued: a preferred
-    election, a reassignment."""
-    if broker is None:
-        return "unregistered"
-    if broker.fenced:
-        return "fenced"
-    if broker.in_controlled_shutdown:
-        return "controlled_shutdown"
-    if now.leader >= 0 and (broker.broker_id in now.isr or broker.broker_id not in now.replicas):
-        return None
-    directory = now.directory_of(broker.broker_id) or before.directory_of(broker.broker_id)
-    if directory is not None and broker.directories:
-        offline = not is_reserved_directory(directory) and directory not in broker.directories
-        if offline or directory == LOST:
-            return "directory_lost"
-    return UNKNOWN
 
 
 def _row(at: _Failover, *, to_known: bool = True) -> Row:

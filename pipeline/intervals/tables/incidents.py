@@ -1,32 +1,29 @@
 """The table `incidents`: brokers that could not serve, lost directories, changes of the quorum's leader.
 
-Owns which incident explains the loss of a partition. A controller may move leaderships in batches before the
-one that fences the broker, so a loss waits for its incident as long as the rules look back. Knows no rules of
-causes: they are those of `metaquorum log why` (`metadata.inspect.causes`).
+A controller may move leaderships in batches before the one that fences the broker, so a loss waits for its
+incident as long as the rules of causes look back.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from metaquorum.metadata.image import BrokerRegistration, PartitionInfo
-from metaquorum.metadata.image.chunk import LEADER
-from metaquorum.metadata.inspect.causes.broker_causes import SESSION_TIMEOUT_MS, fence_cause
-from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS, Scene
-from metaquorum.metadata.inspect.causes.election_causes import election_causes
-from metaquorum.metadata.inspect.changes.change_steps import (
-    BatchChanges,
-    BrokerStep,
-    BrokerStory,
-    PartitionStep,
-)
+from metaquorum.metadata.image.chunk import LEADER, IntArray
+from metaquorum.metadata.inspect.causes.brokers import SESSION_TIMEOUT_MS, broker_causes, directory_lost
+from metaquorum.metadata.inspect.causes.elections import CHANGED_LEADER, election_causes
+from metaquorum.metadata.inspect.causes.rule import SPLIT_MS
+from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, BrokerStory, PartitionStep
 from metaquorum.metadata.records.control import LeaderChangeMessage
-from metaquorum.pipeline.derived_tables import (
+from metaquorum.pipeline.intervals.many_changes import ManyChanges
+from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.pipeline.intervals.tables.cause_feed import CauseFeed
+from metaquorum.pipeline.tables import (
     BROKER_OUT,
     DIRECTORY_LOST,
     LEADER_CHANGED,
@@ -34,28 +31,14 @@ from metaquorum.pipeline.derived_tables import (
     RETURNED,
     UNREGISTERED,
 )
-from metaquorum.pipeline.intervals.moments import Moment, Row
-from metaquorum.pipeline.intervals.tables.brokers import BrokerSessions
-from metaquorum.pipeline.intervals.tables.incident_parts import (
-    LogWords,
-    Loss,
-    ManyLosses,
-    OpenIncident,
-    PartitionKey,
-    is_by,
-    places_of,
-    recent,
-    story_of,
-)
-from metaquorum.pipeline.intervals.tables.settings import Configs
+from metaquorum.storage.batches.places import Places
 
 
 class Incidents:
     """Rows of `incidents`, for times with a known state."""
 
-    def __init__(self, configs: Configs, sessions: BrokerSessions) -> None:
-        self._configs, self._sessions = configs, sessions
-        self._words = LogWords(configs, sessions.registrations)
+    def __init__(self, feed: CauseFeed) -> None:
+        self._feed = feed
         self._directories: dict[int, list[int]] = {}
         """The numbers of lost directories by broker."""
         self._open: dict[tuple[int, int], OpenIncident] = {}
@@ -63,25 +46,17 @@ class Incidents:
         which directories were lost."""
         self._without: dict[PartitionKey, tuple[tuple[int, int], int]] = {}
         """Partitions without a leader because of an open incident, and since when."""
+        self._off_ms: int | None = None
+        """Since when no broker has run, after a clean shutdown of the last one."""
         self._waiting: deque[Loss] = deque()
-        self._steps: list[BrokerStep] = []
-        self._batch: list[PartitionStep] = []
         self._leader: tuple[int, int] | None = None
         self._closed: list[Row] = []
 
     # -- brokers ---------------------------------------------------------------------------------------
 
-    def broker(
-        self,
-        broker_id: int,
-        before: BrokerRegistration | None,
-        now: BrokerRegistration | None,
-        record: object,
-        moment: Moment,
-    ) -> None:
+    def broker(self, step: BrokerStep, moment: Moment) -> None:
         """A batch changed a broker. `batch_ends` follows."""
-        step = BrokerStep(offset=moment.offset, record=record, broker_id=broker_id, before=before, after=now)
-        self._steps.append(step)
+        broker_id, before, now = step.broker_id, step.before, step.after
         was_active, is_active = before is not None and before.is_active, now is not None and now.is_active
         if step.is_registration or now is None:
             for number in list(self._directories.get(broker_id, ())):
@@ -118,51 +93,38 @@ class Incidents:
         if key[1]:
             self._directories[key[0]].remove(key[1])
         if incident.cause is None and incident.known:
-            incident.cause = self._cause(incident, moment)
+            incident.cause = self._cause(incident)
         self._closed.append(self._row(key, incident, moment, by, known=known))
         for partition in [at for at, (owner, _) in self._without.items() if owner == key]:
             del self._without[partition]
 
-    def _cause(self, incident: OpenIncident, moment: Moment) -> str | None:
+    def _cause(self, incident: OpenIncident) -> str | None:
         """The rule that explains the incident, once the whole batch is known."""
-        if incident.what == DIRECTORY_LOST:
-            return "directory-failed"
-        step = next((at for at in self._steps if at.broker_id == incident.broker_id), None)
+        scene = self._feed.scene
+        step = next(iter(scene.batch.steps_of(incident.broker_id)), None)
         if step is None:
             return None
-        if step.after is None:
-            return "broker-unregistered"
-        if step.is_registration and step.before is not None:
-            same = step.before.incarnation_id == step.after.incarnation_id
-            return "registered-again" if same else "broker-restarted"
-        if step.began_shutdown:
-            return "controlled-shutdown"
-        batch = BatchChanges(
-            base_offset=moment.offset, epoch=0, time_ms=moment.now_ms, partitions=self._batch
-        )
-        return fence_cause(step, Scene(batch=batch, feed=self._words)).rule
+        if incident.what == DIRECTORY_LOST:
+            return directory_lost.name
+        return broker_causes(step, scene)[0].rule
 
-    def batch_ends(self, moment: Moment, metadata_version: int) -> None:
+    def batch_ends(self) -> None:
         """All changes of a batch to brokers and partitions were passed on."""
-        if not self._steps:
+        if not self._feed.scene.batch.brokers:
             return
-        self._words.metadata_version, self._words.brokers = metadata_version, self._sessions.registrations
         for incident in self._open.values():
             if incident.cause is None and incident.known:
-                incident.cause = self._cause(incident, moment)
-        for step in self._steps:
-            self._words.stories.setdefault(step.broker_id, BrokerStory()).take(step, moment.now_ms)
-        self._steps, self._batch = [], []
+                incident.cause = self._cause(incident)
 
     # -- partitions ------------------------------------------------------------------------------------
 
     def partition(self, key: PartitionKey, before: PartitionInfo, now: PartitionInfo, moment: Moment) -> None:
         """A partition changed. Changes of brokers in the same batch were passed on before."""
-        if self._steps:
+        if self._feed.scene.batch.brokers:
             step = PartitionStep(
                 offset=moment.offset, record=None, topic="", index=key[1], before=before, after=now
             )
-            self._batch.append(step)
+            self._feed.partition(step)
         led = before.leader != now.leader
         if led and key in self._without:
             self._found_leader(key, moment.now_ms)
@@ -179,7 +141,7 @@ class Incidents:
         """As `partition` for the changes from number `low` to below `high`. Losses that open incidents
         explain are counted by broker."""
         changes = losses.changes
-        if self._steps:
+        if self._feed.scene.batch.brokers:
             _, firsts = np.unique(
                 changes.before[LEADER, low:high], return_index=True
             )  # all that rules ask for
@@ -188,7 +150,7 @@ class Incidents:
                 step = PartitionStep(
                     offset=offset, record=None, topic="", index=now.index, before=before, after=now
                 )
-                self._batch.append(step)
+                self._feed.partition(step)
         lost = losses.of(low, high)
         told = np.zeros(len(lost.at), dtype=bool)
         for broker_id in np.unique(lost.who).tolist():
@@ -210,6 +172,8 @@ class Incidents:
     def _lost(self, loss: Loss, moment: Moment, *, goes_on: bool) -> None:
         """`goes_on`: the broker could have continued to lead."""
         broker_id = loss.broker_id
+        if loss.led and not goes_on:
+            self._feed.moved_off(broker_id)
         for number in (0, *self._directories.get(broker_id, ())):
             incident = self._open.get((broker_id, number))
             if incident is not None and is_by(loss, incident):
@@ -218,9 +182,6 @@ class Incidents:
         self._forget_late(moment.now_ms)
         if not goes_on:
             self._waiting.append(loss)
-            if loss.led:
-                story = self._words.stories.setdefault(broker_id, BrokerStory())
-                story.moved_off = (moment.offset, moment.now_ms)
 
     def _count(self, key: tuple[int, int], loss: Loss) -> None:
         incident = self._open[key]
@@ -228,17 +189,39 @@ class Incidents:
         incident.leaders += loss.led
         if loss.leaderless:
             incident.leaderless += 1
-            self._without[loss.key] = (key, loss.now_ms)
+            self._without[loss.key] = (key, self._observed(loss.now_ms))
 
     def _found_leader(self, key: PartitionKey, now_ms: int) -> None:
         owner, since_ms = self._without.pop(key)
         incident = self._open[owner]
-        incident.leaderless_ms = max(incident.leaderless_ms or 0, now_ms - since_ms)
+        incident.leaderless_ms = max(incident.leaderless_ms or 0, self._observed(now_ms) - since_ms)
 
     def removed(self, key: PartitionKey, now_ms: int) -> None:
         """The partition's topic was deleted."""
         if key in self._without:
             self._found_leader(key, now_ms)
+
+    # -- time that does not count ----------------------------------------------------------------------
+
+    def goes_off(self, now_ms: int) -> None:
+        """The last broker shut down cleanly: until `comes_back`, no client misses a leader."""
+        self._off_ms = now_ms if self._off_ms is None else self._off_ms
+
+    def comes_back(self, now_ms: int) -> None:
+        """A broker runs again."""
+        off_ms, self._off_ms = self._off_ms, None
+        if off_ms is not None:
+            self.unobserved(now_ms - off_ms)
+
+    def unobserved(self, gap_ms: int) -> None:
+        """The log does not show whether partitions had leaders in the last `gap_ms`."""
+        if self._off_ms is None:
+            self._without = {
+                key: (owner, since_ms + gap_ms) for key, (owner, since_ms) in self._without.items()
+            }
+
+    def _observed(self, now_ms: int) -> int:
+        return now_ms if self._off_ms is None else min(now_ms, self._off_ms)
 
     def _forget_late(self, now_ms: int) -> None:
         while self._waiting and now_ms - self._waiting[0].now_ms > SPLIT_MS:
@@ -255,10 +238,10 @@ class Incidents:
             return
         silence_ms = moment.now_ms - last.now_ms if last.now_ms >= 0 else None
         causes = election_causes(record, epoch, *before, silence_ms, metadata_version)
-        gone = [cause.rule for cause in causes if cause.rule.startswith("leader-")]
+        rule = next((cause.rule for cause in causes if cause.rule in CHANGED_LEADER), None)
         who = f"controller/{before[0]}"
         place = (last.offset, last.time_ms, moment.offset, moment.time_ms, True, True, None)
-        self._closed.append((LEADER_CHANGED, who, gone[-1], None, 0, 0, 0, None, *place))
+        self._closed.append((LEADER_CHANGED, who, rule, None, 0, 0, 0, None, *place))
 
     def silent(self, last: Moment, moment: Moment) -> None:
         """Nothing was written between the batch `last` and the one at `moment`,
@@ -281,8 +264,8 @@ class Incidents:
         for key in list(self._open):
             self._end(key, moment, None, known=False)
         self._waiting.clear()
-        self._steps, self._batch, self._leader = [], [], None
-        self._words = LogWords(self._configs, self._sessions.registrations)
+        self._off_ms = None
+        self._leader = None
 
     def take(self) -> list[Row]:
         """Incidents that ended since the last call."""
@@ -297,7 +280,8 @@ class Incidents:
     def _row(
         self, key: tuple[int, int], at: OpenIncident, end: Moment, by: str | None, *, known: bool = True
     ) -> Row:
-        still = [end.now_ms - since for owner, since in self._without.values() if owner == key]
+        now_ms = self._observed(end.now_ms)
+        still = [now_ms - since for owner, since in self._without.values() if owner == key]
         longest = max([*still, *([] if at.leaderless_ms is None else [at.leaderless_ms])], default=None)
         to = (None, None) if end.offset < 0 else (end.offset, end.time_ms)
         return (
@@ -318,11 +302,11 @@ class Incidents:
         waiting = [loss for loss in self._waiting if now_ms - loss.now_ms <= SPLIT_MS]
         stories = [
             (who, recent(at.alive, now_ms, SESSION_TIMEOUT_MS), recent(at.moved_off, now_ms, SPLIT_MS))
-            for who, at in self._words.stories.items()
+            for who, at in self._feed.stories.items()
         ]
         told = sorted(at for at in stories if at[1] or at[2])
         without = sorted((key, *owner) for key, owner in self._without.items())
-        return [sorted(opened), without, waiting, told, self._leader, len(self._steps)]
+        return [sorted(opened), without, waiting, told, self._leader]
 
     def counted(self) -> dict[tuple[int, int], tuple[int, int, int]]:
         """Partitions, leaders and leaderless partitions so far, of open incidents."""
@@ -344,21 +328,143 @@ class Incidents:
             at.leaderless += was.leaderless - seen[2]
             longest = [ms for ms in (was.leaderless_ms, at.leaderless_ms) if ms is not None]
             at.leaderless_ms = max(longest, default=None)
-        for who, story in left._words.stories.items():
-            self._words.stories.setdefault(who, story)
+        for who, story in left._feed.stories.items():
+            self._feed.stories.setdefault(who, story)
 
     def save(self) -> Any:
-        stories = [(broker_id, places_of(story)) for broker_id, story in self._words.stories.items()]
+        stories = [(broker_id, places_of(story)) for broker_id, story in self._feed.stories.items()]
         without = [(key, *owner) for key, owner in self._without.items()]
-        return [list(self._open.items()), without, list(self._waiting), stories, self._leader]
+        return [list(self._open.items()), without, list(self._waiting), stories, self._leader, self._off_ms]
 
     def load(self, saved: Any) -> None:
-        opened, without, waiting, stories, leader = saved
+        opened, without, waiting, stories, leader, self._off_ms = saved
         self._open = {tuple(key): msgspec.convert(at, OpenIncident, strict=False) for key, at in opened}
         for broker_id, number in self._open:
             if number:
                 self._directories.setdefault(broker_id, []).append(number)
         self._without = {tuple(key): (tuple(owner), since_ms) for key, owner, since_ms in without}
         self._waiting = deque(Loss(now_ms, who, tuple(key), *rest) for now_ms, who, key, *rest in waiting)
-        self._words.stories = {who: story_of(places) for who, places in stories}
+        self._feed.stories = {who: story_of(places) for who, places in stories}
         self._leader = None if leader is None else tuple(leader)
+
+
+PartitionKey = tuple[bytes, int]
+
+
+class OpenIncident(msgspec.Struct, array_like=True):
+    """An incident that is not over. `directories`: the lost ones; empty if the whole broker is out."""
+
+    what: str
+    broker_id: int
+    cause: str | None
+    from_offset: int
+    from_ms: int | None
+    known: bool
+    directories: list[bytes] = []
+    actor: str | None = None
+    partitions: int = 0
+    leaders: int = 0
+    leaderless: int = 0
+    leaderless_ms: int | None = None
+
+
+class Loss(NamedTuple):
+    """A broker that lost a leadership (`led`) or its place in an ISR."""
+
+    now_ms: int
+    broker_id: int
+    key: PartitionKey
+    led: bool
+    leaderless: bool
+    directory: bytes | None
+
+
+class SomeLosses(NamedTuple):
+    """Losses of consecutive changes; first those of leaders that were not in the ISR. `led`: the broker led.
+    `may_be_counted`: the partition has a leader, so an incident of the broker only has to count it."""
+
+    at: Places
+    who: IntArray
+    led: Any
+    may_be_counted: Any
+
+
+class ManyLosses:
+    """All losses in these changes."""
+
+    def __init__(self, changes: ManyChanges) -> None:
+        self.changes = changes
+        led, leader = changes.led, changes.before[LEADER]
+        lost = changes.held & (changes.left | ((changes.isr_before == leader) & led))
+        at, rows = np.nonzero(lost.T)
+        who = changes.isr_before[rows, at]
+        is_leader = led[at] & (who == leader[at])
+        self._of_isr = SomeLosses(at, who, is_leader, ~(is_leader & (changes.after[LEADER, at] < 0)))
+        strangers = led & (leader >= 0) & ~(changes.isr_before == leader).any(axis=0)
+        self._own = np.flatnonzero(strangers & (changes.replicas == leader).any(axis=0))
+        self._led = np.flatnonzero(led)
+
+    def of(self, low: int, high: int) -> SomeLosses:
+        """The losses in changes from `low` to below `high`."""
+        start, end = np.searchsorted(self._of_isr.at, (low, high)).tolist()
+        at, who, was_leader, may_be_counted = self._of_isr
+        here = slice(start, end)
+        some = SomeLosses(at[here], who[here], was_leader[here], may_be_counted[here])
+        own = _between(self._own, low, high)
+        if not len(own):
+            return some
+        leaders, none = self.changes.before[LEADER, own], np.zeros(len(own), dtype=bool)
+        more = (own, leaders, ~none, none)
+        at, who, was_leader, may_be_counted = map(np.concatenate, zip(more, some, strict=True))
+        return SomeLosses(at, who, was_leader, may_be_counted)
+
+    def led_at(self, low: int, high: int) -> list[int]:
+        """Those of these changes that changed the leader."""
+        found: list[int] = _between(self._led, low, high).tolist()
+        return found
+
+    def objects(self, at: Places, who: IntArray) -> dict[int, list[tuple[Loss, bool]]]:
+        """The losses of brokers, by change, and whether the broker could have continued to lead."""
+        changes = self.changes
+        leader = changes.after[LEADER, at]
+        led = changes.led[at] & (changes.before[LEADER, at] == who)
+        goes_on = (changes.isr[:, at] == who).any(axis=0) & (leader >= 0)
+        columns = (column.tolist() for column in (at, who, led, led & (leader < 0), goes_on))
+        found: dict[int, list[tuple[Loss, bool]]] = {}
+        for place, broker_id, was_leader, leaderless, stays, directory in zip(
+            *columns, changes.directories_of(at, who), strict=True
+        ):
+            now_ms, key = changes.moment(place).now_ms, changes.key(place)
+            loss = Loss(now_ms, broker_id, key, was_leader, leaderless, directory)
+            found.setdefault(place, []).append((loss, stays))
+        return found
+
+
+def is_by(loss: Loss, incident: OpenIncident) -> bool:
+    """Whether the incident explains the loss."""
+    return incident.what == BROKER_OUT or loss.directory in incident.directories
+
+
+def recent(place: tuple[int, int] | None, now_ms: int, within_ms: int) -> tuple[int, int] | None:
+    """The place, if a rule may still ask for it."""
+    return place if place is not None and now_ms - place[1] <= within_ms else None
+
+
+_PLACES = (
+    *("registered", "unfenced", "fenced", "shutdown"),
+    *("unregistered", "directory_lost", "alive", "moved_off"),
+)
+
+
+def places_of(story: BrokerStory) -> list[Any]:
+    return [getattr(story, name) for name in _PLACES]
+
+
+def story_of(places: list[Any]) -> BrokerStory:
+    given = [None if at is None else tuple(at) for at in places]
+    return BrokerStory(**dict(zip(_PLACES, given, strict=True)))
+
+
+def _between(places: Places, low: int, high: int) -> Places:
+    start, end = np.searchsorted(places, (low, high)).tolist()
+    return places[start:end]

@@ -1,8 +1,6 @@
-"""The table `partition_states`: one row per stretch in which a partition did not change.
+"""The table `partition_states`: one row per section in which a partition did not change.
 
-Owns the comparison of a partition before and after a batch, and the numbers of partitions.
-The states themselves are `pipeline.intervals.states`'. Does not judge a change:
-`availability`, `failovers` and others do.
+The states themselves are `pipeline.intervals.states`'.
 """
 
 from __future__ import annotations
@@ -16,17 +14,19 @@ import numpy as np
 
 from metaquorum.metadata.image import RECOVERING, PartitionInfo
 from metaquorum.metadata.image.chunk import FLAGS, RECOVERING_FLAG
+from metaquorum.metadata.inspect.changes.leaderships import was_unclean
+from metaquorum.pipeline.intervals.many_changes import ManyChanges
 from metaquorum.pipeline.intervals.moments import Moment, Row
-from metaquorum.pipeline.intervals.states.ended import (
+from metaquorum.pipeline.intervals.tables.states import (
     KNOWN,
     UNCLEAN,
+    HeldStates,
+    HowBegan,
+    OpenState,
     StateRows,
     directory_texts,
     topic_text,
 )
-from metaquorum.pipeline.intervals.states.held import HeldStates, HowBegan, OpenState
-from metaquorum.pipeline.intervals.tables.failovers import is_unclean
-from metaquorum.pipeline.intervals.together.changes import ManyChanges
 from metaquorum.storage.batches.places import Places
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -120,7 +120,7 @@ class PartitionStates:
             return now
         self._closed.append(_row(topic, was, False, offset, time_ms))
         flags = KNOWN
-        if now.leader_epoch != before.leader_epoch and is_unclean(before, now):
+        if was_unclean(before, now):
             flags |= UNCLEAN
         changed = _differences(before, now)
         state = (now, offset, time_ms, flags, changed, actor)
@@ -141,7 +141,7 @@ class PartitionStates:
         the names of their topics."""
         unclean = changes.may_be_unclean()
         for at in np.flatnonzero(unclean).tolist():
-            unclean[at] = is_unclean(changes.infos_before[at], changes.infos[at])
+            unclean[at] = was_unclean(changes.infos_before[at], changes.infos[at])
         recovers = (changes.before[FLAGS] ^ changes.after[FLAGS]) & RECOVERING_FLAG != 0
         bits = changes.led + 2 * changes.moved + 4 * changes.placed + 8 * recovers
         began = HowBegan(unclean, _TEXTS, bits)

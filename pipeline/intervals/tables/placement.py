@@ -1,8 +1,4 @@
-"""The table `placement`: leaders and replicas of each broker at the end of each day.
-
-Owns the counts by broker and by log directory, updated as partitions change. Does not keep states of
-partitions (`partitions`) or sum durations (`availability`).
-"""
+"""The table `placement`: leaders and replicas of each broker at the end of each day."""
 
 from __future__ import annotations
 
@@ -14,9 +10,9 @@ import numpy as np
 
 from metaquorum.metadata.image import BrokerRegistration, PartitionInfo
 from metaquorum.metadata.image.chunk import LEADER
+from metaquorum.pipeline.intervals.many_changes import ManyChanges, tally
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
 from metaquorum.pipeline.intervals.tables.brokers import state_of
-from metaquorum.pipeline.intervals.together.changes import ManyChanges, tally
 from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
 
 

@@ -1,8 +1,6 @@
 """The tables `topics` and `configs`: lives of topics, and values of configurations.
 
-Owns names of topics, also for a while after their deletion, and min.insync.replicas by the log's values.
-Must not keep secrets: their values are redacted. Knows no partitions (`partitions`) and no defaults of
-brokers that the log does not have.
+Must not keep secrets: their values are redacted.
 """
 
 from __future__ import annotations

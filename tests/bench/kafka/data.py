@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import confluent_kafka
 
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.format import walk_batches
 from metaquorum.wire import codec
 from metaquorum.wire.messages import FetchRequest
 from tests.bench.figures import Figure, percentile

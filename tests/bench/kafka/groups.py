@@ -10,7 +10,7 @@ from typing import Any
 
 import confluent_kafka
 
-from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
+from metaquorum.clients.kafka.connection import NodeConnection, connect
 from metaquorum.wire.messages import (
     HeartbeatRequest,
     JoinGroupRequest,

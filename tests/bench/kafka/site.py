@@ -1,8 +1,7 @@
 """A running cluster for the rows of the Kafka benchmark, its resource usage, and a client that only sends
 requests.
 
-Owns starting, topics and a blocking connection with the wire tables, whose own work is small compared to the
-brokers'. The producers are librdkafka's.
+The producers are librdkafka's.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ import confluent_kafka
 import psutil
 
 from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.platforms import sync_file
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME, request_type
+from metaquorum.wire.table import API_BY_NAME, request_type
 from tests.bench.quorum import cpu_seconds
 from tests.e2e.cluster import HOST, Cluster
 
@@ -166,5 +166,5 @@ def disk_mb_s(count: int = 400, size: int = 256 * 1024) -> float:
         for _ in range(count):
             file.write(data)
             file.flush()
-            os.fdatasync(file.fileno())
+            sync_file(file.fileno())
         return count * size / MB / (time.perf_counter() - began)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.coordinators import Coordinators
-from metaquorum.broker.coordinator.kinds import coordinator_kinds
+from metaquorum.broker.coordinator.coordinators import Coordinators, coordinator_kinds
 from metaquorum.broker.replica.events import DataRespond, SendTxnMarkers
 from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.broker.replica.store.store import DirectoryStore

@@ -1,8 +1,5 @@
 """How simulated Kafka clients reach brokers: coroutines that send requests, find coordinators and leaders,
-and read.
-
-Owns no protocol of groups or transactions (`members`, `producers`), and judges nothing.
-"""
+and read."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from typing import Any, NamedTuple
 from metaquorum.broker.server.kafka.groups.find import partition_of
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.batches.markers import read_marker
+from metaquorum.storage.batches.batch import RecordBatch, read_marker
 from metaquorum.wire.messages import FindCoordinatorRequest, OffsetFetchRequest
 from tests.sim.data_clients import RETRIABLE as DATA_RETRIABLE
 from tests.sim.data_clients import Cluster, Place

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from metaquorum.broker.replica.disk_work import ReadPartition
 from metaquorum.broker.replica.store.parts import StoredReplica
-from metaquorum.storage.batches.batch import RecordBatch, batch_problem, parse_header
-from metaquorum.storage.batches.markers import read_marker
+from metaquorum.storage.batches.batch import RecordBatch, batch_problem, parse_header, read_marker
 from metaquorum.storage.cleaner.cleaning import Cleaning
 from metaquorum.storage.errors import DiskError
 from tests.sim.data_directory_laws import READ_BYTES, read_log

@@ -1,9 +1,7 @@
 """What transactional producers and group members did and what they received, and what follows from that at
 once.
 
-Owns the transactions by name, which producer of a transactional id is the newest, which member owns which
-partition in which generation, and what was committed for it. Raises SafetyError. What the logs say is checked
-in `verify`.
+Raises SafetyError. What the logs say is checked in `verify`.
 """
 
 from __future__ import annotations

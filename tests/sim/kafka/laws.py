@@ -10,11 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from metaquorum.broker.coordinator.transactions.state import TransactionState
-from metaquorum.broker.coordinator.transactions.transaction import PREPARED, TransactionStatus
-from metaquorum.broker.replica.disk_work import AppendPartition, CutPartition, DiskWork
+from metaquorum.broker.coordinator.transaction import PREPARED, TransactionStatus
+from metaquorum.broker.coordinator.transaction_state import TransactionState
+from metaquorum.broker.replica.disk_work import AppendPartition, CutPartition, DiskWork, FoundDirectory
 from metaquorum.broker.replica.events import SendTxnMarkers
-from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.store.parts import StoredReplica
 from metaquorum.broker.replica.store.store import DirectoryStore
@@ -27,8 +26,7 @@ from metaquorum.metadata.requests.data import (
     FetchResponse,
     PartitionKey,
 )
-from metaquorum.storage.batches.batch import RecordBatch, parse_header
-from metaquorum.storage.batches.markers import read_marker
+from metaquorum.storage.batches.batch import RecordBatch, parse_header, read_marker
 from tests.sim.data_disks import DataDirectory
 from tests.sim.data_generations import Truth
 from tests.sim.data_laws import DataLaws

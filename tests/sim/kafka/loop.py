@@ -1,6 +1,6 @@
 """An event loop on simulated time, for the coroutines of a broker's shell and of simulated clients.
 
-Owns the order in which callbacks run: first in, first out, at the engine's time. It has no socket, no thread
+The order in which callbacks run: first in, first out, at the engine's time. It has no socket, no thread
 and no clock, so that coroutines are deterministic per seed too.
 """
 

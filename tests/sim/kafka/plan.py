@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig, InternalTopic
-from metaquorum.metadata.node_configs.groups import GroupConfig
-from metaquorum.metadata.node_configs.transactions import TransactionConfig
+from metaquorum.metadata.node_configs.coordinators import (
+    CoordinatorConfig,
+    GroupConfig,
+    InternalTopic,
+    TransactionConfig,
+)
 from tests.sim.data_load import DataLoad, TopicPlan, draw_data_load, draw_data_profile, quiet_data_load
 from tests.sim.profile import FaultProfile
 

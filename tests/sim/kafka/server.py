@@ -22,18 +22,17 @@ from metaquorum.broker.server.kafka.groups.members import GroupCoordinators, Gro
 from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
 from metaquorum.broker.server.kafka.transactions.handlers import TransactionHandlers
-from metaquorum.broker.server.kafka.transactions.markers import MarkerSender
-from metaquorum.broker.server.kafka.transactions.offsets import TransactionOffsets
-from metaquorum.broker.server.kafka.transactions.producers import ProducerHandlers
+from metaquorum.broker.server.kafka.transactions.markers import MarkerSender, ProducerHandlers
 from metaquorum.broker.server.kafka.transactions.verification import (
     TransactionalProduces,
+    TransactionOffsets,
     TransactionVerifier,
 )
+from metaquorum.clients.kafka.connection import ConnectionFailed
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.kafka.deferred import Driven
-from metaquorum.runtime.kafka.services import Client
+from metaquorum.network.deferred import Driven
 from metaquorum.wire import messages
 from metaquorum.wire.codec import Request, RequestHeader
 from tests.sim.kafka.loop import SimulatedLoop

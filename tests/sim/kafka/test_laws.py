@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from metaquorum.broker.coordinator.groups.records import CommittedOffset, offset_record
+from metaquorum.broker.coordinator.groups.group import CommittedOffset, offset_record
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_header
+from metaquorum.storage.batches.batch import EndMarker, RecordBatch, encode_batch, encode_marker, parse_header
 from metaquorum.storage.batches.format import TRANSACTIONAL
-from metaquorum.storage.batches.markers import EndMarker, encode_marker
 from metaquorum.wire.stored import encode_stored
 from tests.sim.data_generations import Truth
 from tests.sim.engine import Engine

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metaquorum.broker.coordinator.coordinators import Coordinators
-from metaquorum.broker.coordinator.transactions.state import TransactionState
+from metaquorum.broker.coordinator.transaction_state import TransactionState
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.image import MetadataImage
@@ -19,6 +19,7 @@ from tests.sim.host import Host
 from tests.sim.kafka.broker import KafkaBroker
 from tests.sim.kafka.clients import KafkaClients
 from tests.sim.kafka.history import GroupHistory, TransactionHistory
+from tests.sim.kafka.later_release import LaterRelease, is_there
 from tests.sim.kafka.laws import KafkaLaws, batches_of_truth
 from tests.sim.kafka.members import CLASSIC, CONSUMER, ClassicMember, ConsumerMember
 from tests.sim.kafka.plan import SOURCE, KafkaLoad, draw_kafka_load, draw_kafka_profile
@@ -85,6 +86,8 @@ class KafkaWorld(DataWorld):
             self.engine.after(self.engine.rng.random() * 500, worker.begin)
         for member in (*self.members, *self.consumers):
             self.clients_of_kafka.begin(member.name, member.run())
+        if is_there(self.seed):
+            LaterRelease(self.clients_of_kafka, self.seed).begin()
 
     def make_process(self, host: Host, node_id: int) -> ControllerProcess | BrokerProcess:
         parts = (host, node_id, self.voters, self.calls, self.directory, self.marks)

@@ -1,9 +1,5 @@
 """Controllers and brokers of a world in which voters are added and removed: they are found by their
-endpoints.
-
-Owns how a process of such a world is set up, which host a request reaches, and the marks that one process
-proves by itself.
-"""
+endpoints."""
 
 from __future__ import annotations
 
@@ -18,12 +14,12 @@ from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, Vote
 from metaquorum.raft import effects as raft
 from metaquorum.raft.config import Voter as ConfiguredVoter
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.state.roles import Candidate, Leader, Prospective, Resigned
-from metaquorum.raft.store.store import ReplicaStore
-from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, VoterNode, VoterSet
+from metaquorum.raft.roles import Candidate, Leader, Prospective, Resigned
+from metaquorum.raft.store import ReplicaStore
+from metaquorum.raft.voters import OWN_VERSIONS, Endpoint, VoterNode, VoterSet
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.files.snapshots import SnapshotWriter
-from metaquorum.storage.log.log import METADATA_DIRECTORY
+from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.types import LogPosition
 from tests.sim.host import Host
 from tests.sim.processes import DATA_DIRECTORY, RAFT_CONFIG, BrokerProcess, ControllerProcess

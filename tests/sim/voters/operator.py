@@ -1,7 +1,7 @@
 """The operator of a quorum: adds, removes and replaces voters, upgrades kraft.version, one step at a time.
 
-Owns which change is requested. Requests no change after which no majority could commit it: the commands of
-the program check this before they send one.
+Requests no change after which no majority could commit it: the commands of the program check this before they
+send one.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.requests.common import Done
-from metaquorum.metadata.requests.voters import (
+from metaquorum.metadata.requests.common import (
     AddRaftVoterRequest,
+    Done,
     RemoveRaftVoterRequest,
     UpgradeKRaftVersionRequest,
 )
-from metaquorum.raft.voters.voter_set import VoterSet
+from metaquorum.raft.voters import VoterSet
 from tests.sim.processes import ControllerProcess
 from tests.sim.voters.nodes import as_record, as_voter
 

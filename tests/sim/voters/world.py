@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from metaquorum.metadata.image import images_equal
 from metaquorum.raft.config import Voter
-from metaquorum.raft.state.roles import Follower, Leader
-from metaquorum.raft.voters.voter_set import VoterNode, VoterSet
+from metaquorum.raft.roles import Follower, Leader
+from metaquorum.raft.voters import VoterNode, VoterSet
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.sim.errors import LivenessError
 from tests.sim.host import Host

@@ -14,6 +14,7 @@ from metaquorum.broker.replica.disk_work import (
     DiskWork,
     EnforceRetention,
     FindOffset,
+    FoundDirectory,
     LogAppended,
     LogCut,
     LogSettings,
@@ -27,16 +28,22 @@ from metaquorum.broker.replica.disk_work import (
     TrimTo,
 )
 from metaquorum.broker.replica.events import DataEvent
-from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.storage.batches.batch import BatchHeader, encode_batch, iter_batches, parse_header, seal_batch
-from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.batches.batch import (
+    Batches,
+    BatchHeader,
+    EndMarker,
+    encode_batch,
+    encode_marker,
+    iter_batches,
+    parse_header,
+    read_marker,
+    seal_batch,
+)
+from metaquorum.storage.batches.format import HEADER_BYTES, walk_headers
 from metaquorum.storage.batches.format import TRANSACTIONAL as TRANSACTIONAL_BIT
-from metaquorum.storage.batches.markers import EndMarker, encode_marker, read_marker
-from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.batches.walk import walk_headers
 from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, join, read_file
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.log.segment import list_segments, segment_name

@@ -6,14 +6,13 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metaquorum.broker.coordinator.groups.group import Group, Phase
-from metaquorum.broker.coordinator.groups.requests import FetchOffsets
+from metaquorum.broker.coordinator.groups.group import FetchOffsets, Group, Phase
 from metaquorum.broker.coordinator.groups.state import GroupState
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now
-from metaquorum.metadata.access.authorizer import ANONYMOUS, Authorizer
+from metaquorum.metadata.authorizer import ANONYMOUS, Authorizer
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.wire.messages import (
     HeartbeatRequest,

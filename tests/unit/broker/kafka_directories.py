@@ -6,8 +6,7 @@ import random
 import shutil
 from pathlib import Path
 
-from metaquorum.broker.replica.disk_work import FoundReplica, PartitionRead, ReadPartition
-from metaquorum.broker.replica.found import FoundDirectory
+from metaquorum.broker.replica.disk_work import FoundDirectory, FoundReplica, PartitionRead, ReadPartition
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.storage.batches.batch import iter_batches

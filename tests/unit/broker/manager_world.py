@@ -11,12 +11,15 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, get_args
 
+from metaquorum.broker.channel import SendToController
 from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     CreateReplica,
     CutPartition,
+    DamagedReplica,
     DirectoryFailed,
     DiskWork,
+    FoundDirectory,
     FoundReplica,
     LogAppended,
     LogCut,
@@ -31,14 +34,11 @@ from metaquorum.broker.replica.disk_work import (
     ReplicaRemoved,
 )
 from metaquorum.broker.replica.events import (
-    AskController,
-    ControllerAnswered,
     DataEffect,
     DataEvent,
     DataRequestArrived,
     DataRespond,
 )
-from metaquorum.broker.replica.found import DamagedReplica, FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.replica.partition.values import ReadPlan
 from metaquorum.broker.replica.requests.own_logs import NewLogUser
@@ -64,6 +64,7 @@ from metaquorum.metadata.requests.partitions import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
 )
+from tests.controllers import channel, reported
 from tests.unit.broker.replica_world import WALL_MS, ListDisk
 
 ME = 1
@@ -232,6 +233,7 @@ class Host:
         self.manager = ReplicaManager(
             self.config,
             self.found,
+            channel=channel(),
             rng=random.Random(7),
             now_ms=self.now_ms,
             metadata_directory=metadata_directory,
@@ -276,10 +278,8 @@ class Host:
         """Accepts what the effects ask the controller for."""
         out: list[DataEffect] = []
         for each in effects:
-            if isinstance(each, AskController):
-                out += self.do(
-                    ControllerAnswered(correlation_id=each.correlation_id, response=accepted(each.request))
-                )
+            if isinstance(each, SendToController):
+                out += self.do(reported(each, accepted(each.request)))
         return out
 
     # ---- disks -----------------------------------------------------------------------------------

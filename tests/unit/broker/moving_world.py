@@ -11,10 +11,9 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
+from metaquorum.broker.channel import SendToController
 from metaquorum.broker.replica.disk_work import AppendPartition, DirectoryFailed, DiskWork, ReadPartition
 from metaquorum.broker.replica.events import (
-    AskController,
-    ControllerAnswered,
     DataEffect,
     DataEvent,
     DataRequestArrived,
@@ -27,20 +26,22 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import (
+    AlterReplicaLogDirsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
     DescribeLogDirsRequest,
     LogDirDescription,
     PartitionKey,
     ProducePartition,
     ProduceRequest,
+    WantedDirectory,
 )
-from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest, WantedDirectory
-from metaquorum.metadata.requests.log_ends import DeleteRecordsPartition, DeleteRecordsRequest
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
 from metaquorum.raft.effects import Warn
-from metaquorum.storage.batches.batch import iter_batches
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, iter_batches
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.testing.faulty_disk import FaultyDisk
+from tests.controllers import channel, reported
 from tests.unit.broker.manager_world import ME, A, B, Cluster, accepted
 from tests.unit.broker.replica_world import WALL_MS, batch
 
@@ -53,8 +54,15 @@ class MovingWorld:
     """Topic t has one partition and one replica, in directory A at first. `acked`: what a producer was told
     of, in order. `events`: what was done, for looking at."""
 
-    def __init__(self, *, leader: int = ME, replicas: tuple[int, ...] = (ME,), seed: int = 1) -> None:
-        self.disk = FaultyDisk(random.Random(seed))
+    def __init__(
+        self,
+        *,
+        leader: int = ME,
+        replicas: tuple[int, ...] = (ME,),
+        seed: int = 1,
+        disk: type[FaultyDisk] = FaultyDisk,
+    ) -> None:
+        self.disk = disk(random.Random(seed))
         self.rng = random.Random(seed)
         for directory_id, path in PATHS.items():
             self.disk.make_directory(path)
@@ -71,7 +79,7 @@ class MovingWorld:
         self.unsynced: set[bytes] = set()
         self.answers: dict[object, Any] = {}
         self.warnings: list[str] = []
-        self.asked: list[AskController] = []
+        self.asked: list[SendToController] = []
         self.stores: dict[bytes, DirectoryStore] = {}
         self.image = MetadataImage()
         self.commits = True
@@ -96,7 +104,9 @@ class MovingWorld:
                 self.stores[directory_id] = store
         self.image = MetadataImage()
         config = ReplicaConfig(broker_id=ME, replica_fetch_max_bytes=CHUNK_BYTES)
-        self.manager = ReplicaManager(config, found, rng=random.Random(7), now_ms=self.now_ms)
+        self.manager = ReplicaManager(
+            config, found, channel=channel(), rng=random.Random(7), now_ms=self.now_ms
+        )
         self.note(self.manager.start(now_ms=self.now_ms, wall_ms=WALL_MS))
         self.publish()
 
@@ -123,7 +133,7 @@ class MovingWorld:
         for each in effects:
             if isinstance(each, get_args(DiskWork)):
                 self.queue.append(each)
-            elif isinstance(each, AskController):
+            elif isinstance(each, SendToController):
                 self.asked.append(each)
             elif isinstance(each, DataRespond):
                 self._answered(each.key, each.response)
@@ -161,7 +171,7 @@ class MovingWorld:
             assert isinstance(asked.request, AssignReplicasToDirsRequest), asked
             for each in asked.request.assignments:
                 self.cluster.change((each.topic_id, each.partition), place=each.directory_id)
-            self.do(ControllerAnswered(correlation_id=asked.correlation_id, response=accepted(asked.request)))
+            self.do(reported(asked, accepted(asked.request)))
             self.publish()
 
     def _work(self, work: Any) -> list[DataEvent]:

@@ -35,11 +35,9 @@ from metaquorum.metadata.requests.data import (
     ProducePartition,
     ProduceResult,
 )
-from metaquorum.raft.outbox import Outbox
-from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.raft.effects import Outbox
+from metaquorum.storage.batches.batch import Batches, encode_batch, read_marker
 from metaquorum.storage.batches.format import hop_headers, parse_header
-from metaquorum.storage.batches.markers import read_marker
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable
 

@@ -23,8 +23,8 @@ from metaquorum.broker.coordinator.groups.consumer.group import (
     member_tombstones,
     target_record,
 )
-from metaquorum.broker.coordinator.groups.consumer.reconcile import reconciled
-from metaquorum.broker.coordinator.groups.requests import ListGroups
+from metaquorum.broker.coordinator.groups.consumer.groups import reconciled
+from metaquorum.broker.coordinator.groups.group import ListGroups
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.wire.messages import (
     ConsumerGroupMetadataKey,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.groups.requests import DeleteGroup, DescribeConsumerGroup, ListGroups
+from metaquorum.broker.coordinator.groups.group import DeleteGroup, DescribeConsumerGroup, ListGroups
 from metaquorum.broker.coordinator.shard import RETRY_MS
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import GROUP_RESOURCE, ConfigResource, MetadataImage
-from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from tests.properties.test_consumer_group_laws import TOPICS, image_of
 from tests.unit.broker.group_world import G, Groups

@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.coordinator.shard import LOAD_BYTES, RETRY_MS, Shard, coordinator_error
-from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now, Reply
+from metaquorum.broker.coordinator.shard import LOAD_BYTES, RETRY_MS, Shard
+from metaquorum.broker.coordinator.state import (
+    NOTHING,
+    Ask,
+    BatchOrigin,
+    Decision,
+    Now,
+    Reply,
+    coordinator_error,
+)
 from metaquorum.broker.replica.events import DataRespond
 from metaquorum.broker.replica.requests.own_logs import LogBounds, ReadDone
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -18,9 +26,14 @@ from metaquorum.metadata.requests.data import (
     PartitionKey,
     ProduceResult,
 )
-from metaquorum.raft.effects import Warn
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import Outbox, Warn
 from metaquorum.storage.batches.batch import parse_header
+from metaquorum.wire.messages import (
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    TxnOffsetCommitRequest,
+)
 from metaquorum.wire.stored import StoredRecord
 from tests.unit.broker.test_coordinators import batch, marker, tally
 
@@ -115,7 +128,7 @@ class Bench:
 
     def __init__(self, bounds: LogBounds | None = EMPTY) -> None:
         self.logs, self.state, self.out = Logs(bounds), State(), Outbox[Any]()
-        self.stirred = 0
+        self.partition_changed = 0
         self.shard = Shard(
             KEY,
             "__consumer_offsets",
@@ -123,12 +136,12 @@ class Bench:
             self.state,
             self.logs,
             COMMIT_TIMEOUT_MS,
-            self.stir,
+            self.wake,
             self.out,  # type: ignore[arg-type]
         )
 
-    def stir(self) -> None:
-        self.stirred += 1
+    def wake(self) -> None:
+        self.partition_changed += 1
 
     def load(self, ms: int = 1) -> None:
         self.shard.load(IMAGE, Now(ms, 100 + ms))
@@ -191,7 +204,7 @@ def test_a_log_is_read_up_to_where_it_ended_in_the_beginning() -> None:
     bench.ask("read")
     assert bench.told() == [("k", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
     bench.logs.done[0](batch(3, tally("a", 1), tally("b", 1)), None)
-    assert bench.stirred == 1
+    assert bench.partition_changed == 1
     bench.load()
     assert len(bench.logs.reads) == 1, "nothing more is written yet"
     bench.logs.now = LogBounds(3, 9, 12)
@@ -219,7 +232,7 @@ def test_what_was_removed_meanwhile_is_passed_over() -> None:
     bench = Bench(LogBounds(0, 8, 8))
     bench.load()
     bench.logs.done[0](None, None)
-    assert bench.shard.problem is None and bench.stirred == 1
+    assert bench.shard.problem is None and bench.partition_changed == 1
     bench.logs.now = LogBounds(6, 8, 8)
     bench.load()
     assert bench.logs.reads == [(0, 8, LOAD_BYTES), (6, 8, LOAD_BYTES)]
@@ -337,14 +350,14 @@ def test_what_cannot_be_committed_is_told_to_everyone_and_to_the_state() -> None
     }
     bench.ask("put")
     bench.ask("read", "r")
-    before = bench.stirred
+    before = bench.partition_changed
     bench.logs.batches[0].complete(failed(ErrorCode.REQUEST_TIMED_OUT, "too late"))
     effects = bench.out.take()
     assert [(each.key, each.response.code, each.response.message) for each in effects] == [
         ("k", ErrorCode.COORDINATOR_NOT_AVAILABLE, "too late"),
         ("r", ErrorCode.COORDINATOR_NOT_AVAILABLE, "too late"),
     ]
-    assert (calls, bench.stirred) == (["put", "read"], before + 1)
+    assert (calls, bench.partition_changed) == (["put", "read"], before + 1)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -375,12 +388,37 @@ def test_what_the_log_refuses_is_not_replayed(at_once: bool) -> None:
         (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
 def test_what_clients_hear_of_an_append_that_failed(error: ErrorCode, expected: ErrorCode) -> None:
     assert coordinator_error(error) is expected
+    for commit in (OffsetCommitRequest(), TxnOffsetCommitRequest()):
+        too_large = error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+        wanted = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if too_large else expected
+        assert coordinator_error(error, commit) is wanted
+
+
+REQUESTS = OffsetCommitRequest, TxnOffsetCommitRequest, JoinGroupRequest, OffsetDeleteRequest
+
+
+@pytest.mark.parametrize("where", ["the log refuses it", "no record holds it"])
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_batch_that_is_too_large_has_the_error_of_its_request(kind: type, where: str) -> None:
+    bench = active()
+    body = kind()
+    if where == "the log refuses it":
+        bench.logs.result = failed(ErrorCode.MESSAGE_TOO_LARGE)
+        bench.state.decisions[body] = storing()
+    else:
+        records = (tally("n" * 40_000, 1),)
+        bench.state.decisions[body] = Decision(records=records, replies=(Reply("k", "done"),))
+    bench.ask(body)  # type: ignore[arg-type]
+    is_commit = kind in (OffsetCommitRequest, TxnOffsetCommitRequest)
+    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_commit else ErrorCode.UNKNOWN_SERVER_ERROR
+    assert bench.told() == [("k", code)] and bench.state.replayed == []
 
 
 def test_while_the_log_takes_nothing_only_reads_are_decided() -> None:

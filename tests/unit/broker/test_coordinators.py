@@ -9,12 +9,18 @@ import pytest
 
 from metaquorum.broker.coordinator.coordinators import CoordinatorKind, Coordinators
 from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now, Reply
-from metaquorum.broker.replica.disk_work import FoundReplica, PartitionRead, ReadPartition, ReplicaLog
+from metaquorum.broker.replica.disk_work import (
+    FoundDirectory,
+    FoundReplica,
+    PartitionRead,
+    ReadPartition,
+    ReplicaLog,
+)
 from metaquorum.broker.replica.events import DataRespond
-from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ConfigResource, MetadataImage
 from metaquorum.metadata.requests.data import CoordinatorRequest, FetchPartition, FetchRequest
+from metaquorum.raft.effects import Warn
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.encode import control_key
 from metaquorum.storage.batches.format import CONTROL, TRANSACTIONAL
@@ -48,7 +54,7 @@ class Counting:
         self.due_ms: int | None = None
 
     def replay(self, record: StoredRecord, origin: BatchOrigin) -> None:
-        self.counts[record.key.group] = record.value.offset
+        self.counts[record.key.group] = 0 if record.value is None else record.value.offset
         self.producers.append(origin.producer_id)
 
     def replay_marker(self, origin: BatchOrigin, *, committed: bool) -> None:
@@ -237,11 +243,48 @@ def test_records_of_a_newer_kafka_are_passed_over() -> None:
     assert world.states[0].counts == {"a": 1}
 
 
-def test_a_log_that_cannot_be_read_has_no_coordinator_and_says_so() -> None:
-    bad = encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=0, keys=[b"\0\1\0"], values=[b"\0\3"])
-    world = on_disk(bad)
-    assert any("cannot load it" in getattr(each, "message", "") for each in world.host.work())
-    assert error_of(world.ask("get")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+def raw(base: int, key: bytes, value: bytes | None, attributes: int = 0) -> bytes:
+    return encode_batch(
+        base_offset=base, leader_epoch=0, timestamp_ms=0, keys=[key], values=[value], attributes=attributes
+    )
+
+
+KEY_OF_B = encode_stored(tally("b", 0))[0]
+UNREADABLE = {
+    "a key that ends early": raw(1, b"\0\1\0", b"\0\3"),
+    "a value that ends early": raw(1, KEY_OF_B, b"\0\3"),
+    "a value of a newer release": raw(1, KEY_OF_B, b"\0\x09" + bytes(40)),
+    "a payload that is not gzip": raw(1, KEY_OF_B, b"", attributes=1),
+}
+
+
+def errors(effects: list[Any]) -> list[str]:
+    return [each.message for each in effects if isinstance(each, Warn) and each.is_loss]
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_record_that_cannot_be_read_is_left_out_and_all_others_are_served(what: str) -> None:
+    world = on_disk(batch(0, tally("a", 1)), UNREADABLE[what], batch(2, tally("c", 3)))
+    (text,) = errors(world.host.work())
+    assert "offset 1" in text or "offsets 1 to 1" in text
+    assert what.startswith("a payload") or "key OffsetCommit(b, t, 0)" in text or "key 0x000100" in text
+    assert world.states[0].counts == {"a": 1, "c": 3}
+    assert answer_to(world.ask("now", "c")).body == 3
+
+
+@pytest.mark.parametrize("key", [KEY_OF_B, b"\0\1\0"])
+def test_a_record_that_cannot_be_read_and_is_deleted_later_is_not_reported(key: bytes) -> None:
+    world = on_disk(raw(0, key, b"\0\3"), raw(1, key, None), batch(2, tally("c", 3)))
+    assert errors(world.host.work()) == []
+    assert world.states[0].counts["c"] == 3
+
+
+def test_many_records_that_cannot_be_read_are_counted() -> None:
+    keys = [encode_stored(tally(f"g{number}", 0))[0] for number in range(20)]
+    world = on_disk(*(raw(number, key, b"\0\3") for number, key in enumerate(keys)))
+    texts = errors(world.host.work())
+    assert len(texts) == 6
+    assert "15 more records" in texts[-1]
 
 
 def test_damaged_bytes_are_no_empty_log() -> None:

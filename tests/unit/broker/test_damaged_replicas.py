@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from metaquorum.broker.replica.disk_work import AbandonDirectory, CreateReplica, RemoveReplica
-from metaquorum.broker.replica.events import AskController, OfflineDirectoriesChanged
+import pytest
+
+from metaquorum.broker.channel import SendToController
+from metaquorum.broker.replica.disk_work import AbandonDirectory, CreateReplica, FoundDirectory, RemoveReplica
+from metaquorum.broker.replica.events import OfflineDirectoriesChanged
 from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.features import LEVEL_DIRECTORIES
+from metaquorum.metadata.features import DEFAULT_METADATA_VERSION, LEVEL_DIRECTORIES
 from metaquorum.metadata.image import NO_LEADER
-from metaquorum.metadata.image.damaged import damaged_in, given_up_in
+from metaquorum.metadata.image.directories import damaged_in, given_up_in
 from metaquorum.metadata.requests.data import PartitionKey, ProducePartition, ProduceRequest
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
 from tests.unit.broker.manager_world import ME, A, B, Cluster, Host, answer_to, found, key_of, of_kind, only
 from tests.unit.broker.replica_world import batch
 
@@ -33,7 +36,7 @@ def begun(*, leader: int = ME, usable_bytes: int = -1, level: int | None = None)
 
 def told(effects: list) -> dict[PartitionKey, bytes]:
     """What the controller is told about places."""
-    requests = [each.request for each in of_kind(effects, AskController)]
+    requests = [each.request for each in of_kind(effects, SendToController)]
     return {
         (each.topic_id, each.partition): each.directory_id
         for request in requests
@@ -178,3 +181,23 @@ def test_where_the_log_cannot_say_it_the_broker_stops() -> None:
     _, host = begun(level=LEVEL_DIRECTORIES - 1)
     stop = only(host.publish(), Stop)
     assert stop.failed and "hurt.log is damaged" in stop.reason and "3.7-IV2" in stop.reason
+
+
+@pytest.mark.parametrize("level", [4, LEVEL_DIRECTORIES - 1, LEVEL_DIRECTORIES, DEFAULT_METADATA_VERSION])
+@pytest.mark.parametrize("when", ["while it serves", "at the start"])
+def test_below_the_level_of_directories_a_failed_one_stops_the_broker(level: int, when: str) -> None:
+    """Then the controller fences it, which takes its replicas out of their ISRs; above, the log has it."""
+    cluster = Cluster(level)
+    cluster.topic("sound", place=A if level >= LEVEL_DIRECTORIES else None)
+    if when == "at the start":
+        host = Host(cluster, FoundDirectory(path="/data/a", directory_id=A, problem="EIO"), found(B))
+        host.start()
+        effects = host.publish()
+    else:
+        host = Host(cluster, found(A, [("sound", 0)]), found(B))
+        host.start()
+        host.publish()
+        effects = host.fail(A)
+    stops = of_kind(effects, Stop)
+    assert len(stops) == (level < LEVEL_DIRECTORIES)
+    assert all("/data/a (EIO); before metadata.version 3.7-IV2" in stop.reason for stop in stops)

@@ -9,7 +9,7 @@ import pytest
 from metaquorum.broker.replica.disk_work import LogSettings, TrimTo
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.requests.log_ends import DeletedRecords, EpochPartition
+from metaquorum.metadata.requests.data import DeletedRecords, EpochPartition
 from tests.unit.broker.replica_world import Replica, batch, info
 
 

@@ -6,20 +6,19 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.replica.requests import deletes
-from metaquorum.broker.replica.requests.deletes import Deletes, ends_of_epochs
-from metaquorum.broker.replica.requests.lookup import NotHosted
+from metaquorum.broker.replica.requests import partitioned
+from metaquorum.broker.replica.requests.partitioned import Deletes, NotHosted, ends_of_epochs
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.metadata.requests.log_ends import (
+from metaquorum.metadata.requests.data import (
     DeletedRecords,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     EpochEnd,
     EpochPartition,
     OffsetForLeaderEpochRequest,
+    PartitionKey,
 )
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import Outbox
 
 KEYS: list[PartitionKey] = [(bytes(16), at) for at in range(4)]
 ELSEWHERE = NotHosted(ErrorCode.NOT_LEADER_OR_FOLLOWER, "led elsewhere")
@@ -113,7 +112,7 @@ def test_a_caller_that_goes_is_not_answered() -> None:
 
 
 def test_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletes, "WAITING_MAX", 2)
+    monkeypatch.setattr(partitioned, "WAITING_MAX", 2)
     bench = Bench(Led())
     for key in ("a", "b", "c"):
         bench.ask(0, key=key)

@@ -22,8 +22,7 @@ from metaquorum.broker.replica.disk_work import (
 from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.cleaner.plan import CleanerSettings
 from metaquorum.storage.errors import DiskError
 from metaquorum.storage.log.segment import segment_name

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from metaquorum.broker.replica.store.sync import DirectorySync
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_header, seal_batch
-from metaquorum.storage.batches.format import HEADER_BYTES
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.format import HEADER_BYTES, walk_batches
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk, parent_of
 from metaquorum.storage.errors import BatchError, CompressedBatchError, CorruptLogError

@@ -8,8 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from metaquorum.broker.replica.disk_work import CreateReplica, RemoveReplica, ReplicaCreated, ReplicaRemoved
-from metaquorum.broker.replica.found import FoundDirectory
+from metaquorum.broker.replica.disk_work import (
+    CreateReplica,
+    FoundDirectory,
+    RemoveReplica,
+    ReplicaCreated,
+    ReplicaRemoved,
+)
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.disk.interface import join, read_file

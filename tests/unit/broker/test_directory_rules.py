@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from metaquorum.broker.channel import SendToController
 from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
     CheckpointHighWatermarks,
@@ -15,7 +16,7 @@ from metaquorum.broker.replica.disk_work import (
     EnforceRetention,
     RemoveReplica,
 )
-from metaquorum.broker.replica.events import AskController, ControllerAnswered, OfflineDirectoriesChanged
+from metaquorum.broker.replica.events import OfflineDirectoriesChanged
 from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.broker.replica.placement.directories import Directories
 from metaquorum.broker.replica.placement.reconcile import (
@@ -30,7 +31,7 @@ from metaquorum.broker.replica.placement.reconcile import (
 )
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, PartitionInfo
-from metaquorum.metadata.image.damaged import damaged_in, given_up_in
+from metaquorum.metadata.image.directories import damaged_in, given_up_in
 from metaquorum.metadata.requests.data import (
     DescribeLogDirsRequest,
     MarkLogDirOfflineRequest,
@@ -41,7 +42,8 @@ from metaquorum.metadata.requests.data import (
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest, ReplicaAssignment
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
+from tests.controllers import reported, unanswered
 from tests.unit.broker.manager_world import (
     ELSEWHERE,
     ME,
@@ -181,7 +183,7 @@ def test_s3_6_it_neither_leads_nor_follows_before_its_directory_is_committed() -
     key = cluster.topic("t", leader=ME)
     host = Host(cluster)
     assert only(host.publish(), CreateReplica).directory_id == A
-    asked = only(host.work(), AskController)
+    asked = only(host.work(), SendToController)
     assert asked.request == AssignReplicasToDirsRequest(
         broker_id=ME,
         broker_epoch=101,
@@ -201,10 +203,10 @@ def test_assignments_are_batched_and_one_request_is_in_flight() -> None:
     cluster.topic("t", partitions=5)
     host = Host(cluster)
     host.publish()
-    asked = of_kind(host.work(), AskController)
+    asked = of_kind(host.work(), SendToController)
     sizes = [len(each.request.assignments) for each in asked]  # type: ignore[union-attr]
     assert sizes == [1], "the first goes at once, the others wait for its answer"
-    rest = only(host.answer_controller(asked), AskController)
+    rest = only(host.answer_controller(asked), SendToController)
     assert [each.partition for each in rest.request.assignments] == [1, 2, 3, 4]  # type: ignore[union-attr]
 
 
@@ -214,9 +216,9 @@ def test_a_new_registration_is_told_again_what_the_one_before_was(epoch: int, ag
     cluster.topic("t")
     host = Host(cluster)
     host.publish()
-    asked = only(host.work(), AskController)
+    asked = only(host.work(), SendToController)
     host.answer_controller([asked])
-    told = of_kind(host.publish(broker_epoch=epoch), AskController)
+    told = of_kind(host.publish(broker_epoch=epoch), SendToController)
     assert [each.request.broker_epoch for each in told] == ([epoch] if again else [])  # type: ignore[union-attr]
 
 
@@ -225,12 +227,11 @@ def test_an_assignment_that_failed_is_sent_again_after_a_while() -> None:
     cluster.topic("t")
     host = Host(cluster)
     host.publish()
-    first = only(host.work(), AskController)
-    refused = ApiError(ErrorCode.NETWORK_EXCEPTION, "not reached")
-    assert host.do(ControllerAnswered(correlation_id=first.correlation_id, response=refused)) == []
+    first = only(host.work(), SendToController)
+    assert host.do(unanswered(first)) == []
     due_ms = host.manager.next_deadline_ms()
     assert due_ms is not None and host.now_ms < due_ms <= host.now_ms + 50
-    again = only(host.tick(50), AskController)
+    again = only(host.tick(50), SendToController)
     assert again.request == first.request and again.correlation_id != first.correlation_id
 
 
@@ -239,10 +240,10 @@ def test_a_request_that_nobody_reports_on_is_sent_again() -> None:
     cluster.topic("t")
     host = Host(cluster)
     host.publish()
-    first = only(host.work(), AskController)
-    assert of_kind(host.tick(1_900), AskController) == []
-    host.tick(200)
-    again = only(host.tick(100), AskController)
+    first = only(host.work(), SendToController)
+    assert of_kind(host.tick(999), SendToController) == []
+    host.tick(1)
+    again = only(host.tick(100), SendToController)
     assert again.request == first.request
 
 
@@ -302,7 +303,9 @@ def test_step_17_of_the_data_of_kafka_3_7_a_failed_directory_is_not_made_up_for_
     for _ in range(10):
         effects += host.tick(1_000)
     assert of_kind(effects, CreateReplica) == []
-    assert of_kind(effects, AskController) == [], "no replica is assigned elsewhere, and no ISR is asked for"
+    assert of_kind(effects, SendToController) == [], (
+        "no replica is assigned elsewhere, and no ISR is asked for"
+    )
     assert host.manager.partitions == {}
     assert host.manager.status().offline == 26
     assert {_produce_error(host, key) for key in keys} == {ErrorCode.KAFKA_STORAGE_ERROR}
@@ -355,12 +358,12 @@ def test_s3_6_a_directory_that_fails_before_the_assignment_is_reported_lost_firs
     key = cluster.topic("t")
     host = Host(cluster)
     host.publish()
-    assigned = only(host.work(), AskController)
+    assigned = only(host.work(), SendToController)
     effects = host.fail(A)
     assert of_kind(effects, CreateReplica) == []
     refused = ApiError(ErrorCode.NETWORK_EXCEPTION, "the answer got lost")
-    host.do(ControllerAnswered(correlation_id=assigned.correlation_id, response=refused))
-    lost = only(host.tick(100), AskController)
+    host.do(reported(assigned, refused))
+    lost = only(host.tick(100), SendToController)
     assert lost.request.assignments == (  # type: ignore[union-attr]
         ReplicaAssignment(directory_id=LOST, topic_id=key[0], partition=0),
     ), "what it supersedes is not sent again"
@@ -369,7 +372,7 @@ def test_s3_6_a_directory_that_fails_before_the_assignment_is_reported_lost_firs
     assert only(after, CreateReplica).directory_id == B
     cluster.change(key, place=LOST)
     host.publish()
-    again = only(host.work(), AskController)
+    again = only(host.work(), SendToController)
     assert again.request.assignments[0].directory_id == B  # type: ignore[union-attr]
 
 
@@ -468,7 +471,7 @@ def test_s3_29_a_directory_taken_out_of_the_configuration_is_made_up_for() -> No
     key = cluster.topic("t", place=GONE, leader=2)
     host = Host(cluster)
     assert only(host.publish(), CreateReplica).directory_id == A
-    asked = only(host.work(), AskController)
+    asked = only(host.work(), SendToController)
     assert asked.request.assignments[0].directory_id == A  # type: ignore[union-attr]
     assert key not in host.manager.partitions
     cluster.change(key, place=A)
@@ -555,7 +558,7 @@ def test_before_directories_had_names_replicas_run_where_they_are() -> None:
     cluster = Cluster(level=10)
     key = cluster.topic("t", place=MIGRATING)
     host = Host(cluster, found(A, [("t", 0)]), found(B))
-    assert of_kind(host.publish(), AskController) == []
+    assert of_kind(host.publish(), SendToController) == []
     assert host.manager.partitions[key].role is ReplicaRole.LEADER
 
 
@@ -563,7 +566,7 @@ def test_after_an_upgrade_they_go_on_serving_while_the_log_learns_where_they_are
     cluster = Cluster()
     key = cluster.topic("t", place=MIGRATING)
     host = Host(cluster, found(A, [("t", 0)]), found(B))
-    asked = only(host.publish(), AskController)
+    asked = only(host.publish(), SendToController)
     assert asked.request.assignments[0].directory_id == A  # type: ignore[union-attr]
     assert host.manager.partitions[key].role is ReplicaRole.LEADER
 

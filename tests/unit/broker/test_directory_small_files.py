@@ -10,7 +10,7 @@ from metaquorum.broker.replica.disk_work import AppendPartition, CheckpointHighW
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
-from metaquorum.storage.partition.producer_snapshot import snapshot_name
+from metaquorum.storage.partition.log_producers import snapshot_name
 from metaquorum.storage.partition.replica_directory import load_high_watermarks, load_partition_metadata
 from tests.unit.broker.directory_bench import DIRECTORY_ID, PATH, Bench, walked
 from tests.unit.broker.kafka_directories import broker_directories, every_record, kafka_directory, opened

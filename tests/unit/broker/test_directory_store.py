@@ -33,8 +33,7 @@ from metaquorum.broker.replica.disk_work import (
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.storage.batches.batch import encode_batch, iter_batches
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch, iter_batches
 from metaquorum.storage.disk.interface import join, read_file, write_atomically
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import (
@@ -216,6 +215,9 @@ def test_a_removed_replica_is_renamed_at_once_and_its_files_go_later(bench: Benc
     ]
     (away,) = [name for name in bench.disk.list_directory(PATH) if name.startswith("t1-0")]
     assert away.endswith("-delete") and len(away) == len("t1-0.") + 32 + len("-delete")
+    left = bench.disk.list_directory(join(PATH, away))
+    segments = [name for name in left if name.endswith(".log")]
+    assert segments and all(name.replace(".log", ".index") in left for name in segments)  # Kafka's demand
     store = bench.opened()
     assert store.tick(1_000) is False and bench.disk.exists(join(PATH, away))
     assert store.tick(1_099) is False and bench.disk.exists(join(PATH, away))

@@ -24,8 +24,7 @@ from metaquorum.broker.replica.disk_work import (
 from metaquorum.broker.replica.store.parts import StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.storage.batches.batch import encode_batch, iter_batches
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch, iter_batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from tests.unit.broker.directory_bench import DIRECTORY_ID, EXPECTED, key_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from metaquorum.broker.channel import SendToController
 from metaquorum.broker.replica.disk_work import AppendPartition
 from metaquorum.broker.replica.events import (
-    AskController,
     DataEffect,
     DataRequestArrived,
     DataRespond,
@@ -23,7 +23,7 @@ from metaquorum.metadata.requests.data import (
     ProducePartition,
     ProduceRequest,
 )
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
 from tests.unit.broker.manager_world import A, B, Cluster, Host, found, key_of, of_kind, only
 from tests.unit.broker.replica_world import batch
 
@@ -219,7 +219,7 @@ class Pair:
         other = b"e" * 16
         self.follower = Host(self.cluster, found(other, [("x", 0)]), broker_id=2)
         self.answers: list[Any] = []
-        self.asked: list[AskController] = []
+        self.asked: list[SendToController] = []
         self.pending: list[tuple[Host, DataEffect]] = []
         self.run(self.follower, self.follower.publish())
 
@@ -245,7 +245,7 @@ class Pair:
             self.pending += [(self.follower, each) for each in self.follower.do(answer)]
         elif isinstance(effect, DataRespond):
             self.answers.append(effect.response)
-        elif isinstance(effect, AskController):
+        elif isinstance(effect, SendToController):
             self.asked.append(effect)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from metaquorum.broker.replica.events import DataEvent, DataRequestArrived, DataRespond
-from metaquorum.metadata.requests.data import FetchPartition, FetchRequest
-from metaquorum.metadata.requests.log_ends import (
+from metaquorum.metadata.requests.data import (
     TO_HIGH_WATERMARK,
     DeletedRecords,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
+    FetchPartition,
+    FetchRequest,
 )
 from tests.unit.broker.manager_world import A, Cluster, Host, answer_to, of_kind
 from tests.unit.broker.replica_world import WALL_MS

@@ -22,10 +22,10 @@ from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Now
 from metaquorum.broker.server.kafka.groups.find import partition_of
 from metaquorum.broker.server.kafka.groups.members import GroupCoordinators, GroupHandlers
 from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, PartitionInfo
-from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest, CoordinatorResponse
-from metaquorum.runtime.kafka.services import Client
 from metaquorum.storage.batches.batch import RecordBatch, parse_control_key, parse_header
 from metaquorum.wire import codec
 from metaquorum.wire.stored import decode_stored

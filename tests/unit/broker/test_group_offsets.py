@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.broker.coordinator.groups.requests import FetchOffsets
+from metaquorum.broker.coordinator.groups.group import FetchOffsets
 from metaquorum.broker.coordinator.shard import RETRY_MS
 from metaquorum.broker.coordinator.state import BatchOrigin
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
-from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
 from metaquorum.wire.messages import OffsetCommitKey, OffsetCommitValue, OffsetDeleteRequest
 from metaquorum.wire.stored import StoredRecord
 from tests.unit.broker.group_world import G, Groups, subscription
@@ -68,10 +68,13 @@ def test_nothing_committed_is_offset_minus_1_and_all_are_given_in_order() -> Non
     assert groups.answers[groups.ask(FetchOffsets(group_id="none", partitions=None))] == ()
 
 
-def test_metadata_is_bounded_in_bytes_and_null_is_empty() -> None:
+def test_metadata_is_bounded_in_characters_and_null_is_empty() -> None:
     groups = Groups(GroupConfig(offset_metadata_max_bytes=4))
     assert groups.commit(1, metadata="abcd") is ErrorCode.NONE
-    assert groups.commit(1, metadata="éàü") is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert groups.commit(1, metadata="éàüñ") is ErrorCode.NONE
+    assert groups.commit(1, metadata="abcde") is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert groups.commit(1, metadata="\U0001f600" * 2) is ErrorCode.NONE
+    assert groups.commit(1, metadata="a\U0001f600b\U0001f600") is ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert groups.commit(1, metadata=None) is ErrorCode.NONE
 
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.broker.coordinator.groups.consumer.group import ConsumerGroup, ConsumerMember
-from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase
+from metaquorum.broker.coordinator.groups.group import FetchedOffset, FetchOffsets, Group, GroupMember, Phase
 from metaquorum.broker.coordinator.groups.offsets import OffsetTable
-from metaquorum.broker.coordinator.groups.requests import FetchedOffset, FetchOffsets
 from metaquorum.broker.coordinator.state import BatchOrigin
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.wire.messages import OffsetCommitKey, OffsetCommitValue
@@ -201,17 +200,21 @@ def test_the_later_commit_counts_once_its_transaction_is_committed(changes: list
             table.replay(key, value if what == "commit" else None, BatchOrigin(place, producer, 0))
             if what == "remove":
                 counts.pop((name, topic, index), None)
+                for pending in open_.values():
+                    pending.pop((name, topic, index), None)
             elif producer < 0:
                 counts[name, topic, index] = place
             else:
                 open_.setdefault(producer, {})[name, topic, index] = place
-        assert set(table.groups) == {name for name, _, _ in counts}
-        assert set(table.topics) == {topic for _, topic, _ in counts}
         held = {each for pending in open_.values() for each in pending}
+        assert set(table.groups) == {name for name, _, _ in counts.keys() | held}
+        assert set(table.topics) == {topic for _, topic, _ in counts.keys() | held}
         for name in "ghx":
             own = {(topic, index): place for (one, topic, index), place in counts.items() if one == name}
             assert {at: each.offset for at, each in table.of(name).items()} == own
             assert table.is_held(name) == any(one == name for one, _, _ in held)
+            known = own.keys() | {(topic, index) for one, topic, index in held if one == name}
+            assert sorted(table.known_of(name)) == sorted(known)
             whole = table.fetch(FetchOffsets(group_id=name, partitions=None))
             assert [(each.topic, each.partition, each.offset) for each in whole] == [
                 (*at, own[at]) for at in sorted(own)

@@ -9,11 +9,16 @@ from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.consumer import patterns
 from metaquorum.broker.coordinator.groups.consumer.group import LEFT
-from metaquorum.broker.coordinator.groups.requests import DescribeConsumerGroup
-from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.broker.coordinator.groups.consumer.patterns import (
+    COSTLY_MAX,
+    PATTERN_MAX_BYTES,
+    pattern_problem,
+)
+from metaquorum.broker.coordinator.groups.group import DescribeConsumerGroup
+from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, MetadataImage, Provenance
-from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from tests.properties.test_consumer_group_laws import image_of
@@ -261,3 +266,49 @@ def test_what_the_log_refuses_is_looked_up_again() -> None:
     assert cluster.stored() == []
     cluster.beat("m")
     assert cluster.has("m") == "aa"
+
+
+def test_a_broker_without_re2_refuses_patterns_and_keeps_what_another_has_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster("aa", "b")
+    cluster.join("m", "a.*")
+    assert cluster.has("m") == "aa"
+    monkeypatch.setattr(patterns, "is_installed", lambda module: module != "re2")
+    cluster.groups = cluster.groups.again()
+    cluster.groups.wait(patterns.REFRESH_MIN_MS + 1)
+    cluster.publish("aa", "ab", "b")
+    cluster.beat("m")
+    assert cluster.has("m") == "aa"
+    refused = cluster.beat("n", 0, subscribed_topic_regex="b")
+    assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert refused.error_message == (
+        "SubscribedTopicRegex b cannot be used: this broker lacks google-re2; install it with: "
+        "pip install 'metaquorum[patterns]'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("x" * (PATTERN_MAX_BYTES + 1), "at most 2048 are allowed"),
+        ("\u00e9" * 1025, "at most 2048 are allowed"),
+        ("\\pL" * (COSTLY_MAX + 1), "over 24 repetitions in braces and Unicode classes"),
+        ("a{0,1000}" * (COSTLY_MAX + 1), "over 24 repetitions"),
+        ("\\pL{1000}", "too large"),
+        ("(", "missing"),
+    ],
+)
+def test_a_pattern_that_would_take_long_is_not_compiled(pattern: str, text: str) -> None:
+    assert text in (pattern_problem(pattern) or "")
+
+
+def test_patterns_are_compiled_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup = patterns._Lookup(frozenset({"a", "b", "c"}), MetadataImage(), Caller("User:x", ""), None)
+    compiled: list[str] = []
+    monkeypatch.setattr(patterns, "_compiled", lambda each: compiled.append(each) or "no pattern")
+    steps = 1
+    while not lookup.advance():
+        steps += 1
+        assert len(compiled) <= steps
+    assert (steps, len(compiled)) == (3, 3)

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from metaquorum.broker.coordinator.state import Ask
-from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.listeners.services import Client
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest, CoordinatorResponse
-from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire import codec
 from tests.unit.broker.group_world import Groups
 from tests.unit.broker.test_group_captures import HANDLERS, Broker, learn, plain, with_names

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.groups.group import Phase
-from metaquorum.broker.coordinator.groups.requests import DeleteGroup, DescribeGroup, ListGroups
+from metaquorum.broker.coordinator.groups.group import DeleteGroup, DescribeGroup, ListGroups, Phase
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
 from metaquorum.wire.messages import (
     ConsumerGroupHeartbeatRequest,
     GroupMetadataKey,

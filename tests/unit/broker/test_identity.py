@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from metaquorum.broker.events import SendToController
-from metaquorum.broker.identity import IdentityConflict, IdentityFile, known_identity
+from metaquorum.broker.server.identity import IdentityConflict, IdentityFile, known_identity
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.node_configs.broker import BrokerConfig
-from metaquorum.metadata.records.parts import BrokerEndpoint
+from metaquorum.metadata.records.types import BrokerEndpoint
 from metaquorum.metadata.requests.common import RegisterBrokerRequest
 from metaquorum.raft.events import Stop
 from metaquorum.storage.files.meta_properties import MetaProperties
+from tests.controllers import channel, reported
 
 CLUSTER = "Xk7gN1qkQ3uWm5dJ3v5c2A"
 
@@ -93,7 +92,7 @@ def test_s0_4_a_refused_id_ends_the_broker_and_is_never_exchanged_for_another() 
         binding_key="host-a",
         initial_broker_registration_timeout_ms=5_000,
     )
-    session = BrokerSession(config, incarnation_id=b"i" * 16, voters=(3000,), rng=random.Random(1))
+    session = BrokerSession(config, incarnation_id=b"i" * 16, channel=channel(3000))
     effects = [*session.start(0), *session.high_watermark_known(0, 0)]
     asked: list[RegisterBrokerRequest] = []
     now_ms = 0
@@ -104,7 +103,7 @@ def test_s0_4_a_refused_id_ends_the_broker_and_is_never_exchanged_for_another() 
             assert isinstance(effect.request, RegisterBrokerRequest)
             asked.append(effect.request)
             refused = ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "id 7 is held by another process")
-            effects += session.answered(now_ms, 3000, effect.correlation_id, refused)
+            effects += session.reported(now_ms, reported(effect, refused))
         now_ms = max(now_ms + 1, session.next_deadline_ms() or 0)
         effects += session.tick(now_ms)
     stop = next(effect for effect in effects if isinstance(effect, Stop))

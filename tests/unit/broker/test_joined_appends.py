@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from metaquorum.broker.replica.disk_work import AppendPartition
-from metaquorum.broker.replica.store import appends
-from metaquorum.broker.replica.store.appends import joined
+from metaquorum.broker.replica.store import store
+from metaquorum.broker.replica.store.store import joined
 from metaquorum.metadata.requests.data import PartitionKey
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.batches.encode import encode_batch
-from metaquorum.storage.batches.parsed import Batches
 
 X, Y = (b"x" * 16, 0), (b"y" * 16, 0)
 
@@ -38,6 +38,6 @@ def test_an_append_of_another_incarnation_is_not_joined() -> None:
 
 
 def test_large_appends_stay_as_they_are() -> None:
-    large = appends.JOINED_MAX_BYTES - 50
+    large = store.JOINED_MAX_BYTES - 50
     works = [append(X, 0, size=large), append(X, 1), append(X, 2)]
     assert offsets(joined(works)) == [(X, [0]), (X, [1, 2])]

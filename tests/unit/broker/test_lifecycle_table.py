@@ -14,7 +14,7 @@ from metaquorum.broker.lifecycle import (
     render_document,
 )
 from metaquorum.metadata.errors import InvariantViolation
-from metaquorum.metadata.requests.broker_status import BrokerState, ProcessState
+from metaquorum.metadata.requests.status import BrokerState, ProcessState
 from tests.conftest import REPOSITORY
 
 NOT, STARTING, RECOVERY = BrokerState.NOT_RUNNING, BrokerState.STARTING, BrokerState.RECOVERY

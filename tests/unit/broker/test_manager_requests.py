@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from metaquorum.broker.channel import SendToController
 from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     ChangeLogSettings,
@@ -16,8 +17,6 @@ from metaquorum.broker.replica.disk_work import (
     ReplicaLogTrimmed,
 )
 from metaquorum.broker.replica.events import (
-    AskController,
-    ControllerAnswered,
     DataRequestCancelled,
     DataRespond,
     PeerFetchFailed,
@@ -45,7 +44,8 @@ from metaquorum.metadata.requests.data import (
 )
 from metaquorum.metadata.requests.partitions import AlterPartitionRequest
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
+from tests.controllers import reported
 from tests.unit.broker.manager_world import (
     A,
     B,
@@ -136,6 +136,18 @@ def test_a_produce_that_is_not_held_in_time_is_answered_by_the_clock() -> None:
     assert of_kind(host.tick(699), DataRespond) == []
     (result,) = answer_to(host.tick(1)).results
     assert result.error is ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.mark.parametrize("timeout_ms", [-4, 0, 1, 700])
+@pytest.mark.parametrize("replicas", [(1,), (1, 2, 3)])
+def test_acks_1_is_answered_once_it_is_written_however_late(
+    replicas: tuple[int, ...], timeout_ms: int
+) -> None:
+    _, host = leading("x", replicas=replicas)
+    host.ask(produce(key_of("x"), acks=1, timeout_ms=timeout_ms))
+    assert of_kind(host.tick(60_000), DataRespond) == []
+    (result,) = answer_to(host.work()).results
+    assert (result.error, result.base_offset) == (ErrorCode.NONE, 0)
 
 
 def test_too_many_waiting_produces_are_refused_and_nothing_is_stored() -> None:
@@ -259,9 +271,9 @@ def test_a_follower_whose_session_had_nothing_to_say_was_caught_up_until_the_nex
     host.ask(produce(key_of("x"), acks=1))
     host.work()
     asked = host.tick(after_ms=lag_ms // 2 - 1)
-    assert of_kind(asked, AskController) == []
+    assert of_kind(asked, SendToController) == []
     asked = [*host.tick(after_ms=lag_ms), *host.tick(after_ms=lag_ms)]
-    assert isinstance(only(asked, AskController).request, AlterPartitionRequest)
+    assert isinstance(only(asked, SendToController).request, AlterPartitionRequest)
 
 
 # ---- fenced --------------------------------------------------------------------------------------
@@ -620,7 +632,7 @@ def test_followers_that_stop_are_proposed_out_in_one_request() -> None:
         host.ask(produce(key_of(name), timeout_ms=9_000), name)
         host.work()
     host.tick(500)
-    asked = only(host.tick(501), AskController)
+    asked = only(host.tick(501), SendToController)
     assert isinstance(asked.request, AlterPartitionRequest)
     assert [[member.broker_id for member in each.isr] for each in asked.request.partitions] == [[1], [1]]
     effects = host.answer_controller([asked])
@@ -640,7 +652,7 @@ def test_a_quiet_follower_of_an_idle_partition_stays_in_sync_when_it_wakes_up() 
     host.ask(produce(x))
     effects = host.work()
     effects += host.tick(499)
-    assert of_kind(effects, AskController) == []
+    assert of_kind(effects, SendToController) == []
 
 
 # ---- offsets, producer ids -----------------------------------------------------------------------
@@ -673,17 +685,17 @@ def test_a_time_that_cannot_be_looked_up_in_a_damaged_log_is_an_error() -> None:
 def test_producer_ids_come_from_blocks_of_the_controller() -> None:
     _, host = leading("x")
     asked = host.ask(InitProducerIdRequest(), "p1")
-    call = only(asked, AskController)
+    call = only(asked, SendToController)
     assert call.request == AllocateProducerIdsRequest(broker_id=1, broker_epoch=101)
     assert host.ask(InitProducerIdRequest(), "p2") == []
     block = AllocateProducerIdsResponse(first_id=5_000, count=3)
-    effects = host.do(ControllerAnswered(correlation_id=call.correlation_id, response=block))
+    effects = host.do(reported(call, block))
     assert [answer_to(effects, name) for name in ("p1", "p2")] == [
         InitProducerIdResponse(producer_id=5_000, producer_epoch=0),
         InitProducerIdResponse(producer_id=5_001, producer_epoch=0),
     ]
     assert answer_to(host.ask(InitProducerIdRequest())).producer_id == 5_002
-    assert len(of_kind(host.ask(InitProducerIdRequest(), "p4"), AskController)) == 1
+    assert len(of_kind(host.ask(InitProducerIdRequest(), "p4"), SendToController)) == 1
 
 
 def test_nobody_waits_for_a_producer_id_for_ever() -> None:

@@ -11,7 +11,7 @@ from metaquorum.broker.replica.disk_work import CompactPartition, PartitionRead,
 from metaquorum.broker.replica.placement.moves import Moves
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource
-from metaquorum.metadata.image.damaged import damaged_in
+from metaquorum.metadata.image.directories import damaged_in
 from metaquorum.storage.errors import DiskError
 from metaquorum.testing.faults import PowerLossError
 from tests.unit.broker.manager_world import ME, A, B

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from metaquorum.broker.channel import SendToController
 from metaquorum.broker.events import (
+    RaftRequestFailed,
     ReadLog,
     ShutdownRequested,
     SnapshotRejected,
@@ -29,9 +31,10 @@ from metaquorum.metadata.records.types import (
     NoOpRecord,
     TopicRecord,
 )
-from metaquorum.metadata.requests.broker_status import BrokerState, ProcessState
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
+from metaquorum.metadata.requests.status import BrokerState, ProcessState
 from metaquorum.raft import effects as raft
-from metaquorum.storage.batches.parsed import NO_BATCHES
+from metaquorum.storage.batches.batch import NO_BATCHES
 from metaquorum.storage.types import LogPosition
 from tests.unit.broker.world import BROKER, CONFIG, LEADER, SESSION_MS, Controller, World
 
@@ -462,6 +465,18 @@ def test_another_clusters_controller_ends_the_start_with_a_line() -> None:
     assert "does not belong to cluster cluster-a" in world.stop.reason
 
 
+def test_a_controller_that_refuses_for_lack_of_rights_is_what_the_broker_waits_for() -> None:
+    world = World(Controller(), linked=False)
+    world.give(
+        RaftRequestFailed(target=1, correlation_id=999, reason="refused", refusal="add it to super.users")
+    )
+    assert world.node.status(now_ms=world.now_ms).last_problem == (
+        "controller 1 refuses this broker: add it to super.users"
+    )
+    world.give(RaftRequestFailed(target=2, correlation_id=998, reason="not reachable"))
+    assert "add it to super.users" in world.node.status(now_ms=world.now_ms).last_problem
+
+
 def test_an_unreachable_quorum_ends_the_start_with_a_line() -> None:
     controller = Controller()
     world = World(
@@ -517,11 +532,14 @@ def test_a_broker_that_another_ones_shutdown_waits_for_says_at_once_what_it_has_
 
 def test_the_last_word_of_a_node_that_serves_goes_to_the_controller() -> None:
     world = World(linked=False)
-    assert world.node.farewell() is None
-    said = running().node.farewell()
-    assert said is not None
-    target, request = said
-    assert target == LEADER and request.want_fence and request.want_shutdown and request.broker_id == BROKER
+    assert world.node.farewell(now_ms=0, timeout_ms=2_000) is None
+    farewell = running().node.farewell(now_ms=0, timeout_ms=2_000)
+    assert farewell is not None
+    sent = farewell.step(0)
+    assert isinstance(sent, SendToController) and sent.target == LEADER
+    request = sent.request
+    assert isinstance(request, BrokerHeartbeatRequest)
+    assert request.want_fence and request.want_shutdown and request.broker_id == BROKER
 
 
 def test_a_fenced_broker_stops_at_once() -> None:

@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
 
+from metaquorum.broker.channel import ControllerChannel
 from metaquorum.broker.events import PublishImage, SendToController, ShutdownRequested, Stop
 from metaquorum.broker.replica.disk_work import (
     CheckpointHighWatermarks,
     CreateReplica,
     DirectoryFailed,
+    FoundDirectory,
     LogAppended,
     LogsSynced,
     RemoveReplica,
     ReplicaCreated,
 )
 from metaquorum.broker.replica.events import (
-    AskController,
     DataRequestArrived,
     DataRequestCancelled,
     DataRespond,
     OfflineDirectoriesChanged,
 )
-from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.metadata.errors import ErrorCode, InvariantViolation
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord, TopicRecord
-from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
 from metaquorum.metadata.requests.data import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
+from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
+from metaquorum.metadata.requests.status import BrokerState
 from metaquorum.raft.events import Stop as RaftStop
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
 from tests.unit.broker.manager_world import A, B, found, of_kind, only
 from tests.unit.broker.replica_world import batch
 from tests.unit.broker.world import BROKER, CONFIG, SESSION_MS, Controller, World
@@ -42,16 +44,20 @@ TOPIC = b"t" * 16
 KEY = (TOPIC, 0)
 
 
-def replicas(*directories: FoundDirectory, **config: object) -> ReplicaManager:
-    return ReplicaManager(
+Replicas = Callable[[ControllerChannel], ReplicaManager]
+
+
+def replicas(*directories: FoundDirectory, **config: object) -> Replicas:
+    return lambda channel: ReplicaManager(
         ReplicaConfig(broker_id=BROKER, **config),  # type: ignore[arg-type]
         directories or (found(A), found(B)),
+        channel=channel,
         rng=random.Random(5),
         now_ms=100_000,
     )
 
 
-def world(manager: ReplicaManager, controller: Controller | None = None) -> World:
+def world(manager: Replicas, controller: Controller | None = None) -> World:
     made = World(
         controller=controller or Controller(),
         config=replace(CONFIG, directories=(A, B)),
@@ -203,7 +209,8 @@ def test_a_change_of_leader_reaches_the_replica() -> None:
     controller.write(PartitionChangeRecord(partition_id=0, topic_id=TOPIC, leader=-1))
     made.run(100)
     assert made.node.replicas.partitions[KEY].leader is None  # type: ignore[union-attr]
-    assert of_kind(made.done, AskController) == []
+    asked = [each.request for each in of_kind(made.done, SendToController)]
+    assert not any(isinstance(each, AssignReplicasToDirsRequest) for each in asked)
 
 
 def test_a_broker_without_data_takes_no_data_events() -> None:

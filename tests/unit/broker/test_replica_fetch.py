@@ -128,11 +128,20 @@ def test_the_first_epoch_of_all_is_compared_like_any_other() -> None:
     assert isinstance(replica.fetch_as(2, 8, last=-1), ReadPlan), "nothing to compare with"
 
 
-def test_an_epoch_from_before_the_log_is_out_of_range() -> None:
+def test_an_epoch_from_before_the_log_is_out_of_range_for_a_follower() -> None:
     replica = grown({5: 3}, start=3)
-    answer = replica.fetch_as(2, 4, last=2)
-    assert isinstance(answer, FetchedPartition)
-    assert (answer.error, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 3)
+    for offset in (3, 4):
+        answer = replica.fetch_as(2, offset, last=2)
+        assert isinstance(answer, FetchedPartition)
+        assert (answer.error, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 3)
+
+
+def test_a_consumer_whose_records_were_deleted_in_an_earlier_epoch_reads_on_from_the_start() -> None:
+    """OFFSET_OUT_OF_RANGE would have it begin anywhere."""
+    replica = grown({5: 3}, start=3)
+    assert isinstance(replica.fetch_as(CONSUMER, 3, last=2), ReadPlan)
+    answer = replica.fetch_as(CONSUMER, 4, last=2)
+    assert isinstance(answer, FetchedPartition) and answer.diverging == LogPosition(2, 3)
 
 
 def test_an_answer_tells_the_high_watermark_that_its_own_fetch_moved() -> None:

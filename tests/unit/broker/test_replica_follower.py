@@ -14,7 +14,7 @@ from metaquorum.metadata.image import NO_LEADER
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import ACKS_LEADER, FetchedPartition, FetchPartition
 from metaquorum.raft.effects import Warn
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 from tests.unit.broker.replica_world import DIRECTORY, KEY, ListDisk, Replica, batch, info

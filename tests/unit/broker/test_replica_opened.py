@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.broker.replica.disk_work import LogSettings
-from metaquorum.broker.replica.partition.opened import OpenedBatch, open_batch
-from metaquorum.broker.replica.partition.validation import check_batch, stored_batch
+from metaquorum.broker.replica.partition.validation import OpenedBatch, check_batch, open_batch, stored_batch
 from metaquorum.broker.replica.partition.values import BatchRefusal
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.storage.batches.batch import RecordBatch, encode_batch, seal_batch
+from metaquorum.storage.batches.batch import Batches, RecordBatch, encode_batch, seal_batch
 from metaquorum.storage.batches.codecs import pack
 from metaquorum.storage.batches.format import (
     HEADER_BYTES,
@@ -23,7 +22,6 @@ from metaquorum.storage.batches.format import (
     batch_problem,
     parse_header,
 )
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.places import FEW_RECORDS
 
 WALL_MS = 1_700_000_000_000

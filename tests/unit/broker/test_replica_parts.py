@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import random
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.broker.replica.controller_requests.assignments import ASSIGNMENTS_PER_REQUEST_MAX, Assignments
-from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.placement.directories import Directories
 from metaquorum.broker.replica.requests.tail import BATCH_MAX_BYTES, Tail
-from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import LOST
 from metaquorum.metadata.requests.partitions import AssignmentResult, AssignReplicasToDirsResponse
+from tests.controllers import channel
 from tests.unit.broker.manager_world import A, B, C, accepted, found, key_of
 
 X, Y = key_of("x"), key_of("y")
@@ -101,7 +99,7 @@ def test_forgetting_keeps_the_account(steps: list[tuple[int, int]]) -> None:
 
 
 def assignments() -> Assignments:
-    return Assignments(ControllerCall(random.Random(1), 1_000), 30_000)
+    return Assignments(channel().kind(1_000), 30_000)
 
 
 def told(queue: Assignments) -> list[tuple[bytes, bytes]]:
@@ -117,7 +115,7 @@ def test_the_newest_word_on_a_replica_is_sent() -> None:
     queue.want(X, B)
     assert told(queue) == [], "it is on its way"
     queue.lose(X, 100)
-    queue.failed(100, ApiError(ErrorCode.NETWORK_EXCEPTION, "lost"))
+    queue.failed()
     assert told(queue) == [(X[0], LOST)]
 
 
@@ -129,7 +127,7 @@ def test_what_was_acknowledged_is_told_again_under_another_registration_only() -
     assert queue.answered(AssignReplicasToDirsResponse(results=(result,)), 0) == []
     queue.want(X, A)
     assert told(queue) == [] and len(queue) == 0, "the image is on its way"
-    queue.forget_told()
+    queue.clear_reported()
     queue.want(X, A)
     assert told(queue) == [(X[0], A)]
 
@@ -172,16 +170,6 @@ def test_a_loss_is_owed_until_it_is_acknowledged_and_a_late_answer_to_another_wo
     assert lost is not None
     assert queue.answered(accepted(lost), 300) == [X]  # type: ignore[arg-type]
     assert not queue.owes_lost(X) and queue.lost_deadline_ms() is None
-
-
-def test_a_controller_that_names_the_active_one_is_followed_at_once_but_not_for_ever() -> None:
-    call = ControllerCall(random.Random(1), 1_000)
-    call.sent(1, 0)
-    call.failed(0, ApiError(ErrorCode.NOT_CONTROLLER, "not me", 3))
-    assert call.is_ready(0) and call.target == 3
-    call.sent(2, 0)
-    call.failed(0, ApiError(ErrorCode.NOT_CONTROLLER, "not me either", 1))
-    assert not call.is_ready(0) and call.is_ready(100) and call.target == 1
 
 
 # ---- directories ---------------------------------------------------------------------------------

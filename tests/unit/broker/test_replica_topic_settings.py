@@ -16,7 +16,7 @@ from metaquorum.metadata.image import (
     ImageBuilder,
     MetadataImage,
 )
-from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT, topic_setting
+from metaquorum.metadata.settings.configs import CLUSTER_DEFAULT, topic_setting
 
 
 def image_of(

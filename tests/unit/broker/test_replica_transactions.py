@@ -16,10 +16,8 @@ from metaquorum.metadata.requests.data import (
     ProduceResult,
     TransactionalPartition,
 )
-from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.batch import Batches, EndMarker, encode_batch, encode_marker
 from metaquorum.storage.batches.format import TRANSACTIONAL, hop_headers
-from metaquorum.storage.batches.markers import EndMarker, encode_marker
-from metaquorum.storage.batches.parsed import Batches
 from tests.unit.broker.replica_world import KEY, WALL_MS, Replica, Ticket, batch, info
 
 COMMITTED = Reader(read_committed=True)

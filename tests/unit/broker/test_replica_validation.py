@@ -5,22 +5,26 @@ from __future__ import annotations
 import pytest
 from crc32c import crc32c
 
-from metaquorum.broker.replica.disk_work import AppendPartition
-from metaquorum.broker.replica.partition.opened import OpenedBatch
-from metaquorum.broker.replica.partition.validation import check_batch, stored_batch
+from metaquorum.broker.replica.disk_work import AppendPartition, LogSettings
+from metaquorum.broker.replica.partition.validation import (
+    OpenedBatch,
+    OpenedEarlier,
+    check_batch,
+    stored_batch,
+)
 from metaquorum.broker.replica.partition.values import BatchRefusal
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.batches.format import (
     CONTROL,
     CRC_START,
+    HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     batch_problem,
     parse_header,
 )
-from metaquorum.storage.batches.parsed import Batches
 from tests.unit.broker.replica_world import WALL_MS, Replica, batch, info
 
 PLAIN = TopicSettings()
@@ -199,3 +203,18 @@ def test_append_time_is_put_under_the_checksum() -> None:
     assert crc32c(work.batches.data[CRC_START:]) == header.crc
     replica.settle()
     assert ticket.result.log_append_time_ms == replica.wall_ms
+
+
+@pytest.mark.parametrize("earlier", [True, False], ids=["opened earlier", "opened now"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_batch_that_fits_no_segment_is_refused(fits: bool, earlier: bool) -> None:
+    settings = TopicSettings(log=LogSettings(segment_bytes=len(GOOD) if fits else len(GOOD) - 1))
+    arrived = Batches.arrived(GOOD)
+    outcome = OpenedBatch(arrived.headers[0], GOOD[HEADER_BYTES:], changed=False)
+    opened = OpenedEarlier(settings, outcome) if earlier else None
+    answer = check_batch(arrived, settings, opened=opened, wall_ms=WALL_MS)
+    if fits:
+        assert isinstance(answer, OpenedBatch)
+    else:
+        assert isinstance(answer, BatchRefusal) and answer.error is ErrorCode.RECORD_LIST_TOO_LARGE
+        assert "segment.bytes" in answer.message

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, FetchSession, SessionCache
-from metaquorum.broker.replica.throttles import Throttle
+from metaquorum.broker.replica.fetchers import Throttle
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
@@ -87,8 +87,8 @@ def test_what_a_session_looks_at_and_in_which_order() -> None:
     assert list(made.fresh) == [C, B, A]
     made.fresh = {}
     assert made.is_content(A) and not made.is_content((bytes(16), 9))
-    assert made.stir(B) and list(made.fresh) == [B] and not made.is_content(B)
-    assert not made.stir((bytes(16), 9)) and list(made.fresh) == [B]
+    assert made.mark_changed(B) and list(made.fresh) == [B] and not made.is_content(B)
+    assert not made.mark_changed((bytes(16), 9)) and list(made.fresh) == [B]
     made.put_off(C)
     assert list(made.fresh) == [B, C]
 
@@ -98,10 +98,10 @@ def test_what_was_told_waits_until_the_answer_has_arrived() -> None:
     made.fresh = {}
     made.answered(A, (5, 5, 0), pause=True)
     made.answered(B, (5, 5, 0), pause=False)
-    assert not made.stir(A) and not made.is_content(A) and made.is_content(B)
+    assert not made.mark_changed(A) and not made.is_content(A) and made.is_content(B)
     assert made.fresh == {}
     made.resume()
-    assert list(made.fresh) == [A] and made.stir(A)
+    assert list(made.fresh) == [A] and made.mark_changed(A)
     made.answered(C, (5, 5, 0), pause=True)
     made.name((part(C, 7),))
     assert made.partitions[C].fetch_offset == 7 and made.paused == {}
@@ -124,7 +124,7 @@ def test_another_head_alone_can_wait_for_the_next_answer() -> None:
     made.looked(A, (1, 1, 0))
     assert list(made.late) == [A]
     made.answered(A, (1, 1, 0), pause=False)
-    assert made.late == {} and made.told == {A: (1, 1, 0)}
+    assert made.late == {} and made.last_answered == {A: (1, 1, 0)}
     made.looked(A, (2, 1, 0))
     assert list(made.late) == [A]
     made.looked(A, (1, 1, 0))
@@ -136,7 +136,7 @@ def test_what_is_forgotten_leaves_nothing() -> None:
     made.answered(A, (1, 1, 0), pause=True)
     made.looked(A, (2, 2, 0))
     made.forget(A)
-    for held in (made.partitions, made.fresh, made.late, made.told, made.paused):
+    for held in (made.partitions, made.fresh, made.late, made.last_answered, made.paused):
         assert A not in held
     made.forget(A)
     assert list(made.partitions) == [B, C]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from metaquorum.broker.server.data.request_times import count_traffic, errors_of, request_name, timed
+from metaquorum.broker.server.data.requests import count_traffic, errors_of, request_name, timed
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as api
-from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.statistics import TrafficStatistics
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.observability.metrics.statistics import NodeStatistics, TrafficStatistics
+from metaquorum.storage.batches.batch import Batches, encode_batch
 
 KEY, OTHER = (bytes(15) + b"\x01", 0), (bytes(15) + b"\x01", 1)
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.events import LifecycleEffect, LifecycleResponse, SendToController, StateChanged, Stop
+from metaquorum.broker.channel import ChannelResponse
+from metaquorum.broker.events import LifecycleEffect, SendToController, StateChanged, Stop
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.node_configs.broker import BrokerConfig
-from metaquorum.metadata.records.parts import BrokerEndpoint
-from metaquorum.metadata.requests.broker_status import BrokerState
+from metaquorum.metadata.records.types import BrokerEndpoint
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
+from metaquorum.metadata.requests.status import BrokerState
 from metaquorum.raft.effects import Warn
+from tests.controllers import channel, reported, unanswered
 
 INCARNATION = b"i" * 16
 DIRECTORY = b"d" * 16
@@ -62,16 +63,16 @@ class Desk:
     def request(self) -> SendToController:
         return sent(self.log)[-1]
 
-    def answer(self, response: LifecycleResponse | ApiError, *, after_ms: int = 1) -> list[LifecycleEffect]:
+    def answer(self, response: ChannelResponse | ApiError, *, after_ms: int = 1) -> list[LifecycleEffect]:
         request = self.request()
         self.now_ms += after_ms
-        effects = self.session.answered(self.now_ms, request.target, request.correlation_id, response)
+        effects = self.session.reported(self.now_ms, reported(request, response))
         return self.take(effects)
 
     def fail(self, *, after_ms: int = 1) -> list[LifecycleEffect]:
         request = self.request()
         self.now_ms += after_ms
-        effects = self.session.failed(self.now_ms, request.target, request.correlation_id, "refused")
+        effects = self.session.reported(self.now_ms, unanswered(request, "refused"))
         return self.take(effects)
 
     def apply(self, offset: int) -> list[LifecycleEffect]:
@@ -115,7 +116,7 @@ def error(code: ErrorCode, hint: int | None = None) -> ApiError:
 
 
 def desk(config: BrokerConfig = CONFIG, *, seed: int = 0) -> Desk:
-    session = BrokerSession(config, incarnation_id=INCARNATION, voters=VOTERS, rng=random.Random(seed))
+    session = BrokerSession(config, incarnation_id=INCARNATION, channel=channel(*VOTERS, seed=seed))
     made = Desk(session)
     made.take(session.start(made.now_ms))
     return made
@@ -189,7 +190,9 @@ def test_from_registration_to_running() -> None:
     assert sent(at.apply(EPOCH)) == []
     heartbeat = sent(at.apply(EPOCH + 1))
     assert [send.request for send in heartbeat] == [
-        BrokerHeartbeatRequest(broker_id=4, broker_epoch=EPOCH, applied_offset=EPOCH + 1)
+        BrokerHeartbeatRequest(
+            broker_id=4, broker_epoch=EPOCH, applied_offset=EPOCH + 1, min_insync_replicas=1
+        )
     ]
     assert moves(at.answer(beat())) == [(BrokerState.RECOVERY, BrokerState.RUNNING)]
     assert at.session.serves_before_ms > at.now_ms
@@ -323,7 +326,7 @@ def test_an_answer_under_an_old_correlation_id_is_ignored() -> None:
     old = at.request()
     at.fail()
     at.until_sent()
-    assert at.session.answered(at.now_ms, old.target, old.correlation_id, registered()) == []
+    assert at.session.reported(at.now_ms, reported(old, registered())) == []
     assert at.state is BrokerState.STARTING
 
 
@@ -541,7 +544,7 @@ def test_a_heartbeat_answer_that_outlives_the_lease_does_not_revive_it() -> None
     at.after(SESSION_MS)
     assert at.state is BrokerState.FENCED
     before = len(at.log)
-    at.take(at.session.answered(at.now_ms, old.target, old.correlation_id, beat()))
+    at.take(at.session.reported(at.now_ms, reported(old, beat())))
     assert at.state is BrokerState.FENCED
     assert moves(at.log[before:]) == []
 

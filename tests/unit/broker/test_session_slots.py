@@ -8,10 +8,10 @@ import pytest
 
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.fetch_sessions import EVICTION_MS, FetchSession, SessionCache
-from metaquorum.broker.replica.requests import offsets
+from metaquorum.broker.replica.requests import partitioned
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import CONSUMER, FetchPartition, FetchRequest, ListOffsetsRequest
-from metaquorum.raft.outbox import Outbox
+from metaquorum.raft.effects import Outbox
 from tests.unit.broker.test_replica_isr import leader
 
 FOLLOWER = 7
@@ -66,9 +66,9 @@ def test_of_several_the_one_that_was_not_used_for_longest_goes_first() -> None:
 
 
 def test_a_look_up_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets, "WAITING_MAX", 0)
+    monkeypatch.setattr(partitioned, "WAITING_MAX", 0)
     out: Outbox[DataEffect] = Outbox()
-    requests = offsets.Offsets(lambda key: pytest.fail("looked up"), lambda: 1, out)
+    requests = partitioned.Offsets(lambda key: pytest.fail("looked up"), lambda: 1, out)
     requests.handle("caller", ListOffsetsRequest(partitions=()))
     (refused,) = out.take()
     assert isinstance(refused, DataRespond) and refused.key == "caller"

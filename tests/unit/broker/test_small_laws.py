@@ -1,57 +1,18 @@
-"""Small parts of a broker at their edges: whom it asks next, promised room, when a follower kept up."""
+"""Small parts of a broker at their edges: promised room, when a follower kept up."""
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from metaquorum.broker.replica.known_brokers import KnownBrokers
 from metaquorum.broker.replica.partition.isr import NEVER_MS, FollowerProgress
 from metaquorum.broker.replica.placement.directories import Directory
-from metaquorum.broker.targets import ControllerTargets
+from metaquorum.broker.replica.requests.handler import KnownBrokers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BrokerRegistration, ImageBuilder, MetadataImage, NodeEndpoint
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
-from metaquorum.metadata.requests.broker_status import ProcessState
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
+from metaquorum.metadata.requests.status import ProcessState
 from tests.unit.broker.test_session import DIRECTORY, beat, error, running
-
-
-def targets(current: int) -> ControllerTargets:
-    made = ControllerTargets((1, 2, 3), random.Random(0))
-    made.current = current
-    return made
-
-
-@pytest.mark.parametrize(
-    ("leader", "asked", "following"),
-    [(None, 1, 2), (None, 3, 1), (3, 1, 3), (2, 1, 2), (1, 1, 2), (3, 3, 1), (9, 2, 9), (None, 7, 1)],
-)
-def test_after_a_failure_the_leader_is_asked_or_else_the_next_voter(
-    leader: int | None, asked: int, following: int
-) -> None:
-    made = targets(asked)
-    made.leader_known(leader)
-    made.current = asked
-    made.failed(asked)
-    assert made.current == following
-    if leader == asked:  # what was known of it is forgotten: it is not gone back to at once
-        made.failed(following)
-        assert made.current != leader
-
-
-def test_hints_are_followed_once_for_each_voter_and_no_further() -> None:
-    made = targets(1)
-    asked = [1]
-    for hint in (2, 1, 2):
-        assert made.redirect(asked[-1], hint)
-        assert made.current == hint
-        asked.append(hint)
-    assert not made.redirect(2, 1)
-    assert made.redirect(made.current, 2 if made.current != 2 else 3)  # counted anew after the pause
-    for hint in (None, 9, made.current):
-        assert not targets(1).redirect(1, hint if hint != made.current else 1)
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.transactions.requests import InitProducer
-from metaquorum.broker.coordinator.transactions.state import COMPLETION_WAIT_MS
+from metaquorum.broker.coordinator.transaction import InitProducer
+from metaquorum.broker.coordinator.transaction_state import COMPLETION_WAIT_MS
 from metaquorum.broker.server.kafka.transactions.handlers import TransactionHandlers
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire import codec
 from tests.unit.broker.manager_world import Cluster
 from tests.unit.broker.test_group_captures import plain

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from metaquorum.broker.coordinator import transaction_state as under_test
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now
-from metaquorum.broker.coordinator.transactions import state as under_test
-from metaquorum.broker.coordinator.transactions.requests import (
+from metaquorum.broker.coordinator.transaction import (
+    EPOCH_MAX,
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
@@ -19,22 +20,19 @@ from metaquorum.broker.coordinator.transactions.requests import (
     ListTransactions,
     MarkersWritten,
     NeedsProducerId,
-)
-from metaquorum.broker.coordinator.transactions.state import (
-    COMPLETION_WAIT_MS,
-    RESEND_MS,
-    TransactionState,
-)
-from metaquorum.broker.coordinator.transactions.transaction import (
-    EPOCH_MAX,
     Transaction,
     TransactionStatus,
     of_record,
 )
+from metaquorum.broker.coordinator.transaction_state import (
+    COMPLETION_WAIT_MS,
+    RESEND_MS,
+    TransactionState,
+)
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.transactions import TransactionConfig
+from metaquorum.metadata.node_configs.coordinators import TransactionConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.wire.errors import DecodeError
 from metaquorum.wire.stored import StoredRecord

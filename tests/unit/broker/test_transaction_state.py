@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now, Reply
-from metaquorum.broker.coordinator.transactions.requests import (
+from metaquorum.broker.coordinator.transaction import (
+    EPOCH_MAX,
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
@@ -21,13 +22,13 @@ from metaquorum.broker.coordinator.transactions.requests import (
     ListTransactions,
     MarkersWritten,
     NeedsProducerId,
+    TransactionStatus,
 )
-from metaquorum.broker.coordinator.transactions.state import COMPLETION_WAIT_MS, TransactionState
-from metaquorum.broker.coordinator.transactions.transaction import EPOCH_MAX, TransactionStatus
+from metaquorum.broker.coordinator.transaction_state import COMPLETION_WAIT_MS, TransactionState
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.transactions import TransactionConfig
+from metaquorum.metadata.node_configs.coordinators import TransactionConfig
 from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.wire.stored import StoredRecord, decode_stored, encode_stored

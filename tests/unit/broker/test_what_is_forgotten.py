@@ -5,18 +5,15 @@ And what a message leaves out means nothing.
 
 from __future__ import annotations
 
-import random
 from unittest import mock
 
 import msgspec
 import pytest
 
-from metaquorum.broker.replica import disk_work, found
-from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.channel import SendToController
+from metaquorum.broker.replica import disk_work
 from metaquorum.broker.replica.disk_work import FindOffset
 from metaquorum.broker.replica.events import (
-    AskController,
-    ControllerAnswered,
     DataRequestCancelled,
     DataRespond,
     SendFetch,
@@ -29,6 +26,7 @@ from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigRes
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests import data as messages
 from metaquorum.metadata.requests.data import InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest
+from tests.controllers import reported
 from tests.unit.broker.manager_world import A, B, Cluster, Host, answer_to, key_of, of_kind, only
 from tests.unit.broker.manager_world import found as directory
 from tests.unit.broker.replica_world import Replica, batch, info
@@ -97,21 +95,6 @@ def test_what_waits_for_the_disk_has_a_whole_limit(room: int, fits: bool) -> Non
         assert replica.send(batch(b"v")).results == []
 
 
-@pytest.mark.parametrize(
-    ("failures", "longest", "shortest"),
-    [(0, 50, 25), (1, 50, 25), (2, 100, 50), (3, 200, 100), (5, 800, 400), (6, 1000, 500), (20, 1000, 500)],
-)
-def test_waits_grow_with_the_failures_in_a_row(failures: int, longest: int, shortest: int) -> None:
-    for drawn, wait_ms in ((lambda below: 0, longest), (lambda below: below - 1, shortest)):
-        rng = random.Random()
-        with mock.patch.object(rng, "randrange", drawn):
-            call = ControllerCall(rng, 1_000)
-            call.failures = failures
-            call.back_off(10_000)
-        assert call.next_deadline_ms(waits=True) == 10_000 + wait_ms
-        assert not call.is_ready(10_000 + wait_ms - 1) and call.is_ready(10_000 + wait_ms)
-
-
 # ---- defaults --------------------------------------------------------------------------------------
 
 CONFIG = {
@@ -165,12 +148,16 @@ MESSAGES = {
     "CoordinatorRequest": {"version": 0},
     "ListOffsetsPartition": {"current_leader_epoch": -1},
     "ListedOffset": {"offset": -1, "timestamp_ms": -1, "leader_epoch": -1},
+    "DeletedRecords": {"low_watermark": -1},
+    "EpochEnd": {"end_offset": -1, "leader_epoch": -1},
+    "EpochPartition": {"current_leader_epoch": -1},
 }
 DISK_WORK = {
     "ReplicaLog": {"start_offset": 0, "end_offset": 0, "high_watermark": 0, "size_bytes": 0},
     "CutPartition": {"start_over": False},
     "CreateReplica": {"future": False},
     "FoundReplica": {"future": False},
+    "FoundDirectory": {"total_bytes": -1, "usable_bytes": -1, "ignores_case": False},
     "LogSettings": {
         "segment_bytes": 1_073_741_824,
         "segment_ms": 604_800_000,
@@ -199,7 +186,6 @@ def numbers_of(module: object) -> dict[str, dict[str, int]]:
 def test_what_is_left_out_of_a_message_or_a_configuration() -> None:
     assert numbers_of(messages) == MESSAGES
     assert numbers_of(disk_work) == DISK_WORK
-    assert numbers_of(found) == {"FoundDirectory": {"total_bytes": -1, "usable_bytes": -1}}
     known = {
         each.name: each.default
         for each in msgspec.structs.fields(ReplicaConfig)
@@ -254,10 +240,10 @@ def test_look_ups_in_a_directory_that_fails_are_answered_and_no_others(
 def test_a_producer_that_was_cancelled_leaves_no_deadline() -> None:
     _, host = leading("x")
     producer_ids = host.manager._producer_ids
-    call = only(host.ask(InitProducerIdRequest(), "p"), AskController)
+    call = only(host.ask(InitProducerIdRequest(), "p"), SendToController)
     host.do(DataRequestCancelled(key="p"))
     refused = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "later")
-    host.do(ControllerAnswered(correlation_id=call.correlation_id, response=refused))
+    host.do(reported(call, refused))
     assert producer_ids.next_deadline_ms() is None
     assert of_kind(host.tick(60_000), DataRespond) == []
 
@@ -269,13 +255,6 @@ def test_replicas_that_were_found_in_a_bad_directory_do_not_exist() -> None:
     host.publish()
     assert host.manager.partitions == {}
     assert host.manager._placement.copies.of(key_of("x")) == {}
-
-
-def test_no_answer_at_all_is_a_failure_of_the_controller() -> None:
-    call = ControllerCall(random.Random(1), 1_000)
-    call.failed(5_000)
-    assert (call.failures, call.target) == (1, None)
-    assert not call.is_ready(5_000) and call.is_ready(5_050)
 
 
 def test_after_its_end_a_broker_says_nothing_whatever_the_time() -> None:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 
 from msgspec.structs import replace
 
+from metaquorum.broker.channel import ChannelResponse, ControllerChannel
 from metaquorum.broker.events import (
-    ControllerRequestFailed,
-    ControllerResponseArrived,
     Effect,
     Event,
-    LifecycleResponse,
     LogRead,
     LogSynced,
     LogTrimmed,
@@ -42,8 +40,8 @@ from metaquorum.metadata.features import DEFAULT_METADATA_VERSION, write_version
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.records.codec import encode
-from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.records.types import (
+    BrokerEndpoint,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
@@ -51,19 +49,19 @@ from metaquorum.metadata.records.types import (
     UnfenceBrokerRecord,
 )
 from metaquorum.metadata.replay import ReplayState
-from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
+from metaquorum.metadata.requests.status import BrokerState
 from metaquorum.raft import effects as raft
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.core import RaftCore
-from metaquorum.storage.batches.batch import encode_batch, hop_headers, iter_batches
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch, hop_headers, iter_batches
 from metaquorum.storage.types import LogPosition
+from tests.controllers import channel, reported, unanswered
 from tests.images import replay_all
 
 CLUSTER = "cluster-a"
@@ -201,7 +199,7 @@ class Controller:
         self.do(self.raft.on_log_trimmed(position.offset, now_ms=0))
         return position, image
 
-    def decide(self, request: object) -> LifecycleResponse | ApiError:
+    def decide(self, request: object) -> ChannelResponse | ApiError:
         if self.refusals:
             return self.refusals.popleft()
         match request:
@@ -231,7 +229,7 @@ class Controller:
             log_dirs=self.told,
         )
 
-    def _heartbeat(self, request: BrokerHeartbeatRequest) -> LifecycleResponse | ApiError:
+    def _heartbeat(self, request: BrokerHeartbeatRequest) -> ChannelResponse | ApiError:
         self.heartbeats.append(request)
         if request.broker_epoch != self.epoch:
             return ApiError(ErrorCode.STALE_BROKER_EPOCH, "stale")
@@ -263,7 +261,7 @@ class World:
     linked: bool = True
     hold_snapshot_writes: bool = False
     hold_reads: bool = False
-    replicas: ReplicaManager | None = None
+    replicas: Callable[[ControllerChannel], ReplicaManager] | None = None
 
     def __post_init__(self) -> None:
         self.log = MemoryLog()
@@ -281,6 +279,7 @@ class World:
                 epochs=((position.epoch, position.offset),),
                 snapshots=(position,),
             )
+        to_controllers = channel(LEADER, seed=3)
         self.node = BrokerNode(
             self.config,
             RaftCore(
@@ -291,11 +290,10 @@ class World:
                 random.Random(2),
             ),
             self.image,
-            voters=(LEADER,),
+            channel=to_controllers,
             incarnation_id=INCARNATION,
-            rng=random.Random(3),
             now_ms=self.now_ms,
-            replicas=self.replicas,
+            replicas=None if self.replicas is None else self.replicas(to_controllers),
         )
         self.execute(self.node.start(now_ms=self.now_ms, wall_ms=self.now_ms))
         self.settle()
@@ -392,16 +390,10 @@ class World:
         self.controller.do(self.controller.raft.on_request(key, effect.request, now_ms=self.now_ms))
 
     def _ask_controller(self, effect: SendToController) -> None:
-        at = effect.correlation_id
         if not self.linked:
-            self.inbox.append(
-                ControllerRequestFailed(target=effect.target, correlation_id=at, reason="no link")
-            )
+            self.inbox.append(unanswered(effect, "no link"))
             return
-        response = self.controller.decide(effect.request)
-        self.inbox.append(
-            ControllerResponseArrived(source=effect.target, correlation_id=at, response=response)
-        )
+        self.inbox.append(reported(effect, self.controller.decide(effect.request)))
 
     # ---- asking --------------------------------------------------------------------------------
 

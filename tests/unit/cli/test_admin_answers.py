@@ -7,16 +7,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from metaquorum.cli.admin import partitions, transactions
-from metaquorum.cli.admin.access import acls, tokens
-from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.requests.settings import DeletedAcls
-from metaquorum.runtime.kafka.admin.topics import DescribedPartition, DescribedTopic
-from metaquorum.runtime.kafka.admin.transactions import (
+from metaquorum.cli.admin import acls, partitions, tokens, transactions
+from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
+from metaquorum.clients.admin.transactions import (
     DescribedTransaction,
     PartitionProducer,
     TransactionListing,
 )
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.settings import DeletedAcls
 from tests.unit.cli.answered import Run, cells, fixture_run
 
 __all__ = ["fixture_run"]

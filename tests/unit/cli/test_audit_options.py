@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from metaquorum.cli.main import main
 from metaquorum.cli.pipeline import audit as module
-from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet
-from metaquorum.pipeline.audit.incidents import PartitionName
+from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, PartitionName
 
 PARTITION: PartitionName = ("orders", "A", 7)
 

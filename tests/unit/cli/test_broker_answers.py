@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from metaquorum.cli import client
-from metaquorum.cli.admin import broker_ids, brokers, producer_ids
+from metaquorum.cli.admin import brokers, transactions
+from metaquorum.cli.admin.brokers import NAMED_MAX, LeftBehind, left_behind_text
 from metaquorum.cli.client import ClientOptions, ClusterClient, TlsOptions
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.text.left_behind import NAMED_MAX, LeftBehind, left_behind_text
+from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration
-from metaquorum.runtime.api.broker_ids import BindingView
-from metaquorum.runtime.kafka.admin.topics import DescribedPartition, DescribedTopic
+from metaquorum.rpc.messages.broker_ids import BindingView
 from tests.unit.cli.answered import Run, cells, fixture_run
 
 __all__ = ["fixture_run"]
@@ -119,7 +119,7 @@ def test_ids_that_no_broker_has(run: Run) -> None:
         for at in (8, 9)
     )
     listing: dict[str, Any] = {"bindings": (binding,), "missing_ids": (4, 6), "claims": claims}
-    found = run(broker_ids, "brokers bindings", list_broker_ids=SimpleNamespace(**listing))
+    found = run(brokers, "brokers bindings", list_broker_ids=SimpleNamespace(**listing))
     assert cells(found.out[:2]) == [
         ["KEY", "BROKER", "STATE", "CURRENT", "GARBAGE"],
         ["host", "3", "live", "yes", "no"],
@@ -130,14 +130,14 @@ def test_ids_that_no_broker_has(run: Run) -> None:
         "id 9 is allocated (next) but not registered yet",
     ]
     nothing: dict[str, Any] = {"bindings": (), "missing_ids": (), "claims": ()}
-    assert len(run(broker_ids, "brokers bindings", list_broker_ids=SimpleNamespace(**nothing)).out) == 1
+    assert len(run(brokers, "brokers bindings", list_broker_ids=SimpleNamespace(**nothing)).out) == 1
 
 
 @pytest.mark.parametrize(("words", "epoch"), [("2", 72), ("2 --epoch 0", 0), ("9 --epoch 5", 5)])
 def test_a_block_of_producer_ids(run: Run, monkeypatch: pytest.MonkeyPatch, words: str, epoch: int) -> None:
     monkeypatch.setattr(ClusterClient, "brokers", lambda self: BROKERS)
     block = SimpleNamespace(first_id=3_000, count=1_000)
-    found = run(producer_ids, f"producer-ids allocate {words}", allocate_producer_ids=block)
+    found = run(transactions, f"producer-ids allocate {words}", allocate_producer_ids=block)
     assert found.out == [f"broker {words[0]} has the producer ids 3000 to 3999"]
     ((asked,), _) = found.asked["allocate_producer_ids"]
     assert (asked.broker_id, asked.broker_epoch) == (int(words[0]), epoch)
@@ -145,7 +145,7 @@ def test_a_block_of_producer_ids(run: Run, monkeypatch: pytest.MonkeyPatch, word
 
 def test_no_block_for_a_broker_that_is_not_registered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClusterClient, "brokers", lambda self: BROKERS)
-    found = run(producer_ids, "producer-ids allocate 9", allocate_producer_ids=None)
+    found = run(transactions, "producer-ids allocate 9", allocate_producer_ids=None)
     assert (found.code, "allocate_producer_ids" in found.asked) == (1, False)
     assert found.err == ["metaquorum: broker 9 is not registered; see: metaquorum brokers list"]
 
@@ -215,7 +215,7 @@ class Admin:
     def __getattr__(self, name: str) -> Any:
         async def ask(*args: Any, **named: Any) -> Any:
             self.asked.append((name, *args, *named.values()))
-            return SimpleNamespace(brokers=("b",), topics=("t",), results=("r",))
+            return SimpleNamespace(brokers=("b",))
 
         return ask
 
@@ -226,15 +226,40 @@ def test_what_the_calls_of_a_client_ask_for(monkeypatch: pytest.MonkeyPatch) -> 
     assert options.timeout_ms == 250
     with options.open() as opened:
         monkeypatch.setattr(opened, "call", lambda method: asyncio.run(method(admin)))
-        found: list[Any] = [opened.brokers(), opened.topics(), opened.describe_topics(["x"])]
-        found += [opened.delete_topics(["x"]), opened.create_topics([], validate_only=True)]
+        assert opened.brokers() == ["b"]
         opened.transfer(4)
-    assert found == [["b"], ["t"], ["t"], ("r",), ("r",)]
-    assert admin.asked == [
-        ("list_brokers",),
-        ("list_topics",),
-        ("describe_topics", ["x"]),
-        ("delete_topics", ["x"]),
-        ("create_topics", [], True),
-        ("transfer_leadership", 4),
-    ]
+    assert admin.asked == [("list_brokers",), ("transfer_leadership", 4)]
+
+
+@pytest.mark.parametrize(
+    ("words", "replaced"),
+    [
+        ("new 3", "the binding of host to running broker 3"),
+        ("host 4", "the binding of host to running broker 3"),
+        ("new 5", None),  # its broker is down
+        ("host 3", None),  # that is so already
+        ("new 4", None),
+        ("new 3 --yes", None),
+    ],
+)
+def test_the_binding_of_a_running_broker_is_replaced_only_if_somebody_wants_it(
+    run: Run, words: str, replaced: str | None
+) -> None:
+    bindings = (
+        BindingView(key="host", broker_id=3, version=0, state="running", current=True, garbage=False),
+        BindingView(key="gone", broker_id=5, version=0, state="fenced", current=True, garbage=False),
+    )
+    found = run(
+        brokers,
+        f"brokers bind {words}",
+        list_broker_ids=SimpleNamespace(bindings=bindings),
+        bind_broker_id=None,
+    )
+    key, broker_id = words.split()[:2]
+    if replaced is None:
+        assert found.code == 0 and found.out == [f"{key} is bound to broker id {broker_id}"]
+        assert found.asked["bind_broker_id"] == ((key, int(broker_id)), {})
+    else:
+        assert found.code == 1 and "bind_broker_id" not in found.asked
+        assert f"Bind {key} to broker id {broker_id}? This replaces {replaced}" in found.err[0]
+        assert found.err[-1] == "metaquorum: nothing was changed; use --yes to skip the question"

@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from metaquorum.cli import __main__ as entry
-from metaquorum.cli.admin.access import acls
+from metaquorum.cli import interrupts
+from metaquorum.cli.admin import acls
 from metaquorum.cli.log import time as time_command
 from metaquorum.cli.log.input import archive as archive_input
 from metaquorum.cli.pipeline.paths import FilePath, Place
@@ -64,11 +65,11 @@ def test_what_happens_before_the_commands_are_imported(
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(sys, "argv", ["metaquorum", *words, "more"])
-    monkeypatch.setattr(entry, "end_while_starting", lambda role: done.append(f"ends {role}"))
+    monkeypatch.setattr(interrupts, "end_while_starting", lambda role: done.append(f"ends {role}"))
     monkeypatch.setattr(entry, "prepare_node", lambda: done.append("node"))
     begin = SimpleNamespace(begin=lambda: done.append("forks"))
-    monkeypatch.setattr(entry, "import_module", lambda name: done.append(name.rpartition(".")[2]) or begin)
     monkeypatch.setattr("metaquorum.cli.main.main", lambda **more: done.extend(more.values()))
+    monkeypatch.setattr("importlib.import_module", lambda name: done.append(name.rpartition(".")[2]) or begin)
     entry.main()
     expected = [f"ends {words[0]}", "node"] if node else []
     assert done == [*expected, *(["forks", "forks"] if forks else []), "metaquorum"]

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from metaquorum.cli.client import TlsOptions
 from metaquorum.cli.cluster import ClusterOptions
-from metaquorum.cli.data import reading
+from metaquorum.cli.data import consume
 from metaquorum.cli.data.cluster import KafkaCluster
-from metaquorum.cli.data.consume_plan import (
+from metaquorum.cli.data.consume import (
     ConsumeOptions,
     ConsumeTotals,
     RangePolicy,
@@ -76,12 +76,12 @@ def followed(
     follower: Follower, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> bytes:
     """What `consume` prints of it."""
-    monkeypatch.setattr(reading, "Consumer", lambda _: follower)
-    monkeypatch.setattr(reading, "_NEW_PARTITIONS_S", 0.0)
+    monkeypatch.setattr(consume, "Consumer", lambda _: follower)
+    monkeypatch.setattr(consume, "_NEW_PARTITIONS_S", 0.0)
     options = ClusterOptions(bootstrap="127.0.0.1:1", timeout_s=5.0, tls=TlsOptions())
     cluster = KafkaCluster(options, ())
     cluster.timeout_s = 0.05
-    reading.read(cluster, PLAN, ConsumeTotals(), Progress(False))
+    consume.read(cluster, PLAN, ConsumeTotals(), Progress(False))
     return capfdbinary.readouterr().out
 
 

@@ -26,7 +26,7 @@ DOWN, SILENT = KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT
 
 @pytest.fixture(name="cluster")
 def fixture_cluster(monkeypatch: pytest.MonkeyPatch) -> KafkaCluster:
-    async def found(*_: object) -> None:
+    async def found(*_: object, **__: object) -> None:
         return None
 
     monkeypatch.setattr(cluster_module, "_look", found)
@@ -108,6 +108,24 @@ def test_the_last_problem_that_says_something_is_told() -> None:
     take(KafkaError(KafkaError._AUTHENTICATION))
     take(KafkaError(DOWN))
     assert problems.is_about_login
+
+
+RESOLVE = KafkaError(
+    KafkaError._RESOLVE, "127.0.0.1:1/bootstrap: Failed to resolve '127.0.0.1:1': Name or service not known"
+)
+
+
+def test_names_of_which_only_librdkafka_learns_that_none_resolves(cluster: KafkaCluster) -> None:
+    """The look before it may have run out of time at a slow name server."""
+    take = cluster.problems.settings()["error_cb"]
+
+    class Client(Asked):
+        def poll(self, _: float) -> None:
+            take(RESOLVE)
+
+    cluster.timeout_s = 600
+    with pytest.raises(Failure, match=r"^127.0.0.1:1: its host name cannot be resolved: correct it"):
+        cluster.topic(Client(KafkaError._TRANSPORT), "t")
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from confluent_kafka import (
 from metaquorum.cli.client import TlsOptions
 from metaquorum.cli.cluster import ClusterOptions
 from metaquorum.cli.data import cluster as cluster_module
-from metaquorum.cli.data import produce, reading
+from metaquorum.cli.data import consume, produce
 from metaquorum.cli.data.cluster import KafkaCluster
-from metaquorum.cli.data.consume_plan import (
+from metaquorum.cli.data.consume import (
     ConsumeOptions,
     ConsumeTotals,
     RangePolicy,
@@ -49,7 +49,7 @@ def message(offset: int, partition: int = 0, code: int | None = None) -> Message
 
 @pytest.fixture(name="cluster")
 def fixture_cluster(monkeypatch: pytest.MonkeyPatch) -> KafkaCluster:
-    async def found(*_: object) -> None:
+    async def found(*_: object, **__: object) -> None:
         return None
 
     monkeypatch.setattr(cluster_module, "_look", found)
@@ -63,7 +63,7 @@ def fixture_cluster(monkeypatch: pytest.MonkeyPatch) -> KafkaCluster:
 
 @pytest.mark.parametrize("code", [KafkaError._TRANSPORT, DOWN, SILENT])
 def test_errors_that_pass_are_not_told(code: int) -> None:
-    assert reading._taken(PLAN, ConsumeTotals(), [message(0, code=code)]) == []
+    assert consume._taken(PLAN, ConsumeTotals(), [message(0, code=code)]) == []
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,17 @@ def test_errors_that_pass_are_not_told(code: int) -> None:
 def test_errors_that_end_the_command(code: int, skip_cut: bool, part: str | None) -> None:
     asked = (plan(skip_cut=skip_cut), ConsumeTotals(), [message(5, 1, code), message(6, 1)])
     if part is None:
-        assert [each.offset() for each in reading._taken(*asked)] == [6]
+        assert [each.offset() for each in consume._taken(*asked)] == [6]
         return
     with pytest.raises(Failure, match=f"^{part}"):
-        reading._taken(*asked)
+        consume._taken(*asked)
 
 
 @pytest.mark.parametrize("most", [None, *range(8)])
 @pytest.mark.parametrize("printed", [0, 2])
 def test_no_more_records_are_taken_than_were_asked_for(most: int | None, printed: int) -> None:
     account = ConsumeTotals(messages=printed)
-    found = reading._taken(plan(max_messages=most), account, [message(at) for at in range(10, 15)])
+    found = consume._taken(plan(max_messages=most), account, [message(at) for at in range(10, 15)])
     count = 5 if most is None else min(5, max(0, most - printed))
     assert [each.offset() for each in found] == list(range(10, 10 + count))
     assert account.positions == ({0: 10 + count} if count else {})
@@ -98,7 +98,7 @@ def test_no_more_records_are_taken_than_were_asked_for(most: int | None, printed
 def test_records_behind_the_end_that_was_seen_are_read_and_not_printed() -> None:
     account = ConsumeTotals(ends={0: 12, 1: 0})
     given = [message(11), message(12), message(3, 1), message(4, 2)]
-    assert [each.offset() for each in reading._taken(plan(max_messages=None), account, given)] == [11, 4]
+    assert [each.offset() for each in consume._taken(plan(max_messages=None), account, given)] == [11, 4]
     assert account.positions == {0: 13, 1: 4, 2: 5}
 
 
@@ -160,13 +160,13 @@ def test_when_everything_was_read(
 ) -> None:
     account = ConsumeTotals(ends=ends, positions=dict(read))
     consumer: Any = Reader(positions, committed)
-    assert reading._finished(consumer, plan(group=group, max_messages=None), account) is expected
+    assert consume._finished(consumer, plan(group=group, max_messages=None), account) is expected
 
 
 @pytest.mark.parametrize(("messages", "most", "expected"), [(3, 4, False), (4, 4, True), (0, None, False)])
 def test_as_many_as_were_asked_for_end_it(messages: int, most: int | None, expected: bool) -> None:
     account = ConsumeTotals(messages=messages)
-    assert reading._finished(ANY, plan(max_messages=most), account) is expected
+    assert consume._finished(ANY, plan(max_messages=most), account) is expected
 
 
 # ---- where to start
@@ -189,7 +189,7 @@ def test_where_partitions_start(cluster: KafkaCluster, start: ReadFrom, at: int,
     consumer: Any = Reader({}, bounds={0: (3, 9)})
     consumer.poll = lambda _: None
     account = ConsumeTotals(ends={0: 9} if until_end else None)
-    reading._assign(cluster, consumer, plan(start=start), account, [0])
+    consume._assign(cluster, consumer, plan(start=start), account, [0])
     assert consumer.assigned == [(0, at)]
     named = {OFFSET_BEGINNING: 3, OFFSET_END: 9}.get(at, at)
     assert account.positions == {0: named if until_end else at}
@@ -202,10 +202,10 @@ def test_an_offset_that_is_not_in_the_log(cluster: KafkaCluster, at: int, policy
     asked = plan(start=ReadFrom(ReadFromKind.OFFSET, at), out_of_range=policy)
     if policy is RangePolicy.FAIL:
         with pytest.raises(Failure, match=f"OFFSET_OUT_OF_RANGE: offset {at} .* which has 3 to 9;"):
-            reading._begin(cluster, consumer, asked, 0)
+            consume._begin(cluster, consumer, asked, 0)
         return
     expected = OFFSET_BEGINNING if policy is RangePolicy.EARLIEST else OFFSET_END
-    assert reading._begin(cluster, consumer, asked, 0) == expected
+    assert consume._begin(cluster, consumer, asked, 0) == expected
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_an_offset_that_is_not_in_the_log(cluster: KafkaCluster, at: int, policy
     ],
 )
 def test_settings_of_a_consumer(group: str | None, policy: RangePolicy, start: ReadFrom, reset: str) -> None:
-    found = reading._settings(plan(group=group, out_of_range=policy, start=start))
+    found = consume._settings(plan(group=group, out_of_range=policy, start=start))
     name = found.pop("group.id")
     assert name == group if group else name.startswith("metaquorum-consume-")
     assert found == {
@@ -296,7 +296,7 @@ def test_new_partitions_are_read_from_their_beginning(now: Any) -> None:
     cluster: Any = SimpleNamespace(partitions_now=lambda consumer, name: now)
     consumer: Any = Reader({})
     account = ConsumeTotals(positions={0: 5})
-    reading._read_new_partitions(cluster, consumer, PLAN, account)
+    consume._read_new_partitions(cluster, consumer, PLAN, account)
     new = [at for at in now or () if at]
     assert consumer.assigned == [(at, OFFSET_BEGINNING) for at in new]
     assert account.positions == {0: 5, **dict.fromkeys(new, 0)}

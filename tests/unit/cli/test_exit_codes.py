@@ -12,13 +12,13 @@ from metaquorum.cli import errors
 from metaquorum.cli.errors import as_failure, log_exit_code
 from metaquorum.cli.log.check import _exit_code
 from metaquorum.cli.pipeline.audit import NEVER, _fails
+from metaquorum.errors import ConfigError, StartError
 from metaquorum.metadata.errors import ApiError, ErrorCode, InspectError, RecordDecodeError
 from metaquorum.metadata.inspect.checks.check import Finding, LogReport
 from metaquorum.metadata.inspect.log.coverage import Uncovered
 from metaquorum.metadata.inspect.nodes.matching import QuorumReport
 from metaquorum.metadata.invariants import ERROR, WARNING
 from metaquorum.pipeline.audit.findings import SEVERITIES, AuditFinding
-from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.storage.errors import StorageError
 
 

@@ -15,10 +15,11 @@ import msgspec
 import psutil
 import pytest
 
-from metaquorum.cli.layout import Layout, create, free_ports
+from metaquorum.cli.layout import Layout, create
 from metaquorum.cli.local import forks
+from metaquorum.cli.local.cluster import Processes
 from metaquorum.cli.local.forks import Forked, ForkError, ForkServer
-from metaquorum.cli.local.processes import Processes
+from metaquorum.node.local_nodes import free_ports
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +154,7 @@ def test_what_was_begun_before_the_command_is_used_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ForkServer, "__init__", note)
     forks.begin()
-    found = [ForkServer.begun(), ForkServer.begun()]
+    found = [forks.node_starter(), forks.node_starter()]
     assert found == made and len(made) == 2
 
 

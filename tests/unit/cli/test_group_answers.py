@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-from metaquorum.cli.admin.groups import commands as groups
-from metaquorum.cli.admin.groups import reset
+from metaquorum.cli.admin import groups
 from metaquorum.cli.admin.transactions import _now_ms
+from metaquorum.clients.admin.groups import (
+    Aim,
+    Committed,
+    DescribedMember,
+    GroupDescription,
+    GroupListing,
+    Planned,
+)
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.runtime.kafka.admin.groups import Committed, DescribedMember, GroupDescription, GroupListing
-from metaquorum.runtime.kafka.admin.resets import Aim, Planned
 from tests.unit.cli.answered import Ran, Run, cells, fixture_run
 
 __all__ = ["fixture_run"]
@@ -216,7 +221,7 @@ def resetting(run: Run, words: str, *plan: Planned, **more: Any) -> Ran:
         "plan_reset": list(plan),
         "commit_offsets": {("t", 0): ErrorCode.NONE},
     }
-    return run(reset, f"groups reset g {words}", **(answers | more))
+    return run(groups, f"groups reset g {words}", **(answers | more))
 
 
 TO_9 = Planned(place=("t", 0), committed=3, new=9)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from metaquorum.cli.admin.groups.reset import read_offsets
+from metaquorum.cli.admin.groups import read_offsets
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.main import main
 

@@ -1,7 +1,4 @@
-"""Every --help is one screen, names each command in one sentence, and explains each option and its value.
-
-Knows no command by name: new ones are judged by the same rules.
-"""
+"""Every --help is one screen, names each command in one sentence, and explains each option and its value."""
 
 from __future__ import annotations
 

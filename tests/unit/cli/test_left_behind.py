@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metaquorum.cli.text.left_behind import LeftBehind, left_behind, left_behind_json, left_behind_text
-from metaquorum.runtime.kafka.admin.topics import DescribedPartition, DescribedTopic
+from metaquorum.cli.admin.brokers import LeftBehind, left_behind, left_behind_json, left_behind_text
+from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
 
 
 def topic(name: str, *replicas: tuple[int, ...]) -> DescribedTopic:

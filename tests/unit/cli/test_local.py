@@ -15,11 +15,12 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from metaquorum.cli import layout as layout_module
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.layout import HOST, MANIFEST, Layout, create, free_ports
-from metaquorum.cli.local.processes import Processes, ProcessRecord
+from metaquorum.cli.layout import MANIFEST, Layout, create
+from metaquorum.cli.local.cluster import Processes, ProcessRecord
 from metaquorum.cli.main import main
+from metaquorum.node import local_nodes
+from metaquorum.node.local_nodes import HOST, free_ports
 
 OTHER_CLUSTER = "EeRffYZ4QIOTb7vyl6pGQw"
 
@@ -64,16 +65,16 @@ def test_a_cluster_keeps_its_kind(tmp_path: Path, combined: int, options: list[s
 
 DRAWS = """
 import sys
-from metaquorum.cli import layout
-layout.PORTS = range(int(sys.argv[1]), int(sys.argv[1]) + 40)
-print(*layout.free_ports(15), flush=True)
+from metaquorum.node import local_nodes
+local_nodes.PORTS = range(int(sys.argv[1]), int(sys.argv[1]) + 40)
+print(*local_nodes.free_ports(15), flush=True)
 sys.stdin.read()
 """
 
 
 def test_two_that_draw_ports_at_once_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     (first,) = free_ports(1)
-    monkeypatch.setattr(layout_module, "PORTS", range(first, first + 40))
+    monkeypatch.setattr(local_nodes, "PORTS", range(first, first + 40))
     command = [sys.executable, "-c", DRAWS, str(first)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
@@ -204,6 +205,6 @@ def test_a_node_that_cannot_start_leaves_its_reason(layout: Layout) -> None:
 
 
 def test_create_checks_before_it_writes(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match="is not a uuid"):
-        create(tmp_path / "c", cluster_id="nonsense")
+    with pytest.raises(Failure, match="is not a cluster id"):
+        create(tmp_path / "c", cluster_id=" ")
     assert not (tmp_path / "c" / MANIFEST).exists()

@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.layout import MANIFEST, Layout, LocalNode, create, free_ports, grow, open_layout
+from metaquorum.cli.layout import MANIFEST, Layout, create, grow, open_layout
 from metaquorum.cli.main import main
-from metaquorum.runtime.config.load import load_config
+from metaquorum.config.load import load_config
+from metaquorum.node.local_nodes import LocalNode, free_ports
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
 from metaquorum.storage.uuids import uuid_from_text, uuid_to_text

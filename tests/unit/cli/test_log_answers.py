@@ -198,7 +198,7 @@ def test_why_knows_the_elections_of_others(tmp_path: Path) -> None:
     assert newest["leaderEpoch"] == 3
     texts = [cause["text"] for cause in newest["causes"]]
     assert not any("no controller won" in text for text in texts)
-    assert any("controller 2, which led before" in text for text in texts)
+    assert any(text.startswith("controller 2 led before") for text in texts)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import metaquorum
 from metaquorum.cli.main import main
-from metaquorum.storage.archive.format import HEAD
+from metaquorum.storage.archive import HEAD
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.metadata.made_logs import STORY, add_snapshot, all_files, make_node
 

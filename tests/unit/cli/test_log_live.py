@@ -18,7 +18,7 @@ from tests.conftest import REPOSITORY
 from tests.unit.server.nodes import silent_port
 
 UPGRADE = REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade"
-LIVE = ["dump", "state", "diff", "history", "timeline", "shell", "why", "bisect", "check"]
+LIVE = ["dump", "state", "diff", "history", "timeline", "shell", "why", "bisect", "check", "archive"]
 
 
 def run(*arguments: object) -> Result:
@@ -28,7 +28,7 @@ def run(*arguments: object) -> Result:
 @pytest.mark.parametrize("command", LIVE)
 def test_every_command_that_reads_a_log_can_read_a_running_quorum(command: str) -> None:
     shown = run(command, "--help").stdout
-    for option in ("--bootstrap", "--timeout", "--truststore", "--keystore"):
+    for option in ("--bootstrap", "--timeout", "--truststore", "--keystore", "--rate"):
         assert option in shown
 
 
@@ -54,7 +54,13 @@ def test_a_quorum_that_does_not_answer_is_one_line(
     ("arguments", "code", "part"),
     [
         (("state", "--bootstrap", "nonsense"), 1, "'nonsense' is not an address"),
-        (("dump", "--follow", "--bootstrap", "127.0.0.1:9"), 2, "--follow reads files"),
+        (("dump", "--follow", "--bootstrap", "nonsense"), 1, "'nonsense' is not an address"),
+        (
+            ("state", "-b", "127.0.0.1:9", "--command-config", "c", "--truststore", "t"),
+            2,
+            "either in --command-config or as options",
+        ),
+        (("archive", "-b", "127.0.0.1:9", "--verify"), 2, "leave out --bootstrap"),
         (("state", str(UPGRADE), "topic", "--bootstrap", "127.0.0.1:9"), 2, "there is no entity"),
         (("state", "--bootstrap", "127.0.0.1:9", "--truststore", "/nowhere.pem"), 1, "/nowhere.pem"),
         (("state", "--bootstrap"), 2, "requires an argument"),

@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 
 from metaquorum.cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS
 from metaquorum.cli.main import main
+from metaquorum.config.addresses import parse_voters
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.records import types as r
-from metaquorum.runtime.config.addresses import parse_voters
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties

@@ -8,9 +8,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
 
 from metaquorum.cli.main import main
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.cli.text.nodes import brokers_by_state, metrics
-from metaquorum.metadata.requests.controller_status import BrokerControlState
-from tests.unit.runtime.test_node_codec import BROKER, STATUS
+from metaquorum.metadata.requests.status import BrokerControlState
+from tests.unit.observability.test_node_codec import BROKER, STATUS
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,9 @@ class Asked:
         if code is not None:
             raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(code))
 
+    def poll(self, timeout: float) -> None:
+        """Nothing is reported."""
+
 
 @pytest.mark.parametrize(
     ("codes", "problem"),
@@ -249,6 +252,32 @@ def test_an_interrupt_while_modules_are_loaded_is_quiet() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, b"", b"")
+
+
+IMPORTED = (
+    *("signal", "metaquorum.platforms", "socket", "click", "metaquorum.cli.main"),
+    *("metaquorum.cli.cluster", "asyncio", "msgspec", "grpc", "ssl", "metaquorum.wire.messages"),
+)
+
+
+@pytest.mark.parametrize("module", IMPORTED)
+def test_an_interrupt_while_the_command_itself_is_loaded_is_quiet(module: str) -> None:
+    """From the first statement of the entry point on."""
+    script = (
+        "import os, signal, sys\n"
+        "from metaquorum.cli.__main__ import main\n"
+        "sys.modules.pop('signal')\n"
+        "def look(event, given, kill=os.kill, own=os.getpid(), SIGINT=signal.SIGINT):\n"
+        "    if event == 'import' and given[0] == sys.argv[-1]:\n"
+        "        kill(own, SIGINT)\n"
+        "sys.addaudithook(look)\n"
+        "main()\n"
+    )
+    # The last word tells the hook, and is a topic for the command.
+    command = [sys.executable, "-c", script, "topics", "list", "--bootstrap", "127.0.0.1:1", module]
+    ended = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    quiet = (-signal.SIGINT, 130) if module == "signal" else (-signal.SIGINT,)
+    assert ended.returncode in quiet and (ended.stdout, ended.stderr) == (b"", b"")
 
 
 def test_an_interrupt_that_is_ignored_stays_so_and_the_handler_comes_back() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.cli.data import produce_input, rates
-from metaquorum.cli.data.produce_input import lines, paced
+from metaquorum.cli.data import produce, rates
+from metaquorum.cli.data.produce import lines, paced
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.log.input import source
 from metaquorum.cli.pipeline import ingest
@@ -172,8 +172,8 @@ async def read(given: bytes, path: Path) -> list[bytes]:
 async def test_the_longest_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, piece: int, given: bytes, problem: int | None
 ) -> None:
-    monkeypatch.setattr(produce_input, "LINE_MAX_BYTES", LIMIT)
-    monkeypatch.setattr(produce_input, "READ_BYTES", piece)
+    monkeypatch.setattr(produce, "LINE_MAX_BYTES", LIMIT)
+    monkeypatch.setattr(produce, "READ_BYTES", piece)
     if problem is None:
         assert await read(given, tmp_path / "input") == given.removesuffix(b"\n").split(b"\n")
     else:
@@ -182,7 +182,7 @@ async def test_the_longest_line(
 
 
 async def test_lines_come_in_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(produce_input, "RUN_MAX", 3)
+    monkeypatch.setattr(produce, "RUN_MAX", 3)
     (tmp_path / "input").write_bytes(b"1\n2\n3\n4\n5\n6\n7\nend")
     with (tmp_path / "input").open("rb") as file:
         found = [run async for run in lines(file.fileno())]
@@ -227,7 +227,7 @@ async def test_the_pace(
     monkeypatch: pytest.MonkeyPatch, per_second: float | None, pauses: tuple[float, ...], slept: list[float]
 ) -> None:
     clock = Paced()
-    monkeypatch.setattr(produce_input, "asyncio", clock)
+    monkeypatch.setattr(produce, "asyncio", clock)
     monkeypatch.setattr(clock, "get_running_loop", lambda: clock, raising=False)
     sizes = [len(part) async for part in paced(given_runs(clock, *pauses), per_second)]
     size = {400.0: 2, 2.0: 1, None: 4}[per_second]
@@ -237,6 +237,6 @@ async def test_the_pace(
 
 async def test_messages_that_nobody_paces_pass_in_runs() -> None:
     async def one() -> AsyncIterator[list[bytes]]:
-        yield [b""] * (produce_input.RUN_MAX + 1)
+        yield [b""] * (produce.RUN_MAX + 1)
 
-    assert [len(part) async for part in paced(one(), None)] == [produce_input.RUN_MAX, 1]
+    assert [len(part) async for part in paced(one(), None)] == [produce.RUN_MAX, 1]

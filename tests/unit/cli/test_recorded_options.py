@@ -59,7 +59,8 @@ def type_of(kind: click.ParamType) -> str:
 
 def shown(value: Any) -> str:
     if callable(value):
-        return f"{value.__module__.rpartition('.')[2]}.{value.__qualname__}"
+        home = value.__module__.removesuffix("._local")  # where pathlib keeps its classes in Python 3.13
+        return f"{home.rpartition('.')[2]}.{value.__qualname__}"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{shown(key)}: {shown(each)}' for key, each in value.items())}}}"
     if isinstance(value, list | tuple):

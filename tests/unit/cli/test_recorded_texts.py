@@ -13,21 +13,22 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.cli.text import broker_status, brokers, quorum, settings, topics
-from metaquorum.cli.text.nodes import node_json, node_text
+from metaquorum.cli.admin import topics
+from metaquorum.cli.text import brokers, quorum, settings
+from metaquorum.cli.text.nodes import node_json, node_text, status_json, status_text
+from metaquorum.clients.admin.cluster import ClusterBroker
+from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
+from metaquorum.clients.quorum.broker_status import BrokerAnswer
+from metaquorum.clients.quorum.nodes import NodeAnswer
+from metaquorum.metadata.features import FeatureDescription
 from metaquorum.metadata.image.types import Acl, BrokerRegistration, FeatureRange, NodeEndpoint
 from metaquorum.metadata.records.control import VoterEndpoint
-from metaquorum.metadata.requests.broker_status import BrokerState, BrokerStatus, ProcessState
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
+from metaquorum.metadata.requests.status import BrokerState, BrokerStatus, ProcessState
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, Synonym
-from metaquorum.metadata.settings.levels import FeatureDescription
 from metaquorum.metadata.settings.scram import Mechanism, UserCredentials
-from metaquorum.runtime.api.node import NodeReport
-from metaquorum.runtime.client.broker_status import BrokerAnswer
-from metaquorum.runtime.client.nodes import NodeAnswer
-from metaquorum.runtime.kafka.admin.cluster import ClusterBroker
-from metaquorum.runtime.kafka.admin.topics import DescribedPartition, DescribedTopic
-from tests.unit.runtime.test_node_codec import BROKER, LOOP, STATUS
+from metaquorum.rpc.messages.node import NodeReport
+from tests.unit.observability.test_node_codec import BROKER, LOOP, STATUS
 
 RECORDED = Path(__file__).with_name("texts.txt")
 NOW_MS = 100_000
@@ -98,9 +99,9 @@ def statuses() -> Iterator[object]:
     )
     for each in (status, bare, replace(status, high_watermark=39)):
         answer = BrokerAnswer(address=("h", 9), status=each, cluster_id="c")
-        yield from (broker_status.status_text(answer), broker_status.status_json(answer))
+        yield from (status_text(answer), status_json(answer))
     silent = BrokerAnswer(address=("h", 9), problem="not reachable")
-    yield from (broker_status.status_text(silent), broker_status.status_json(silent))
+    yield from (status_text(silent), status_json(silent))
 
 
 def described_topics() -> Iterator[object]:

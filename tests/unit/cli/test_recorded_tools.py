@@ -16,7 +16,6 @@ from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
 from metaquorum.wire import codec
-from metaquorum.wire.apis import APIS
 from metaquorum.wire.messages import (
     DescribeProducersResponse,
     FindCoordinatorResponse,
@@ -24,6 +23,7 @@ from metaquorum.wire.messages import (
     MetadataResponse,
     OffsetFetchResponse,
 )
+from metaquorum.wire.table import APIS
 from tests.unit.kafka.kafka_node import FakeNode, running
 
 pytestmark = pytest.mark.shared_data

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.cli.text.settings import acl_entry, acl_text, config_line, feature_line, quota_line, user_line
-from metaquorum.metadata.features import KNOWN_FEATURES, METADATA_VERSION
+from metaquorum.metadata.features import KNOWN_FEATURES, METADATA_VERSION, FeatureDescription
 from metaquorum.metadata.image import CLIENT_METRICS_RESOURCE, ConfigResource, MetadataImage
 from metaquorum.metadata.replay import Replayer
 from metaquorum.metadata.settings.acls import AclFilter, PatternType, ResourceType, list_acls
@@ -22,7 +22,6 @@ from metaquorum.metadata.settings.configs import (
     describe_client_metrics,
     describe_topic,
 )
-from metaquorum.metadata.settings.levels import FeatureDescription
 from metaquorum.metadata.settings.quotas import describe_quotas
 from metaquorum.metadata.settings.scram import describe_users
 from metaquorum.storage.batches.batch import iter_batches

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +13,13 @@ from click.testing import CliRunner, Result
 
 pytest.importorskip("pyarrow")
 
+from metaquorum.cli.admin import voter_changes
+from metaquorum.cli.errors import Failure
 from metaquorum.cli.log import archive
 from metaquorum.cli.log.input import live
 from metaquorum.cli.main import main
 from metaquorum.cli.pipeline import ingest as ingest_command
-from metaquorum.cli.voters import perform
+from metaquorum.clients.kafka.observer import LiveLog
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.pipeline.fleet import files
@@ -27,8 +27,7 @@ from metaquorum.pipeline.fleet.plan import KINDS
 from metaquorum.pipeline.ingest import job
 from metaquorum.pipeline.ingest.job import IngestReport
 from metaquorum.pipeline.ingest.layout import LayoutError
-from metaquorum.runtime.client.live_log import LiveLog
-from metaquorum.storage.archive.format import ArchivedFile, IndexedStretch
+from metaquorum.storage.archive import ArchivedFile, IndexedStretch
 from metaquorum.storage.types import LogPosition
 
 
@@ -194,53 +193,87 @@ def shown(ctx: click.Context, path: str, others: tuple[str, ...], follow: bool) 
     click.echo(json.dumps([path, others, ctx.meta.get(live.BOOTSTRAP), live.REFRESH in ctx.meta]))
 
 
+def copied(end_offset: int = 41, snapshot: LogPosition | None = None) -> LiveLog:
+    return LiveLog(
+        address=("h", 9),
+        leader_id=3000,
+        epoch=7,
+        cluster_id="c",
+        snapshot=snapshot,
+        start_offset=30,
+        end_offset=end_offset,
+    )
+
+
 def test_a_command_reads_the_copy_of_a_quorum(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[Any] = []
+    asked: list[live.Live] = []
 
-    @contextmanager
-    def copied(*given: Any) -> Iterator[tuple[str, Any]]:
-        asked.append(given)
-        yield "/copy", lambda: "more"
+    def copy(self: live.LiveCopy, following: Any) -> LiveLog:
+        asked.append(self._live)
+        return copied()
 
-    monkeypatch.setattr(live, "live_directory", copied)
+    monkeypatch.setattr(live.LiveCopy, "_run", copy)
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: "/copy")
     for words in (["--bootstrap", "h:1"], ["--bootstrap=h:1"], ["-b", "h:1"]):
         found = CliRunner().invoke(shown, [*words, "--truststore", str(tmp_path), "more"])
         told = ["--bootstrap", "h:1", "--truststore", str(tmp_path)]
-        assert json.loads(found.output) == ["/copy", ["more"], told, True]
-    assert [(each[0], each[2], each[3]) for each in asked] == [("h:1", tmp_path, None)] * 3
+        assert json.loads(found.stdout) == ["/copy", ["more"], told, True]
+    assert [(each.bootstrap, each.truststore, each.keystore) for each in asked] == [
+        ("h:1", tmp_path, None)
+    ] * 3
     assert json.loads(CliRunner().invoke(shown, ["/files"]).output) == ["/files", [], None, False]
-    refused = CliRunner().invoke(shown, ["-b", "h:1", "--follow"])
-    assert refused.exit_code == 2 and "--follow reads files" in refused.output
 
 
 @pytest.mark.parametrize("snapshot", [None, LogPosition(2, 30)])
 def test_a_copy_is_private_is_told_and_goes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], snapshot: LogPosition | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, snapshot: LogPosition | None
 ) -> None:
-    known: list[Any] = []
+    known: list[LiveLog | None] = []
 
-    def copy(directory: str, *given: Any) -> LiveLog:
-        known.append(given[-1])
-        return LiveLog(
-            address=("h", 9),
-            leader_id=3000,
-            epoch=7,
-            cluster_id="c",
-            snapshot=snapshot,
-            start_offset=30,
-            end_offset=40 + len(known),
-        )
+    def copy(self: live.LiveCopy, following: Any) -> LiveLog:
+        assert Path(self._directory).stat().st_mode & 0o777 == 0o700
+        known.append(self._log)
+        return copied(40 + len(known), snapshot)
 
-    monkeypatch.setattr(live, "_copy", copy)
-    with live.live_directory("h:9", 1.0, None, None) as (directory, refresh):
-        assert Path(directory).stat().st_mode & 0o777 == 0o700
-        first = capsys.readouterr().err
-        more = refresh()
+    @click.command(cls=live.LiveCommand)
+    @click.argument("path")
+    @click.pass_context
+    def twice(ctx: click.Context, path: str) -> None:
+        click.echo(f"{path}\n{ctx.meta[live.REFRESH]()}")
+
+    monkeypatch.setattr(live.LiveCopy, "_run", copy)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = CliRunner().invoke(twice, ["-b", "h:9"])
+    directory, more = found.stdout.splitlines()
     where = ", with the snapshot at offset 30" if snapshot else ""
     said = f"{where}, of cluster c from controller 3000 at h:9, leader of epoch 7"
-    assert first == f"metaquorum: read offsets 30 to 40{said}\n" and more == f"read offsets 30 to 41{said}"
-    assert not Path(directory).exists()
-    assert known[0] is None and known[1].end_offset == 41
+    assert found.stderr == f"metaquorum: read offsets 30 to 40{said}\n"
+    assert more == f"read offsets 30 to 41{said}"
+    assert Path(directory).parent == tmp_path and not Path(directory).exists()
+    assert [known[0], known[1] and known[1].end_offset] == [None, 41]
+
+
+@pytest.mark.parametrize("problem", [Failure("nobody"), OSError("a disk")])
+def test_a_copy_that_ends_while_it_is_followed_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    def copy(self: live.LiveCopy, following: Any) -> LiveLog:
+        following.on_complete(copied())
+        following.on_trouble("no answer; still trying")
+        raise problem
+
+    @click.command(cls=live.LiveCommand)
+    @click.argument("path")
+    @click.option("--follow", is_flag=True)
+    @click.pass_context
+    def followed(ctx: click.Context, path: str, follow: bool) -> None:
+        while True:
+            ctx.meta[live.FOLLOWED]()
+
+    monkeypatch.setattr(live.LiveCopy, "_run", copy)
+    found = CliRunner().invoke(followed, ["-b", "h:9", "--follow"])
+    assert found.exit_code == 1 and str(problem) in found.stderr
+    assert not isinstance(found.exception, AttributeError)
 
 
 def test_progress_is_cleared_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,8 +298,8 @@ def test_a_listener_is_named_by_its_node(
     async def answers(addresses: Any, **_: Any) -> Any:
         return [SimpleNamespace(report=SimpleNamespace(status=status), problem="") for _ in addresses]
 
-    monkeypatch.setattr(perform, "describe_nodes", answers)
-    changer: Any = object.__new__(perform.VoterChanger)
+    monkeypatch.setattr(voter_changes, "describe_nodes", answers)
+    changer: Any = object.__new__(voter_changes.VoterChanger)
     changer._options = SimpleNamespace(timeout_ms=1, tls=SimpleNamespace(material=lambda: None))
     if static and node_id == 1:
         with pytest.raises(ApiError, match="h:9"):
@@ -280,8 +313,8 @@ def test_a_node_that_does_not_answer_has_no_listener(monkeypatch: pytest.MonkeyP
     async def answers(addresses: Any, **_: Any) -> Any:
         return [SimpleNamespace(report=None, problem="refused")]
 
-    monkeypatch.setattr(perform, "describe_nodes", answers)
-    changer: Any = object.__new__(perform.VoterChanger)
+    monkeypatch.setattr(voter_changes, "describe_nodes", answers)
+    changer: Any = object.__new__(voter_changes.VoterChanger)
     changer._options = SimpleNamespace(timeout_ms=1, tls=SimpleNamespace(material=lambda: None))
     with pytest.raises(ApiError, match="h:9 does not answer: refused: correct --endpoint"):
         changer._listener_at(("h", 9), 1)

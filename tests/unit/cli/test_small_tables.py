@@ -11,14 +11,13 @@ from click.testing import CliRunner
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
 
 from metaquorum.cli.admin.configs import _json
-from metaquorum.cli.data.consume import StartType
-from metaquorum.cli.data.printing import _as_json
+from metaquorum.cli.data.consume import StartType, _as_json
 from metaquorum.cli.log.shell.moving import _count
 from metaquorum.cli.log.shell.session import ShellError
 from metaquorum.cli.log.summary import _COLOURS, _coloured
 from metaquorum.cli.main import main
+from metaquorum.clients.admin.configs import DescribedConfig
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
-from metaquorum.runtime.kafka.admin.configs import DescribedConfig
 
 NOWHERE = ("--bootstrap", "127.0.0.1:1", "--timeout", "0.2")
 

@@ -9,14 +9,14 @@ import sys
 
 from metaquorum.cli.main import _COMMANDS
 
-STARTS_OR_REPLAYS = ("local", "log", "demo")
+STARTS_OR_REPLAYS = ("local", "log", "demo", "console")
 RECORDS = "metaquorum.metadata.records.codec"
 HEAVY = {
     *(
         "numpy",
         "metaquorum.metadata.image.image",
         "metaquorum.storage.log.log",
-        "metaquorum.runtime.driver.driver",
+        "metaquorum.node.driver",
     ),
     *("metaquorum.raft.core", "metaquorum.controller.node", "metaquorum.broker.node"),
     *("pyspark", "pandas", "pyarrow", "rich"),

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from metaquorum.cli.formatting.configured import read_node_config
-from metaquorum.cli.formatting.format import bootstrap_checkpoint
+from metaquorum.cli.format_options import read_node_config
 from metaquorum.cli.main import main
-from metaquorum.runtime.client.admin import parse_bootstrap
+from metaquorum.clients.search import parse_bootstrap
+from metaquorum.node.formatted import bootstrap_checkpoint
 from metaquorum.storage.batches.batch import HEADER_BYTES, iter_batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
@@ -97,7 +97,7 @@ def test_eligible_leaders_need_a_level_that_carries_them(tmp_path: Path) -> None
         for record in batch.records()
         if not batch.header.is_control
     ]
-    assert b"eligible.leader.replicas.version" in records[1] and len(records) == 2
+    assert b"eligible.leader.replicas.version" in records[1] and len(records) == 4
 
 
 def test_every_directory_gets_an_id_of_its_own(tmp_path: Path) -> None:
@@ -157,7 +157,9 @@ def test_ignore_formatted_goes_on_with_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "exit_code", "part"),
     [
-        (["-t", "short", "--node-id", 1], 1, "'short' is not a uuid"),
+        (["-t", "", "--node-id", 1], 1, "'' is not a cluster id"),
+        (["-t", " blank", "--node-id", 1], 1, "' blank' is not a cluster id"),
+        (["-t", "two\nlines", "--node-id", 1], 1, "is not a cluster id"),
         (["-t", "AAAAAAAAAAAAAAAAAAAAAA", "--node-id", 1], 1, "reserved"),
         (["-t", CLUSTER], 2, "give --config FILE, or --directory with --node-id"),
         (["-t", CLUSTER, "--node-id", -1], 2, "-1 is not in the range"),
@@ -286,3 +288,54 @@ def test_voters_at_ipv6_addresses_can_be_asked_whether_their_quorum_runs(tmp_pat
     others = read_node_config(str(config)).other_voters
     assert others == ("[2001:db8::2]:19001", "10.0.0.3:19002")
     assert parse_bootstrap(",".join(others)) == (("2001:db8::2", 19001), ("10.0.0.3", 19002))
+
+
+CLUSTER_IDS = {
+    CLUSTER: True,
+    "MkU3OEVBNTcwNTJENDM2Qk": False,  # its unused bits are not zero: the most copied id on the web
+    "MkU3OEVBNTcwNTJENDM2Qg": True,
+    "my-cluster": False,
+    "5L6g3nShT-eMCtK--X86sw==": False,
+    "kafka": False,
+    "a cluster": False,
+    "p\u00e9rou=1:2#!\\": False,
+    "x" * 300: False,
+    "3Db5QLSqSZieL3rJBUUegA": True,
+}
+
+
+@pytest.mark.parametrize(("cluster_id", "is_drawn"), CLUSTER_IDS.items())
+def test_every_cluster_id_that_kafka_stores_is_taken(tmp_path: Path, cluster_id: str, is_drawn: bool) -> None:
+    """As it is, so that a node joins the cluster that has it; for a new one there is a warning."""
+    directory = tmp_path / "d"
+    for options, is_new in (((), True), (("-g",), False)):
+        result = run("storage", "format", "-t", cluster_id, "-d", directory, "--node-id", 1, *options)
+        assert result.exit_code == 0
+        assert ("is not a uuid: for a new cluster, draw one" in result.stderr) == (is_new and not is_drawn)
+    assert load_meta_properties(PosixDisk(), str(directory)).cluster_id == cluster_id
+
+
+@pytest.mark.parametrize(
+    ("release", "more", "levels"),
+    [
+        ("3.9", (), {}),
+        ("4.0-IV0", (), {"group.version": 1}),
+        ("4.0", (), {"group.version": 1, "transaction.version": 2}),
+        ("4.1", (), {"group.version": 1, "transaction.version": 2, "eligible.leader.replicas.version": 1}),
+        ("4.1", ("-f", "eligible.leader.replicas.version=0"), {"group.version": 1, "transaction.version": 2}),
+        ("4.0", ("-f", "transaction.version=1"), {"group.version": 1, "transaction.version": 1}),
+    ],
+)
+def test_a_release_sets_the_features_that_kafkas_release_sets(
+    tmp_path: Path, release: str, more: tuple[str, ...], levels: dict[str, int]
+) -> None:
+    assert format_one(tmp_path / "d", "-r", release, *more).exit_code == 0
+    dump = run("log", "dump", "--json", tmp_path / "d" / "bootstrap.checkpoint")
+    records = [json.loads(line) for line in dump.stdout.splitlines()]
+    found = {
+        each["data"]["name"]: each["data"]["featureLevel"]
+        for each in records
+        if each["type"] == "FEATURE_LEVEL_RECORD"
+    }
+    found.pop("metadata.version")
+    assert found == levels

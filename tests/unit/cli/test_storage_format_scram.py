@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.formatting.scram import first_credentials
+from metaquorum.cli.format import first_credentials
 from metaquorum.cli.main import main
-from metaquorum.controller.active.bootstrap import first_records
+from metaquorum.controller.active.steps import first_records
 from metaquorum.metadata.records.types import FeatureLevelRecord, UserScramCredentialRecord
 from metaquorum.metadata.settings.scram import Mechanism, salted_password, stored_keys
-from metaquorum.runtime.replica import read_bootstrap
+from metaquorum.node.replica import read_bootstrap
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.cli.test_storage_format import CLUSTER, DIRECTORY_ID, OTHER_CLUSTER
 

@@ -21,7 +21,7 @@ from metaquorum.cli.log.time_text import entity_tables
 from metaquorum.cli.main import main
 from metaquorum.cli.text.output import table_lines, trimmed
 from metaquorum.metadata.records import types as r
-from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path
 from tests.unit.metadata.made_logs import STORY, Batch, make_node

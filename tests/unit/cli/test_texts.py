@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from metaquorum.cli.admin.topics import describe_json, describe_text
 from metaquorum.cli.text.brokers import broker_json, broker_row
 from metaquorum.cli.text.brokers import describe_text as broker_text
 from metaquorum.cli.text.quorum import replication_json, replication_text, status_json, status_text
-from metaquorum.cli.text.topics import describe_json, describe_text
+from metaquorum.clients.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.metadata.image.types import (
     BrokerRegistration,
     FeatureRange,
@@ -19,7 +20,6 @@ from metaquorum.metadata.image.types import (
 )
 from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
-from metaquorum.runtime.kafka.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.storage.uuids import uuid_from_text
 
 GOLDEN = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-tools"

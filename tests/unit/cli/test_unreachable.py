@@ -94,6 +94,25 @@ def test_an_address_that_is_none(elsewhere: CliRunner, command: list[str], addre
     assert_one_line(result, "write host:port,host:port")
 
 
+NOWHERE = "no-such-host.invalid:9092"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("address", [NOWHERE, f"{NOWHERE},also-{NOWHERE}"])
+def test_names_that_do_not_resolve_are_told_at_once(
+    elsewhere: CliRunner, command: list[str], address: str
+) -> None:
+    """A command that waited for the end of --timeout would say for how long nobody answered."""
+    result = elsewhere.invoke(main, [*command, "-b", address, "--timeout", "300"])
+    assert_one_line(result, f"{NOWHERE}: ", "its host name cannot be resolved: correct it")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_an_address_with_a_blank_is_told_at_once(elsewhere: CliRunner, command: list[str]) -> None:
+    result = elsewhere.invoke(main, [*command, "-b", "127.0.0.1:1 127.0.0.1:2", "--timeout", "300"])
+    assert_one_line(result, "'127.0.0.1:1 127.0.0.1:2' has a blank in it: write host:port,host:port")
+
+
 @pytest.mark.parametrize("option", ["--truststore", "--keystore"])
 @pytest.mark.parametrize(("content", "part"), [(None, "cannot be read"), ("no certificate", "pem")])
 def test_tls_files_that_are_none(elsewhere: CliRunner, option: str, content: str | None, part: str) -> None:

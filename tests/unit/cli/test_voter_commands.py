@@ -13,19 +13,23 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from metaquorum.cli.admin import voter_changes
 from metaquorum.cli.main import main
-from metaquorum.cli.voters import perform
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import VoterEndpoint
-from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
-from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RaftVoterRequest
+from metaquorum.metadata.requests.common import (
+    AddRaftVoterRequest,
+    DescribeQuorumResponse,
+    RaftVoterRequest,
+    ReplicaStatus,
+)
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import voters_pb2 as pb
 from metaquorum.proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from metaquorum.proto.voters_pb2_grpc import VotersServicer, add_VotersServicer_to_server
-from metaquorum.runtime.api import admin as codec
-from metaquorum.runtime.api.errors import error_to_pb
-from metaquorum.runtime.rpc.channels import bind, new_server
+from metaquorum.rpc.channels import bind, new_server
+from metaquorum.rpc.messages import admin as codec
+from metaquorum.rpc.messages.errors import error_to_pb
 from metaquorum.storage.uuids import uuid_to_text
 
 CLUSTER = "EeRffYZ4QIOTb7vyl6pGQw"
@@ -128,8 +132,8 @@ class Leader(AdminServicer, VotersServicer):
 @pytest.fixture
 def leader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
     """A leader that serves, at the address in the environment; waits are short."""
-    monkeypatch.setattr(perform, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(perform, "SAY_EVERY_S", 0.0)
+    monkeypatch.setattr(voter_changes, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(voter_changes, "SAY_EVERY_S", 0.0)
     service, loop = Leader(), asyncio.new_event_loop()
 
     async def serve() -> tuple[Any, int]:
@@ -370,7 +374,7 @@ def test_a_node_that_is_still_registered_where_it_was_is_asked_where_it_is(
     leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine was replaced under the same id, and has just started: it fetches before it registers."""
-    monkeypatch.setattr(perform, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(voter_changes, "PATIENCE_S", 60.0)
     moved = replica(3, 33)
     before = replace(moved, endpoints=(VoterEndpoint("CONTROLLER", "h", 1),))
     leader.quorum = quorum_of(replica(1), replica(2), replica(3, alive=False), observers=(before,))

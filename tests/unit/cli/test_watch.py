@@ -13,19 +13,21 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from metaquorum.cli.layout import LocalNode, free_ports
-from metaquorum.cli.local.watch import View, render, status_line
-from metaquorum.cli.local.watch_figures import (
+from metaquorum.cli.local.watch import (
     BrokerRates,
     ClusterFigures,
     FigureReader,
     Figures,
     Page,
+    View,
     parse_page,
+    render,
+    status_line,
 )
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
+from metaquorum.node.local_nodes import LocalNode, free_ports
 
 NODES = [
     LocalNode(role="controller", node_id=3000, port=1, directory_id="", metrics_port=11),

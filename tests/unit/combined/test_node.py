@@ -10,8 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.broker.events import (
-    ControllerRequestFailed,
-    ControllerResponseArrived,
     PublishImage,
     SendToController,
     StateChanged,
@@ -20,12 +18,13 @@ from metaquorum.broker.node import BrokerNode
 from metaquorum.combined.node import LEADERLESS_MS, BrokerStopped, CombinedNode
 from metaquorum.controller.events import Answer, RequestArrived, Stop
 from metaquorum.metadata.node_configs.broker import BrokerConfig
-from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
-from metaquorum.metadata.requests.broker_status import BrokerState
+from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.requests.status import BrokerState
 from metaquorum.raft import effects as raft
 from metaquorum.raft.events import RaftResponseArrived
 from metaquorum.raft.messages import FetchResponse, RaftError
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
+from tests.controllers import channel_of, reported, unanswered
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum
 
 RUNNING = BrokerState.RUNNING
@@ -52,9 +51,8 @@ class CombinedMachine(Machine):
             config,
             self.node.raft,
             self.node.replica,
-            voters=tuple(voter.node_id for voter in self.quorum.voters),
+            channel=channel_of(tuple(voter.node_id for voter in self.quorum.voters), rng),
             incarnation_id=rng.randbytes(16),
-            rng=rng,
             now_ms=self.quorum.now_ms,
         )
         return CombinedNode(self.node, self.broker)
@@ -69,11 +67,7 @@ class CombinedMachine(Machine):
                 self.quorum.ask(self, effect)
             case Answer(key=key, response=response) if key in self.quorum.asked:
                 asker, asked = self.quorum.asked.pop(key)
-                asker.inbox.append(
-                    ControllerResponseArrived(
-                        source=self.node_id, correlation_id=asked.correlation_id, response=response
-                    )
-                )
+                asker.inbox.append(reported(asked, response))
             case StateChanged(new=new):
                 self.states.append(new)
             case PublishImage():
@@ -98,10 +92,7 @@ class CombinedQuorum(Quorum):
     def ask(self, asker: CombinedMachine, effect: SendToController) -> None:
         target = self.machines[effect.target]
         if not target.alive or (asker.node_id, target.node_id) in self.cut:
-            failed = ControllerRequestFailed(
-                target=effect.target, correlation_id=effect.correlation_id, reason="unreachable"
-            )
-            asker.inbox.append(failed)
+            asker.inbox.append(unanswered(effect, "unreachable"))
             return
         self._keys += 1
         self.asked[self._keys] = asker, effect

@@ -7,7 +7,7 @@ import pytest
 from metaquorum.controller import node
 from metaquorum.controller.active.active import ActiveController
 from metaquorum.controller.active.outcome import Outcome, Turn
-from metaquorum.controller.encoding import encode_records_batch
+from metaquorum.controller.ledger import encode_records_batch
 from metaquorum.metadata.errors import RecordEncodeError
 from metaquorum.storage.errors import BatchError
 

@@ -39,14 +39,19 @@ from metaquorum.metadata.image import MetadataImage, PartitionInfo
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import decode_batch
-from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
-from metaquorum.metadata.records.types import FeatureLevelRecord, NoOpRecord, Record
+from metaquorum.metadata.records.types import (
+    BrokerEndpoint,
+    BrokerFeature,
+    FeatureLevelRecord,
+    NoOpRecord,
+    Record,
+)
 from metaquorum.metadata.replay import ReplayState, replay_records
-from metaquorum.metadata.requests.arrival import Mutator
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     CreateTopicsRequest,
+    Mutator,
     NewTopic,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
@@ -55,8 +60,7 @@ from metaquorum.metadata.requests.common import (
 from metaquorum.raft import effects as raft
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.core import RaftCore
-from metaquorum.storage.batches.batch import iter_batches, parse_header
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, iter_batches, parse_header
 from metaquorum.storage.types import LogPosition
 
 CLUSTER = "test-cluster-0000000000"

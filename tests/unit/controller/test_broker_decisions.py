@@ -7,14 +7,14 @@ import pytest
 
 from metaquorum.controller.brokers.brokers import decide_registration, is_caught_up, must_fence_first
 from metaquorum.controller.features import unsupported_feature
-from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.partitions import election_slice, removal_slice
-from metaquorum.controller.request_checks import epoch_refusal
-from metaquorum.controller.result import ControllerResult
+from metaquorum.controller.partitions.rules import rules_of
+from metaquorum.controller.result import ControllerResult, epoch_refusal
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.records.types import (
+    BrokerEndpoint,
+    BrokerFeature,
     BrokerRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,

@@ -26,13 +26,13 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import BrokerRecord, ConfigRecord, PartitionRecord, TopicRecord
 from metaquorum.metadata.replay import ReplayState, replay_records
-from metaquorum.metadata.requests.broker_ids import (
+from metaquorum.metadata.requests.common import (
     AllocateBrokerIdRequest,
     AllocateBrokerIdResponse,
     BindBrokerIdRequest,
+    Done,
     UnbindBrokerIdRequest,
 )
-from metaquorum.metadata.requests.common import Done
 from tests.unit.controller.node_quorum import CLUSTER, image_of, registration
 
 CONFIG = ControllerConfig(cluster_id=CLUSTER, node_id=3000)
@@ -47,6 +47,7 @@ class Here:
 
     leases: dict[int, int] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)
     claims: dict[int, int] = field(default_factory=dict)
     absent: dict[int, int] = field(default_factory=dict)
     voters: frozenset[int] = frozenset({3000, 3001, 3002})
@@ -56,6 +57,9 @@ class Here:
 
     def heard_since_asked(self, broker_id: int) -> bool:
         return broker_id in self.heard
+
+    def ended_since_asked(self, broker_id: int) -> bool:
+        return broker_id in self.ended
 
     def claim_ms(self, broker_id: int) -> int:
         return self.claims.get(broker_id, 0)
@@ -280,12 +284,12 @@ def test_s0_7_missing_ids_are_named_by_replicas_and_have_no_live_broker() -> Non
 
 def test_s0_8_exactly_one_missing_id_is_taken() -> None:
     image = image_of(registered(1), *replicas_on(1, 3))
-    result = ask(image, reuse_missing=True)
+    result = ask(image, Here(heard={1}), reuse_missing=True)
     assert result == ControllerResult(response=granted(3, IdSource.MISSING), records=(claimed(3, "missing"),))
 
 
 def test_s0_9_several_missing_ids_stop_the_start_and_are_listed() -> None:
-    result = ask(image_of(*replicas_on(7, 5, 6), registered(6)), reuse_missing=True)
+    result = ask(image_of(*replicas_on(7, 5, 6), registered(6)), Here(heard={6}), reuse_missing=True)
     assert isinstance(result.response, ApiError) and not result.response.retriable
     assert result.response.code is ErrorCode.INVALID_REGISTRATION
     assert "2 ids that no broker has (5, 7)" in result.response.message
@@ -294,13 +298,12 @@ def test_s0_9_several_missing_ids_stop_the_start_and_are_listed() -> None:
 
 def test_s0_9_the_other_brokers_coming_back_resolve_it() -> None:
     image = image_of(*replicas_on(7, 5, 6), registered(6), registered(7))
-    assert ask(image, reuse_missing=True).response == granted(5, IdSource.MISSING)
+    assert ask(image, Here(heard={6, 7}), reuse_missing=True).response == granted(5, IdSource.MISSING)
 
 
 def test_s0_10_no_missing_id_is_a_new_one() -> None:
-    assert ask(image_of(registered(1), *replicas_on(1)), reuse_missing=True).response == granted(
-        1001, IdSource.NEW
-    )
+    image = image_of(registered(1), *replicas_on(1))
+    assert ask(image, Here(heard={1}), reuse_missing=True).response == granted(1001, IdSource.NEW)
 
 
 def test_s0_12_without_the_switch_missing_ids_are_left_alone() -> None:
@@ -312,7 +315,7 @@ def test_s0_12_without_the_switch_missing_ids_are_left_alone() -> None:
     "here",
     [
         Here(absent={3: 299_999}),
-        Here(leases={3: 1}),
+        Here(leases={3: 1}, heard={3}),
         Here(claims={3: 1}),
         Here(voters=frozenset({3})),
     ],
@@ -322,6 +325,37 @@ def test_s0_22_the_id_of_a_broker_that_merely_restarts_is_not_stolen(here: Here)
     image = image_of(registered(3, fenced=True), *replicas_on(3))
     assert ask(image, here, reuse_missing=True).response == granted(1001, IdSource.NEW)
     assert ask(image, Here(absent={3: 300_000}), reuse_missing=True).response == granted(3, IdSource.MISSING)
+
+
+def test_sessions_that_are_open_are_waited_for_before_an_id_counts_as_missing() -> None:
+    image = image_of(registered(1), registered(2, fenced=True), *replicas_on(1, 2, 3))
+    result = ask(image, Here(leases={1: 7_000, 2: 20}), reuse_missing=True)
+    assert result.records == () and not result.depends_on_image
+    assert isinstance(result.response, AllocateBrokerIdResponse)
+    assert result.response.broker_id is None and result.response.retry_after_ms == 250
+    assert "open: 1, 2;" in result.response.waiting_for and "7000 ms" in result.response.waiting_for
+    soon = ask(image, Here(leases={2: 20}, heard={1}), reuse_missing=True).response
+    assert isinstance(soon, AllocateBrokerIdResponse) and soon.retry_after_ms == 20
+
+
+def test_a_session_that_has_ended_is_waited_for_until_its_broker_is_fenced() -> None:
+    image = image_of(registered(1), *replicas_on(1))
+    waits = ask(image, Here(leases={1: 0}), reuse_missing=True).response
+    assert isinstance(waits, AllocateBrokerIdResponse)
+    assert waits.broker_id is None and waits.retry_after_ms == 250
+
+
+def test_a_session_that_ended_while_the_newcomer_waited_needs_no_grace_period() -> None:
+    image = image_of(registered(3, fenced=True), *replicas_on(3))
+    here = Here(absent={3: 0}, ended={3})
+    assert ask(image, here, reuse_missing=True).response == granted(3, IdSource.MISSING)
+
+
+def test_a_line_names_at_most_20_open_sessions() -> None:
+    image = image_of(*map(registered, range(1, 31)), *replicas_on(*range(1, 31)))
+    waits = ask(image, Here(leases=dict.fromkeys(range(1, 31), 5)), reuse_missing=True).response
+    assert isinstance(waits, AllocateBrokerIdResponse)
+    assert "19, 20 and 10 more;" in waits.waiting_for and "21" not in waits.waiting_for
 
 
 def test_s0_16_missing_ids_among_200_000_partitions_come_from_an_index() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaquorum.controller.active.broker_id_presence import BrokerIdPresence
+from metaquorum.controller.active.state import BrokerIdPresence
 from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.metadata.image import MetadataImage
 

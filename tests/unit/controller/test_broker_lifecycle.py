@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-from metaquorum.controller.brokers.lifecycle import (
+from metaquorum.controller.active.brokers import (
     TRANSITIONS,
     BrokerEvent,
     heartbeat_event,
     transition,
 )
 from metaquorum.metadata.errors import InvariantViolation
-from metaquorum.metadata.requests.controller_status import BrokerControlState
+from metaquorum.metadata.requests.status import BrokerControlState
 
 S, E = BrokerControlState, BrokerEvent
 

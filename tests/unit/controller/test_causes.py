@@ -8,7 +8,7 @@ from metaquorum.controller.active.causes import RULES, STEP_RULES
 from metaquorum.controller.active.outcome import Step
 from metaquorum.controller.features import LEVEL_NO_OP
 from metaquorum.metadata.image import METADATA_VERSION
-from metaquorum.metadata.inspect.causes.cause_rules import ASKED_RULES
+from metaquorum.metadata.inspect.causes.controller import WRITTEN
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import decode_batch
@@ -58,7 +58,7 @@ def batches(quorum: Quorum) -> list[list[object]]:
 def test_every_step_has_a_rule_or_needs_none() -> None:
     assert set(Step) - STEP_RULES.keys() == {Step.BOOTSTRAP, Step.NO_OP, Step.WORK}
     assert RULES.issuperset(STEP_RULES.values())
-    assert RULES == set(ASKED_RULES), "`log why --rules` explains each"
+    assert RULES == {rule.name for rule in WRITTEN.rules}, "`log why --rules` explains each"
 
 
 def test_a_batch_has_one_cause_before_its_records_and_an_idle_one_has_none() -> None:

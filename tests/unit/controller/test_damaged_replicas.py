@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.partition_change import Election, Target, build_change
+from metaquorum.controller.partitions.rules import rules_of
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.image.damaged import damaged_in, given_up_in, is_mark
+from metaquorum.metadata.image.directories import damaged_in, given_up_in, is_mark
 from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.records.types import ConfigRecord, PartitionChangeRecord, TopicRecord
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest

@@ -15,13 +15,12 @@ from metaquorum.controller.active.state import ActiveState
 from metaquorum.controller.brokers.brokers import broker_state
 from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
-from metaquorum.controller.partitions.effective import min_isr, rules_of
-from metaquorum.controller.partitions.mutations import Allowance
-from metaquorum.controller.partitions.topics import decide_delete_topics
+from metaquorum.controller.partitions.rules import min_isr, rules_of
+from metaquorum.controller.partitions.topics import Allowance, decide_delete_topics
 from metaquorum.controller.result import ControllerResult
-from metaquorum.controller.settings.acls import decide_create_acls
+from metaquorum.controller.settings.access import decide_create_acls
 from metaquorum.controller.settings.configs import decide_alter_configs
-from metaquorum.controller.settings.quotas import decide_alter_quotas
+from metaquorum.controller.settings.settings import decide_alter_quotas
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, BrokersImage, ConfigResource, MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
@@ -202,12 +201,12 @@ def test_a_broker_that_is_forgotten_is_being_fenced_no_more() -> None:
     sessions.put(2, sessions.fresh(5, 0))
     sessions.fencing[1] = 5
     sessions.fencing[2] = 5
-    sessions.begun_anew[(TOPIC, 0, 1)] = b"d" * 16
-    sessions.begun_anew[(TOPIC, 0, 2)] = b"d" * 16
+    sessions.recreated[(TOPIC, 0, 1)] = b"d" * 16
+    sessions.recreated[(TOPIC, 0, 2)] = b"d" * 16
     sessions.forget(1)
     assert sessions.get(1) is None
     assert set(sessions.fencing) == {2}
-    assert set(sessions.begun_anew) == {(TOPIC, 0, 2)}
+    assert set(sessions.recreated) == {(TOPIC, 0, 2)}
 
 
 # ---- what only the active controller knows ----------------------------------------------------------
@@ -222,17 +221,17 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("told_to_stop", [False, True])
+@pytest.mark.parametrize("should_shut_down", [False, True])
 @pytest.mark.parametrize("fencing", [False, True])
 @pytest.mark.parametrize("logged", [None, "fenced", "leaving", "active"])
-def test_the_state_of_a_broker(logged: str | None, fencing: bool, told_to_stop: bool) -> None:
+def test_the_state_of_a_broker(logged: str | None, fencing: bool, should_shut_down: bool) -> None:
     """One that is being fenced is fenced; one that was told to stop is down from then on."""
     registration = SimpleNamespace(fenced=logged == "fenced", in_controlled_shutdown=logged == "leaving")
     brokers = cast(BrokersImage, {3: registration} if logged else {})
     counts = "fenced" if logged and fencing else logged
-    wanted = STATES[counts, told_to_stop and counts == "fenced"]
-    assert broker_state(brokers, 3, fencing=fencing, told_to_stop=told_to_stop).name == wanted
-    assert broker_state(brokers, 4, fencing=fencing, told_to_stop=told_to_stop).name == "UNREGISTERED"
+    wanted = STATES[counts, should_shut_down and counts == "fenced"]
+    assert broker_state(brokers, 3, fencing=fencing, should_shut_down=should_shut_down).name == wanted
+    assert broker_state(brokers, 4, fencing=fencing, should_shut_down=should_shut_down).name == "UNREGISTERED"
 
 
 def test_a_broker_that_is_being_fenced_may_not_lead() -> None:
@@ -250,7 +249,7 @@ def assigned(*results: tuple[int, bytes, ErrorCode], known: dict[int, bytes], na
     """What becomes of results (partition, directory, error) of broker 1."""
     topic = SimpleNamespace(name="orders") if named else None
     state = SimpleNamespace(
-        sessions=SimpleNamespace(begun_anew={(TOPIC, at, 1): directory for at, directory in known.items()}),
+        sessions=SimpleNamespace(recreated={(TOPIC, at, 1): directory for at, directory in known.items()}),
         image=SimpleNamespace(topics=SimpleNamespace(topic=lambda topic_id: topic)),
     )
     response = AssignReplicasToDirsResponse(
@@ -288,7 +287,7 @@ def test_a_replica_that_waits_for_an_unclean_election_is_remembered_until_it_is_
 ) -> None:
     for named in (True, False):
         outcome = assigned(*results, known=known, named=named)
-        assert dict(outcome.begun_anew) == {(TOPIC, at, 1): directory for at, directory in changed.items()}
+        assert dict(outcome.recreated) == {(TOPIC, at, 1): directory for at, directory in changed.items()}
         name = "orders" if named else TOPIC.hex()
         words = () if told is None else (f"{name}-{told} ", f"has no leader: why {told}")
         assert len(outcome.warnings) == bool(words)

@@ -16,21 +16,19 @@ from metaquorum.controller.answers import describe_quorum, not_controller, trans
 from metaquorum.controller.brokers.brokers import decide_registration
 from metaquorum.controller.invariants import check_node
 from metaquorum.controller.partitions import elections
-from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.partition_change import Target, build_change
+from metaquorum.controller.partitions.rules import rules_of
 from metaquorum.controller.result import ControllerResult
-from metaquorum.controller.settings.producer_ids import decide_allocate_producer_ids
+from metaquorum.controller.settings.settings import decide_allocate_producer_ids
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.control import VoterEndpoint
-from metaquorum.metadata.records.parts import (
+from metaquorum.metadata.records.types import (
     BrokerEndpoint,
     BrokerFeature,
     ControllerEndpoint,
     ControllerFeature,
-)
-from metaquorum.metadata.records.types import (
     ControllerRecord,
     FeatureLevelRecord,
     PartitionRecord,
@@ -38,11 +36,14 @@ from metaquorum.metadata.records.types import (
     TopicRecord,
 )
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
-from metaquorum.metadata.requests.partitions import ElectLeadersRequest, ElectLeadersResponse
-from metaquorum.metadata.requests.reassignments import ongoing_reassignments
+from metaquorum.metadata.requests.partitions import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ongoing_reassignments,
+)
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from metaquorum.raft.state.progress import ReplicaState
-from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet
+from metaquorum.raft.roles import ReplicaState
+from metaquorum.raft.voters import Endpoint, VersionRange, VoterNode, VoterSet
 from tests.unit.controller.node_quorum import CLUSTER, image_of, registration
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 
@@ -275,7 +276,7 @@ def test_so_many_refusals_of_elections_are_told_and_every_success(told: int) -> 
         *(broker(at) for at in (1, 2, 3)), TopicRecord("t", TOPIC), *led_by_two, *electable, level=25
     )
     rules = rules_of(image, image.brokers.is_active)
-    with mock.patch.object(elections, "REFUSALS_TOLD_MAX", told):
+    with mock.patch.object(elections, "REFUSALS_REPORTED_MAX", told):
         result = decide_elections(image, ElectLeadersRequest(unclean=False), rules, records_max=1000)
         one = decide_elections(image, ElectLeadersRequest(unclean=False), rules, records_max=1)
     assert isinstance(result.response, ElectLeadersResponse) and isinstance(

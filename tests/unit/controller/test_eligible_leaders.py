@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
-from metaquorum.controller.active.bootstrap import first_records
+from metaquorum.controller.active.steps import first_records
 from metaquorum.controller.active.work import ForgetEligible
-from metaquorum.controller.brokers.registrations import own_registration
-from metaquorum.controller.partitions.effective import elr_enabled, rules_of
+from metaquorum.controller.brokers.brokers import own_registration
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
 from metaquorum.controller.partitions.partition_change import Target, build_change
 from metaquorum.controller.partitions.partitions import removal_slice
+from metaquorum.controller.partitions.rules import NOTHING_IN_FILES, MinIsrInFiles, elr_enabled, rules_of
 from metaquorum.controller.settings.configs import decide_alter_configs
 from metaquorum.controller.settings.feature_levels import decide_update_features
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.features import ELR_VERSION, KNOWN_FEATURES, KRAFT_VERSION, METADATA_VERSION
 from metaquorum.metadata.image import (
     RECOVERED,
     RECOVERING,
@@ -25,8 +27,8 @@ from metaquorum.metadata.image import (
     PartitionInfo,
 )
 from metaquorum.metadata.node_configs.controller import ControllerConfig
-from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.records.types import (
+    BrokerFeature,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -86,9 +88,9 @@ def update(level: int, change: LevelChange = LevelChange.UPGRADE, name: str = NA
     return FeatureUpdate(name=name, level=level, change=change)
 
 
-def decide(found: MetadataImage, *updates: FeatureUpdate):
+def decide(found: MetadataImage, *updates: FeatureUpdate, files: MinIsrInFiles = NOTHING_IN_FILES):
     request = UpdateFeaturesRequest(updates=updates)
-    result = decide_update_features(found, request, node_id=0, voters=frozenset([0]))
+    result = decide_update_features(found, request, node_id=0, voters=frozenset([0]), min_isr=files)
     assert isinstance(result.response, SettingsResponse)
     return list(result.records), [each.message for each in result.response.results]
 
@@ -139,7 +141,61 @@ def test_switching_on_settles_min_insync_replicas_for_the_whole_cluster() -> Non
 def test_a_cluster_that_is_formatted_with_it_has_its_configuration() -> None:
     level = FeatureLevelRecord(name="metadata.version", feature_level=25)
     assert ConfigRecord(4, "", MIN_ISR, "1") in first_records((level, ON))
+    assert ConfigRecord(4, "", MIN_ISR, "2") in first_records((level, ON), min_isr=2)
     assert not [each for each in first_records((level,)) if isinstance(each, ConfigRecord)]
+
+
+FILES = [
+    # Of the controller, of the brokers; in the log, of the cluster, of broker 1; written, or None: refused.
+    (None, {1: 1, 2: 1}, None, None, "1"),
+    (None, {1: 0, 2: 0}, None, None, "1"),
+    (None, {1: 2, 2: 2}, None, None, None),
+    (None, {1: 1, 2: 2}, None, None, None),
+    (None, {1: 1}, None, None, None),
+    (2, {1: 2, 2: 2}, None, None, "2"),
+    (2, {1: 1, 2: 2}, None, None, "2"),
+    (2, {1: 3, 2: 2}, None, None, None),
+    (2, {}, None, None, "2"),
+    (None, {1: 2, 2: 2}, "2", None, ""),
+    (None, {1: 3, 2: 3}, "2", None, ""),
+    (3, {1: 2, 2: 2}, "2", None, ""),
+    (None, {1: 1, 2: 1}, None, "2", None),
+    (None, {1: 1, 2: 1}, "1", "2", None),
+    (None, {1: 1, 2: 1}, "3", "2", ""),
+]
+
+
+@pytest.mark.parametrize(("controller", "brokers", "cluster", "own", "written"), FILES)
+def test_the_value_that_switching_on_writes_is_never_weaker_than_what_a_broker_applies(
+    controller: int | None, brokers: dict[int, int], cluster: str | None, own: str | None, written: str | None
+) -> None:
+    """Without `written` text, nothing is written: the cluster has a value."""
+    supports = tuple(BrokerFeature(each.name, each.min_level, each.max_level) for each in KNOWN_FEATURES)
+    settings = [ConfigRecord(4, "", MIN_ISR, cluster)] if cluster else []
+    settings += [ConfigRecord(4, "1", MIN_ISR, own)] if own else []
+    found = image_of(
+        *(structs.replace(broker(at, fenced=False), features=supports) for at in (1, 2)), *settings, level=25
+    )
+    files = MinIsrInFiles(controller, brokers)
+    records, (message,) = decide(found, update(1), files=files)
+    if written is None:
+        assert records == [] and message is not None
+        assert "with metaquorum configs alter broker default" in message
+        return
+    assert message is None
+    values = [each.value for each in records if isinstance(each, ConfigRecord) and not each.resource_name]
+    assert values == ([written] if written else [])
+
+
+def test_no_other_feature_writes_a_default() -> None:
+    """A feature that does needs a row above."""
+    for feature in KNOWN_FEATURES:
+        if feature.name in (ELR_VERSION, KRAFT_VERSION):
+            continue
+        start = FeatureLevelRecord(name="metadata.version", feature_level=4)
+        found = image_of(start) if feature.name == METADATA_VERSION else image_of(level=29)
+        records, (message,) = decide(found, update(feature.max_level, name=feature.name))
+        assert message is None and [type(each) for each in records] == [FeatureLevelRecord], feature
 
 
 # ---- configurations

@@ -8,14 +8,18 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.controller.voters.joining import Joiner, how_to_join, may_join, observes
+from metaquorum.controller.voters import Joiner, how_to_join, may_join, observes
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
-from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
-from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RemoveRaftVoterRequest
+from metaquorum.metadata.requests.common import (
+    AddRaftVoterRequest,
+    DescribeQuorumResponse,
+    RemoveRaftVoterRequest,
+    ReplicaStatus,
+)
 from metaquorum.raft.config import Identity
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet
-from tests.unit.runtime.test_node_codec import STATUS
+from metaquorum.raft.voters import Endpoint, VersionRange, VoterNode, VoterSet
+from tests.unit.observability.test_node_codec import STATUS
 
 SILENT_MS = 3_000
 OWN, LOST = b"o" * 16, b"l" * 16

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from metaquorum.controller.active.steps import PENDING_BATCHES_MAX
-from metaquorum.controller.active.turns import TurnQueue
 from metaquorum.controller.brokers.brokers import is_caught_up
 from metaquorum.controller.events import RequestArrived
-from metaquorum.controller.node_status import node_status
+from metaquorum.controller.node import TurnQueue
+from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.parts import ControllerEndpoint
+from metaquorum.metadata.records.types import ControllerEndpoint
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     ReadImageRequest,

@@ -7,22 +7,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from metaquorum.controller.brokers.broker_ids import decide_allocation
-from metaquorum.controller.brokers.registrations import decide_register_controller
+from metaquorum.controller.brokers.brokers import decide_register_controller
 from metaquorum.controller.settings.feature_levels import decide_update_features
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import ZkMigrationStateRecord
-from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
-from metaquorum.metadata.requests.common import Done
+from metaquorum.metadata.requests.common import AllocateBrokerIdRequest, AllocateBrokerIdResponse, Done
 from metaquorum.metadata.requests.settings import (
     FeatureUpdate,
+    LevelChange,
     RegisterControllerRequest,
     UpdateFeaturesRequest,
 )
 from tests.unit.controller.node_quorum import Quorum, image_of
+from tests.unit.controller.test_settings_decisions import ALL, BROKER, update
 
 
 @pytest.mark.parametrize(("level", "allowed"), [(14, False), (15, True), (16, True)])
@@ -70,7 +72,8 @@ DEFAULTS = {
     "records_per_slice_max": 5_000,
     "answers_max": 10_000,
     "waiting_requests_max": 1_000,
-    "controller_quota_span_ms": 11_000,
+    "controller_quota_window_num": 11,
+    "controller_quota_window_size_seconds": 1,
     "metadata_log_causes_enable": True,
 }
 
@@ -98,3 +101,10 @@ def test_ids_of_brokers_go_up_to_the_last_one(following: int, given: int | None)
         assert isinstance(response, ApiError) and response.code is ErrorCode.POLICY_VIOLATION
     else:
         assert isinstance(response, AllocateBrokerIdResponse) and response.broker_id == given
+
+
+def test_an_upgrade_that_a_dead_broker_blocks_names_the_way_out() -> None:
+    result = update(image_of(structs.replace(BROKER, fenced=True), *ALL, level=15), 20, LevelChange.UPGRADE)
+    assert result.response.results[0].message.endswith(
+        "if it is gone for good, metaquorum brokers unregister 4"
+    )

@@ -6,18 +6,19 @@ import random
 
 import pytest
 
-from metaquorum.controller.active.broker_id_presence import CLAIM_MS
+from metaquorum.controller.active.state import CLAIM_MS
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.records.types import BrokerRecord, ConfigRecord, FeatureLevelRecord
-from metaquorum.metadata.requests.broker_ids import (
+from metaquorum.metadata.requests.common import (
     AllocateBrokerIdRequest,
     AllocateBrokerIdResponse,
     BindBrokerIdRequest,
+    Done,
+    RegisterBrokerResponse,
 )
-from metaquorum.metadata.requests.common import Done, RegisterBrokerResponse
 from tests.unit.controller.node_quorum import CLUSTER, Quorum
 
 SESSION_MS = 9_000
@@ -63,6 +64,29 @@ def settle_id(q: Quorum, start: int, key: str | None = "host-a", *others: int, *
             for broker_id in others:
                 q.heartbeat(broker_id)
     raise AssertionError("no id was settled")
+
+
+def ask_for_missing(
+    q: Quorum, start: int, *others: int, key: str | None = None
+) -> AllocateBrokerIdResponse | ApiError:
+    """Asks for a missing id until the answer is final, as a broker does, while others send heartbeats."""
+    for _ in range(400):
+        answer = q.call(request(start, key, reuse_missing=True))
+        if isinstance(answer, ApiError):
+            return answer
+        assert isinstance(answer, AllocateBrokerIdResponse), answer
+        if answer.broker_id is not None:
+            return answer
+        q.advance(answer.retry_after_ms)
+        for broker_id in others:
+            q.heartbeat(broker_id)
+    raise AssertionError(f"no answer is final: {answer}")
+
+
+def taken(q: Quorum, start: int, *others: int, key: str | None = None) -> tuple[int | None, IdSource | None]:
+    answer = ask_for_missing(q, start, *others, key=key)
+    assert isinstance(answer, AllocateBrokerIdResponse), answer
+    return answer.broker_id, answer.source
 
 
 def come_up(q: Quorum, broker_id: int, incarnation: int, key: str | None = "host-a") -> None:
@@ -273,15 +297,14 @@ def test_s0_22_a_restarting_brokers_id_is_not_stolen_within_the_grace_period() -
     q = with_a_missing_id()
     q.beat_for(30_000, 11)
     assert q.image().brokers[12].fenced
-    assert ask(q, 9, key=None, reuse_missing=True).source is IdSource.NEW
+    assert taken(q, 9, 11)[1] is IdSource.NEW
 
 
 def test_s0_8_s0_22_after_the_grace_period_the_only_missing_id_is_taken() -> None:
     q = with_a_missing_id()
     q.beat_for(80_000, 11)
-    answer = ask(q, 9, key=None, reuse_missing=True)
-    assert (answer.broker_id, answer.source) == (12, IdSource.MISSING)
-    assert ask(q, 20, key=None, reuse_missing=True).source is IdSource.NEW, "it is claimed"
+    assert taken(q, 9, 11) == (12, IdSource.MISSING)
+    assert taken(q, 20, 11)[1] is IdSource.NEW, "it is claimed"
     assert ask(q, 21, key=None).source is IdSource.NEW, "S0.12: off by default"
 
 
@@ -292,7 +315,7 @@ def test_s0_22_the_grace_period_begins_anew_with_each_sign_of_life() -> None:
     q.heartbeat(12, applied_offset=0)
     assert q.image().brokers[12].fenced
     q.beat_for(50_000, 11)
-    assert ask(q, 9, key=None, reuse_missing=True).source is IdSource.NEW
+    assert taken(q, 9, 11)[1] is IdSource.NEW
 
 
 def test_s0_22_the_grace_period_begins_anew_with_a_failover() -> None:
@@ -302,9 +325,9 @@ def test_s0_22_the_grace_period_begins_anew_with_a_failover() -> None:
     q.elect()
     q.heartbeat(11)
     q.beat_for(30_000, 11)  # longer than a session: only the grace period still holds
-    assert ask(q, 9, key=None, reuse_missing=True).source is IdSource.NEW
+    assert taken(q, 9, 11)[1] is IdSource.NEW
     q.beat_for(40_000, 11)
-    assert ask(q, 10, key=None, reuse_missing=True).broker_id == 12
+    assert taken(q, 10, 11) == (12, IdSource.MISSING)
 
 
 def test_s0_9_all_brokers_gone_is_an_error_that_names_them() -> None:
@@ -312,6 +335,53 @@ def test_s0_9_all_brokers_gone_is_an_error_that_names_them() -> None:
     q.advance(80_000)
     refused = q.call(request(9, key=None, reuse_missing=True))
     assert isinstance(refused, ApiError) and "(11, 12)" in refused.message
+
+
+def test_a_broker_that_restarts_at_once_without_its_disks_waits_for_its_own_session_and_gets_its_id() -> None:
+    q = with_a_missing_id()
+    first = ask(q, 9, key=None, reuse_missing=True)
+    assert first.broker_id is None and "11, 12" in first.waiting_for
+    assert taken(q, 9, 11) == (12, IdSource.MISSING)
+    assert q.image().brokers[12].fenced and not q.image().brokers[11].fenced
+
+
+def test_two_brokers_that_lost_their_disks_and_restart_at_once_are_told_to_choose() -> None:
+    q = with_a_missing_id()
+    q.advance(3_000)
+    q.heartbeat(12)  # the sessions do not end together
+    for start in (31, 32):
+        refused = ask_for_missing(q, start)
+        assert isinstance(refused, ApiError) and "(11, 12)" in refused.message, refused
+    again = ask_for_missing(q, 33)
+    assert isinstance(again, ApiError), "a start that is repeated makes no new broker of a lost one"
+
+
+def test_who_sends_a_heartbeat_while_a_newcomer_waits_is_another_process_and_keeps_the_grace_period() -> None:
+    """12 is alive when the newcomer asks, and dies while the newcomer still waits for 11."""
+    q = with_a_missing_id()
+    assert ask(q, 9, key=None, reuse_missing=True).broker_id is None
+    q.advance(100)
+    q.heartbeat(12)
+    assert taken(q, 9) == (11, IdSource.MISSING)
+
+
+def test_a_failover_while_a_newcomer_waits_starts_the_wait_over() -> None:
+    q = with_a_missing_id()
+    assert ask(q, 9, key=None, reuse_missing=True).broker_id is None
+    q.advance(1_000)
+    q.heartbeat(11)
+    q.leader.kill()
+    q.elect()
+    assert taken(q, 9, 11) == (12, IdSource.MISSING)
+
+
+def test_a_broker_that_was_lost_before_the_newcomer_asked_keeps_the_grace_period_after_a_failover() -> None:
+    q = with_a_missing_id()
+    q.beat_for(20_000, 11)
+    q.leader.kill()
+    q.elect()
+    q.heartbeat(11)
+    assert taken(q, 9, 11)[1] is IdSource.NEW
 
 
 # ---- known limits --------------------------------------------------------------------------------
@@ -415,17 +485,16 @@ def test_s0_21_two_renamed_hosts_at_once_are_told_to_choose_and_never_share_an_i
     q.start_broker(13, 13)
     q.beat_for(80_000, 13)
     for start in (31, 32):
-        refused = q.call(request(start, key=f"renamed-{start}", reuse_missing=True))
+        refused = ask_for_missing(q, start, 13, key=f"renamed-{start}")
         assert isinstance(refused, ApiError) and "(11, 12)" in refused.message
     come_up(q, 12, 3, key="renamed-31")
-    answer = ask(q, 32, key="renamed-32", reuse_missing=True)
-    assert (answer.broker_id, answer.source) == (11, IdSource.MISSING)
+    assert taken(q, 32, 12, 13, key="renamed-32") == (11, IdSource.MISSING)
 
 
 def test_s0_22_whose_id_was_taken_after_the_grace_period_is_refused_and_takes_no_other() -> None:
     q = with_a_missing_id()
     q.beat_for(80_000, 11)
-    assert ask(q, 9, key=None, reuse_missing=True).broker_id == 12
+    assert taken(q, 9, 11) == (12, IdSource.MISSING)
     come_up(q, 12, 9, key=None)
     late = q.register(12, 2)
     assert isinstance(late, ApiError) and late.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION

@@ -6,8 +6,8 @@ import pytest
 
 from metaquorum.controller.active.outcome import Batch
 from metaquorum.controller.active.steps import PENDING_BATCHES_MAX
-from metaquorum.controller.active.work import BROKERS_TOLD_MS
-from metaquorum.controller.node_status import node_status
+from metaquorum.controller.active.work import BROKER_REPORT_MS
+from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MIGRATING, BrokerRegistration
 from metaquorum.metadata.node_configs.controller import ControllerConfig
@@ -32,7 +32,7 @@ from metaquorum.metadata.requests.common import (
     TopicsResponse,
     UnregisterBrokerRequest,
 )
-from metaquorum.metadata.requests.controller_status import BrokerControlState
+from metaquorum.metadata.requests.status import BrokerControlState
 from metaquorum.raft.config import RaftConfig
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum, registration
 
@@ -241,7 +241,7 @@ def test_brokers_are_told_of_a_long_fencing_in_intervals_and_at_its_end(
     quorum.request(quorum.heartbeat_request(1, want_fence=True))
     quorum.leader.step()
     quorum.leader.tick()
-    quorum.now_ms += BROKERS_TOLD_MS
+    quorum.now_ms += BROKER_REPORT_MS
     while node.active is not None and node.active.work:
         quorum.leader.tick()
         quorum.settle()

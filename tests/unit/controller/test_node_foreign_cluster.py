@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import cast
 
 from metaquorum.controller.events import RaftResponseArrived
-from metaquorum.controller.foreign import ForeignVoters
+from metaquorum.controller.node import ForeignVoters
 from metaquorum.raft.config import RaftConfig
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.messages import RaftError, VoteResponse
-from metaquorum.raft.voters.voter_set import VoterSet
+from metaquorum.raft.voters import VoterSet
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum
 
 

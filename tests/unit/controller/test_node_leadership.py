@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from metaquorum.controller.events import Answer, LogRead, RequestArrived
 from metaquorum.controller.ledger import Ledger
-from metaquorum.controller.node_status import node_status
+from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BrokersImage, MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
@@ -34,7 +34,7 @@ from metaquorum.metadata.requests.common import (
     UnregisterBrokerRequest,
 )
 from metaquorum.raft.effects import AppendLog
-from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
+from metaquorum.storage.batches.batch import NO_BATCHES, Batches
 from metaquorum.storage.files.known_committed import NOTHING
 from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from metaquorum.controller.events import ReadLog, SnapshotLoaded, SnapshotRejected, TrimLog, WriteSnapshot
-from metaquorum.controller.node_status import node_status
+from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
 from metaquorum.metadata.image import MetadataImage, Provenance
 from metaquorum.metadata.node_configs.controller import VOTER_REPLICA, ControllerConfig

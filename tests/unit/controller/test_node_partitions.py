@@ -343,7 +343,7 @@ def test_the_only_replica_on_a_new_disk_waits_for_an_unclean_election_and_is_rem
         assert isinstance(answer, AssignReplicasToDirsResponse)
         return answer.results[0].error
 
-    known = quorum.leader.node.sessions.begun_anew
+    known = quorum.leader.node.sessions.recreated
     assert assigned() is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     assert quorum.partition(topic).leader == -1 and known == {(topic, 0, 1): B}
     quorum.call(ElectLeadersRequest(unclean=True, partitions=(("t", 0),)))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from metaquorum.controller.brokers.registrations import own_registration
+from metaquorum.controller.brokers.brokers import own_registration
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ConfigResource
 from metaquorum.metadata.node_configs.controller import ControllerConfig
-from metaquorum.metadata.records.parts import BrokerFeature
-from metaquorum.metadata.records.types import ConfigRecord, FeatureLevelRecord
+from metaquorum.metadata.records.types import BrokerFeature, ConfigRecord, FeatureLevelRecord
 from metaquorum.metadata.requests.common import DeleteTopicsRequest, RegisterBrokerResponse
 from metaquorum.metadata.requests.settings import (
     AlterConfigsRequest,

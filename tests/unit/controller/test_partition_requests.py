@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from metaquorum.controller.partitions import elections
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
-from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
 from metaquorum.controller.partitions.partition_change import Election, Target, build_change
 from metaquorum.controller.partitions.partitions import preferred_slice, removal_slice
+from metaquorum.controller.partitions.rules import rules_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, UNASSIGNED, MetadataImage
 from metaquorum.metadata.records.types import (
@@ -227,7 +227,7 @@ def test_all_is_what_needs_it_and_goes_on_where_it_stopped() -> None:
 def test_of_many_refusals_only_the_first_are_told_and_what_can_be_done_is_done(
     monkeypatch: pytest.MonkeyPatch, unclean: bool
 ) -> None:
-    monkeypatch.setattr(elections, "REFUSALS_TOLD_MAX", 2)
+    monkeypatch.setattr(elections, "REFUSALS_REPORTED_MAX", 2)
     stuck = [partition(n, (3, 4), (3,), -1) for n in range(40)]
     image = cluster(*stuck, partition(40, (1, 3), (1,), -1), fenced=(3, 4))
     result, answer = elect(image, unclean=unclean)
@@ -424,7 +424,7 @@ def test_s3_6_a_replica_whose_first_directory_failed_before_it_held_anything_lea
 GONE = b"gone" * 4
 
 
-def begun_anew(*replicas: int, isr: tuple[int, ...], config: tuple[object, ...] = (), leader: int = -1):
+def recreated(*replicas: int, isr: tuple[int, ...], config: tuple[object, ...] = (), leader: int = -1):
     """Broker 1's replica lay in a directory that it does not have any more."""
     lies = tuple([GONE if each == 1 else directory(each) for each in replicas])
     record = replace_record(partition(0, replicas, isr, leader), directories=lies)
@@ -433,7 +433,7 @@ def begun_anew(*replicas: int, isr: tuple[int, ...], config: tuple[object, ...] 
 
 def test_the_last_replica_in_sync_does_not_lead_with_nothing_after_its_disk_was_replaced() -> None:
     for replicas in ((1,), (1, 2), (2, 1)):
-        image = begun_anew(*replicas, isr=(1,))
+        image = recreated(*replicas, isr=(1,))
         result = assign(image, (HOME, 0))
         assert (codes(result), result.records) == ([ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE], ())
         assert result.response.results[0].message.startswith("broker 1 was the last in-sync replica")
@@ -441,17 +441,17 @@ def test_the_last_replica_in_sync_does_not_lead_with_nothing_after_its_disk_was_
 
 
 def test_a_replica_that_begins_anew_leaves_the_isr_where_others_are_in_sync() -> None:
-    image = begun_anew(1, 2, isr=(1, 2), leader=2)
+    image = recreated(1, 2, isr=(1, 2), leader=2)
     assert assign(image, (HOME, 0)).records == (change(isr=(2,), directories=(HOME, directory(2))),)
-    outside = begun_anew(1, 2, isr=(2,), leader=2)
+    outside = recreated(1, 2, isr=(2,), leader=2)
     assert assign(outside, (HOME, 0)).records == (change(directories=(HOME, directory(2))),)
 
 
 def test_where_unclean_elections_are_allowed_a_replica_that_begins_anew_leads_only_if_no_other_can() -> None:
     recovers = {"leader_recovery_state": 1}
-    alone = assign(begun_anew(1, 2, isr=(1,), config=(UNCLEAN,)), (HOME, 0))
+    alone = assign(recreated(1, 2, isr=(1,), config=(UNCLEAN,)), (HOME, 0))
     assert alone.records == (change(leader=1, directories=(HOME, directory(2)), **recovers),)
-    image = begun_anew(1, 3, isr=(1,), config=(UNCLEAN,))
+    image = recreated(1, 3, isr=(1,), config=(UNCLEAN,))
     assert assign(image, (HOME, 0)).records == (
         change(isr=(3,), leader=3, directories=(HOME, directory(3)), **recovers),
     )
@@ -464,8 +464,8 @@ def test_an_unclean_election_on_request_takes_what_others_have_first_and_else_be
         ((1, 2), change(leader=1, directories=(HOME, directory(2)), leader_recovery_state=1)),
         ((1, 3), change(isr=(3,), leader=3, leader_recovery_state=1)),
     ):
-        image = begun_anew(*replicas, isr=(1,))
-        told = rules_of(image, image.brokers.is_active, begun_anew=known)
+        image = recreated(*replicas, isr=(1,))
+        told = rules_of(image, image.brokers.is_active, recreated=known)
         assert decide_elections(image, request, told, records_max=9).records == (expected,)
         untold = rules_of(image, image.brokers.is_active)
         records = decide_elections(image, request, untold, records_max=9).records

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.plans import PlanError, drain, plan_size, spread
 from metaquorum.controller.partitions.reassignments import decide_reassignments
+from metaquorum.controller.partitions.rules import rules_of
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import (
@@ -19,12 +19,10 @@ from metaquorum.metadata.records.types import (
 from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,
-    IsrMember,
-    PartitionAlteration,
-)
-from metaquorum.metadata.requests.reassignments import (
     AlterReassignmentsRequest,
     AlterReassignmentsResponse,
+    IsrMember,
+    PartitionAlteration,
     WantedReplicas,
     ongoing_reassignments,
 )

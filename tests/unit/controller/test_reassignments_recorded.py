@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.partition_change import Target, build_change
 from metaquorum.controller.partitions.reassignments import decide_reassignments
+from metaquorum.controller.partitions.rules import rules_of
 from metaquorum.metadata.image import MetadataImage, PartitionInfo
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.types import PartitionChangeRecord
 from metaquorum.metadata.replay import Replayer
-from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
+from metaquorum.metadata.requests.partitions import AlterReassignmentsRequest, WantedReplicas
 from metaquorum.storage.batches.batch import iter_batches
 
 LOG = "kafka-3.7/controller-3000/__cluster_metadata-0/00000000000000000000.log"

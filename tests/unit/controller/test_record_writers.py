@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
 
-from metaquorum.controller.active.bootstrap import abort_record
-from metaquorum.controller.brokers.registrations import own_registration
+from metaquorum.controller.active.steps import abort_record
+from metaquorum.controller.brokers.brokers import own_registration
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, ConfigResource
 from metaquorum.metadata.node_configs.controller import ControllerConfig

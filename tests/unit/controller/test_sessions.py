@@ -56,11 +56,11 @@ def test_with_leadership_everything_is_forgotten_that_was_known_of_brokers() -> 
         opened(sessions, broker_id, 5, 1_000)
     sessions.fencing[1] = 5
     sessions.failing[2] = frozenset([b"d" * 16])
-    sessions.begun_anew[b"t" * 16, 0, 2] = b"d" * 16
+    sessions.recreated[b"t" * 16, 0, 2] = b"d" * 16
     assert {
         name for name, value in vars(sessions).items() if value != vars(Sessions(TIMEOUT, LAG))[name]
     } == {
-        *("fencing", "failing", "begun_anew", "_sessions", "_heap", "_queued"),
+        *("fencing", "failing", "recreated", "_sessions", "_heap", "_queued"),
     }
     sessions.clear()
     assert vars(sessions) == vars(Sessions(TIMEOUT, LAG))
@@ -157,12 +157,12 @@ def test_standing_still_counts_only_while_behind() -> None:
     session = opened(sessions, 1, 5, 0)
     session = session.with_applied(100, 100, 0)
     session = session.with_applied(100, 100, 40_000)  # caught up: may stand
-    assert not sessions.stands_still(session, 80_000)
+    assert not sessions.is_paused(session, 80_000)
     session = session.with_applied(100, 101, 50_000)
-    assert not sessions.stands_still(session, 50_000 + LAG - 1)
-    assert sessions.stands_still(session, 50_000 + LAG)
+    assert not sessions.is_paused(session, 50_000 + LAG - 1)
+    assert sessions.is_paused(session, 50_000 + LAG)
     session = session.with_applied(101, 200, 81_000)  # progress, however small
-    assert not sessions.stands_still(session, 200_000)
+    assert not sessions.is_paused(session, 200_000)
 
 
 def test_a_closed_lease_is_over_at_once_and_remembers_what_the_broker_must_apply() -> None:

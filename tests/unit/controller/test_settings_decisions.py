@@ -12,23 +12,25 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from metaquorum.controller.brokers.registrations import controller_record, own_registration
+from metaquorum.controller.brokers.brokers import controller_record, own_registration
+from metaquorum.controller.settings.access import expired_tokens
 from metaquorum.controller.settings.settings import decide_settings
-from metaquorum.controller.settings.tokens import expired_tokens
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
-from metaquorum.metadata.records.parts import BrokerFeature, ControllerFeature, QuotaEntity
 from metaquorum.metadata.records.types import (
     AccessControlEntryRecord,
+    BrokerFeature,
     BrokerRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    ControllerFeature,
     ControllerRecord,
     DelegationTokenRecord,
     FeatureLevelRecord,
     ProducerIdsRecord,
+    QuotaEntity,
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,
     RemoveTopicRecord,
@@ -63,9 +65,8 @@ from metaquorum.metadata.requests.settings import (
     UpdateFeaturesRequest,
 )
 from metaquorum.metadata.settings.acls import AclFilter
-from metaquorum.metadata.settings.configs import ConfigSource, describe_topic
-from metaquorum.metadata.settings.effects import UNKNOWN
-from metaquorum.metadata.settings.group_keys import GroupBounds
+from metaquorum.metadata.settings.configs import NO_EFFECT, UNKNOWN, ConfigSource, describe_topic
+from metaquorum.metadata.settings.resource_keys import GroupBounds
 from metaquorum.metadata.settings.scram import Mechanism, salted_password, stored_keys
 from tests.unit.controller.node_quorum import image_of
 
@@ -85,14 +86,9 @@ BROKER = BrokerRecord(
 
 def decide(image, request, **changes):
     ids = itertools.count(1)
-    fields = {
-        "config": CONFIG,
-        "kraft_version": 0,
-        "voters": VOTERS,
-        "wall_ms": NOW,
-        "new_id": lambda: bytes(15) + bytes([next(ids)]),
-    }
-    return decide_settings(image, request, **{**fields, **changes})
+    fields = {"config": CONFIG, "kraft_version": 0, "voters": VOTERS, "wall_ms": NOW}
+    new_id = {"new_id": lambda: bytes(15) + bytes([next(ids)])}
+    return decide_settings(image, request, **{**fields, **new_id, **changes})
 
 
 def errors(result):
@@ -326,7 +322,7 @@ def test_a_key_that_nobody_knows_is_kept_and_said_to_be_unknown() -> None:
     resource = ConfigResource(4, "4")
     result = alter(image_of(BROKER), resource, (SET, "log.cleaner.thread", "2"), (SET, "num.io.threads", "2"))
     (answer,) = result.response.results
-    assert answer.note == f"log.cleaner.thread=2: {UNKNOWN}"
+    assert answer.note == f"log.cleaner.thread=2: {UNKNOWN}; num.io.threads=2: {NO_EFFECT}"
     assert len(result.records) == 2
     bound = alter(image_of(BROKER), ConfigResource(4, ""), (SET, "broker.id.binding.h", BINDING))
     assert bound.response.results[0].note is None

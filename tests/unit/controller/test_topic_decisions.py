@@ -8,9 +8,8 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.controller.partitions.mutations import Allowance
 from metaquorum.controller.partitions.placement import UsableBroker
-from metaquorum.controller.partitions.topics import decide_create_topics, decide_delete_topics
+from metaquorum.controller.partitions.topics import Allowance, decide_create_topics, decide_delete_topics
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MIGRATING, UNASSIGNED, ConfigResource, MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig

@@ -7,22 +7,30 @@ from typing import cast
 
 import pytest
 
-from metaquorum.controller.voters.changes import CHANGE_TIMEOUT_MAX_MS, raft_request, upgrade_request
+from metaquorum.controller.voters import CHANGE_TIMEOUT_MAX_MS, raft_request, upgrade_request
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
-from metaquorum.metadata.records.parts import ControllerEndpoint, ControllerFeature
-from metaquorum.metadata.records.types import ControllerRecord, FeatureLevelRecord, Record
+from metaquorum.metadata.records.types import (
+    ControllerEndpoint,
+    ControllerFeature,
+    ControllerRecord,
+    FeatureLevelRecord,
+    Record,
+)
 from metaquorum.metadata.replay import ReplayState, replay_records
-from metaquorum.metadata.requests.common import CreateTopicsRequest, Done, NewTopic, TopicsResponse
-from metaquorum.metadata.requests.voters import (
+from metaquorum.metadata.requests.common import (
     AddRaftVoterRequest,
+    CreateTopicsRequest,
+    Done,
+    NewTopic,
     RemoveRaftVoterRequest,
+    TopicsResponse,
     UpgradeKRaftVersionRequest,
 )
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.messages import AddVoterRequest, RemoveVoterRequest
-from metaquorum.raft.state.progress import ReplicaState
+from metaquorum.raft.roles import ReplicaState
 from tests.unit.controller.node_quorum import Quorum, directory
 
 

@@ -14,8 +14,8 @@ from metaquorum.controller.active.work import (
     Work,
     next_slice,
 )
-from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.partition_change import Rules
+from metaquorum.controller.partitions.rules import rules_of
 from metaquorum.controller.result import Slice
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import (

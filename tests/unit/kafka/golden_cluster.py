@@ -14,14 +14,26 @@ from types import SimpleNamespace
 from typing import Any
 
 from metaquorum import open_log
-from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster, answer_metadata
+from metaquorum.broker.server.kafka.cluster import (
+    Viewpoint,
+    answer_describe_cluster,
+    answer_describe_topic_partitions,
+    answer_metadata,
+)
 from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
-from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
 from metaquorum.controller.active.active import ActiveController
 from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.ledger import Ledger
-from metaquorum.controller.settings.tokens import TokenSecret
+from metaquorum.controller.settings.access import TokenSecret
+from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.describe import (
+    describe_acls,
+    describe_client_quotas,
+    describe_user_scram_credentials,
+    list_config_resources,
+)
+from metaquorum.listeners.forwarded.table import FORWARDED_BY_KEY
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.log import ReadBatch
@@ -35,14 +47,6 @@ from metaquorum.metadata.requests.common import (
     ReplicaStatus,
 )
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
-from metaquorum.runtime.kafka.forwarded.call import Call
-from metaquorum.runtime.kafka.forwarded.describe import (
-    describe_acls,
-    describe_client_quotas,
-    describe_user_scram_credentials,
-    list_config_resources,
-)
-from metaquorum.runtime.kafka.forwarded.table import FORWARDED_BY_KEY
 from metaquorum.wire import codec
 
 SECRET = "wire-capture-secret"

@@ -7,12 +7,12 @@ from typing import Any
 
 from metaquorum.broker.server.kafka.groups.members import GroupCoordinators, GroupHandlers
 from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import CoordinatorRequest, CoordinatorResponse
-from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME
+from metaquorum.wire.table import API_BY_NAME
 from tests.unit.broker.manager_world import ME, Cluster, topic_id
 
 OFFSETS, PARTITIONS = "__consumer_offsets", 4

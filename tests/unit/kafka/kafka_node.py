@@ -13,15 +13,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from metaquorum.runtime.kafka.auth.login import SaslRules
-from metaquorum.runtime.kafka.auth.rules import ListenerRules
-from metaquorum.runtime.kafka.bounds.limits import ConnectionLimits
-from metaquorum.runtime.kafka.connection import ClientConnection
-from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.services import Features, Offered, Services
+from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
+from metaquorum.listeners.login import SaslRules
+from metaquorum.listeners.login_rules import ListenerRules
+from metaquorum.listeners.services import Features, Offered, Services
+from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME, APIS
 from metaquorum.wire.messages import MetadataResponse
+from metaquorum.wire.table import API_BY_NAME, APIS
 
 Handler = Callable[[Any], Any]
 Frames = dict[tuple[int, int], bytes]
@@ -75,7 +74,9 @@ class FakeNode:
         )
 
     def connection(self) -> ClientConnection:
-        return ClientConnection(self.config, self._services, self._limits, self.open.add, self.open.discard)
+        place = self._limits.admit(self.config.listener, "127.0.0.1")
+        assert isinstance(place, ConnectionPlace)
+        return ClientConnection(self.config, self._services, place, self.open.add, self.open.discard)
 
 
 def _newest(name: str) -> int:

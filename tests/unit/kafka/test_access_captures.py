@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from metaquorum.broker.server.kafka.access.guard import Rights, guarded
-from metaquorum.metadata.access.authorizer import Authorizer
-from metaquorum.runtime.kafka.services import Client, Offered
+from metaquorum.listeners.access.guard import Rights, guarded
+from metaquorum.listeners.services import Client, Offered
+from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.wire import codec
 from tests.unit.kafka.golden_cluster import GoldenCluster, GoldenNode
 from tests.unit.kafka.test_admin_captures import Exchange, exchange_of, rows, shown, unexplained

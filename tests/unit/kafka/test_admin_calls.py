@@ -15,6 +15,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from metaquorum.clients.admin import (
+    access,
+    cluster,
+    configs,
+    groups,
+    partition_logs,
+    replicas,
+    topics,
+    transactions,
+)
+from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
@@ -26,8 +37,7 @@ from metaquorum.metadata.image import (
     ConfigResource,
 )
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.metadata.requests.partitions import TopicGrowth
-from metaquorum.metadata.requests.reassignments import WantedReplicas
+from metaquorum.metadata.requests.partitions import TopicGrowth, WantedReplicas
 from metaquorum.metadata.requests.settings import (
     ConfigChange,
     ConfigOp,
@@ -40,23 +50,9 @@ from metaquorum.metadata.requests.settings import (
 from metaquorum.metadata.settings.acls import AclFilter
 from metaquorum.metadata.settings.quotas import QuotaFilter
 from metaquorum.metadata.settings.scram import Mechanism
-from metaquorum.runtime.kafka.admin import (
-    access,
-    cluster,
-    configs,
-    groups,
-    log_dirs,
-    log_ends,
-    moving,
-    resets,
-    tokens,
-    topics,
-    transactions,
-)
-from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME, response_type
 from metaquorum.wire.schema import Field, StructSchema
+from metaquorum.wire.table import API_BY_NAME, response_type
 
 RECORDED = Path(__file__).with_name("admin_calls.txt")
 OLD = {
@@ -316,37 +312,39 @@ CALLS: dict[str, Call] = {
     "describe quotas": lambda c: access.describe_quotas(
         c, QuotaFilter(parts=(("user", "ann"), ("client-id", None), ("ip", ...)), strict=True)
     ),
-    "create a token": lambda c: tokens.create_token(c, owner=None, renewers=["User:b"], max_lifetime_ms=None),
-    "create another's token": lambda c: tokens.create_token(
+    "create a token": lambda c: access.create_token(c, owner=None, renewers=["User:b"], max_lifetime_ms=None),
+    "create another's token": lambda c: access.create_token(
         c, owner="User:a", renewers=[], max_lifetime_ms=9
     ),
-    "renew a token": lambda c: tokens.renew_token(c, b"h", None),
-    "renew a token for a while": lambda c: tokens.renew_token(c, b"h", 9),
-    "expire a token": lambda c: tokens.expire_token(c, b"h", None),
-    "expire a token later": lambda c: tokens.expire_token(c, b"h", 9),
-    "describe tokens": lambda c: tokens.describe_tokens(c, ["User:a", "User:b"]),
-    "describe all tokens": tokens.describe_tokens,
-    "list moves": moving.list_moves,
-    "list moves if allowed": moving.ongoing_moves,
-    "move replicas": lambda c: moving.alter_reassignments(c, MOVES),
-    "move as many replicas": lambda c: moving.alter_reassignments(c, MOVES[:1], keeps_factor=True),
-    "leaders": lambda c: log_ends.leaders_of(c, ["t", "u", "t"]),
-    "places by leader": lambda c: log_ends.by_leader(c, [*PLACES, ("t", 9), ("strange", 0)]),
-    "log offsets": lambda c: log_ends.log_offsets(c, {("t", 0): log_ends.LATEST, ("u", 1): 77, ("t", 1): -2}),
-    "log directories": lambda c: log_dirs.describe_log_dirs(c, [2, 1]),
-    "log directories of topics": lambda c: log_dirs.describe_log_dirs(c, [1], {"t": (0, 1), "u": (1,)}),
-    "move to a directory": lambda c: log_dirs.alter_replica_log_dirs(c, 2, "/d", "t", [0, 1]),
-    "partitions of topics": lambda c: resets.partitions_of(
+    "renew a token": lambda c: access.renew_token(c, b"h", None),
+    "renew a token for a while": lambda c: access.renew_token(c, b"h", 9),
+    "expire a token": lambda c: access.expire_token(c, b"h", None),
+    "expire a token later": lambda c: access.expire_token(c, b"h", 9),
+    "describe tokens": lambda c: access.describe_tokens(c, ["User:a", "User:b"]),
+    "describe all tokens": access.describe_tokens,
+    "list moves": replicas.list_moves,
+    "list moves if allowed": replicas.ongoing_moves,
+    "move replicas": lambda c: replicas.alter_reassignments(c, MOVES),
+    "move as many replicas": lambda c: replicas.alter_reassignments(c, MOVES[:1], keeps_factor=True),
+    "leaders": lambda c: partition_logs.leaders_of(c, ["t", "u", "t"]),
+    "places by leader": lambda c: partition_logs.by_leader(c, [*PLACES, ("t", 9), ("strange", 0)]),
+    "log offsets": lambda c: partition_logs.log_offsets(
+        c, {("t", 0): partition_logs.LATEST, ("u", 1): 77, ("t", 1): -2}
+    ),
+    "log directories": lambda c: replicas.describe_log_dirs(c, [2, 1]),
+    "log directories of topics": lambda c: replicas.describe_log_dirs(c, [1], {"t": (0, 1), "u": (1,)}),
+    "move to a directory": lambda c: replicas.alter_replica_log_dirs(c, 2, "/d", "t", [0, 1]),
+    "partitions of topics": lambda c: groups.partitions_of(
         c, [("u", [1, 7]), ("t", None), ("strange", None)]
     ),
     **{
-        f"plan {aim.value}": lambda c, aim=aim: resets.plan_reset(  # type: ignore[misc]
+        f"plan {aim.value}": lambda c, aim=aim: groups.plan_reset(  # type: ignore[misc]
             c,
-            resets.Goal(aim=aim, value=6, given=dict.fromkeys(PLACES, 8)),
+            groups.Goal(aim=aim, value=6, given=dict.fromkeys(PLACES, 8)),
             PLACES,
             COMMITTED,
         )
-        for aim in resets.Aim
+        for aim in groups.Aim
     },
 }
 KINDS = {
@@ -360,7 +358,7 @@ KINDS = {
 async def test_calls_are_what_was_recorded(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    for module in (transactions, log_ends):
+    for module in (transactions, partition_logs):
         monkeypatch.setattr(module, "_PAUSE_S", 0.0)
     lines: list[str] = []
     for name, call in CALLS.items():

@@ -21,8 +21,8 @@ import pytest
 
 from metaquorum.metadata.image.types import BROKER_LOGGER_RESOURCE
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME, APIS
 from metaquorum.wire.messages import CreateTopicsRequest
+from metaquorum.wire.table import API_BY_NAME, APIS
 from tests.unit.kafka.golden_cluster import ANSWERED, GoldenCluster, GoldenNode
 
 ERRORS_AT, VERSIONS_AT = 900, 1690
@@ -70,6 +70,10 @@ RULES: dict[str, Rule] = {
     "keys that are Kafka's alone are not described, ours are": lambda exchange, where, theirs, ours: (
         exchange.api in {"DescribeConfigs", "CreateTopics"} and (theirs is None or ours is None)
     ),
+    "a key without effect is named": lambda exchange, where, theirs, ours: (
+        exchange.api.endswith("AlterConfigs") and theirs is None and "has no effect" in str(ours)
+    ),
+    "stores are PEM files": at("DescribeConfigs", r".*\.ssl\.(key|trust)store\.type\b.*\.value"),
     "the quorum's offsets, times and leader are of the moment": at(
         "DescribeQuorum",
         r".*\.(leader_id|leader_epoch|high_watermark|log_end_offset|last_(fetch|caught_up)_timestamp)",

@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from metaquorum.clients.admin import configs, partition_logs, topics
+from metaquorum.clients.admin.groups import commit_offsets, delete_group, delete_offsets
+from metaquorum.clients.admin.partition_logs import TopicPartition
+from metaquorum.clients.admin.topics import DescribedPartition
+from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
@@ -16,11 +21,6 @@ from metaquorum.metadata.image import (
     TOPIC_RESOURCE,
     ConfigResource,
 )
-from metaquorum.runtime.kafka.admin import configs, log_ends, topics
-from metaquorum.runtime.kafka.admin.groups import commit_offsets, delete_group, delete_offsets
-from metaquorum.runtime.kafka.admin.log_ends import Place
-from metaquorum.runtime.kafka.admin.topics import DescribedPartition
-from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.wire.messages import (
     DeleteGroupsResponse,
     DescribeTopicPartitionsResponse,
@@ -212,25 +212,29 @@ async def test_requests_about_many_resources_are_bounded(monkeypatch: pytest.Mon
 async def test_between_two_looks_for_a_leader_there_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """What heals after two pauses is found, what does not is said, and what is known is not asked again."""
     pauses: list[float] = []
-    asked: list[dict[Place, int]] = []
+    asked: list[dict[TopicPartition, int]] = []
 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    async def led(client: object, places: Any) -> tuple[dict[int, list[Place]], dict[Place, ErrorCode]]:
+    async def led(
+        client: object, places: Any
+    ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, ErrorCode]]:
         return {1: list(places)}, {}
 
-    async def at_leader(client: object, broker: int, wanted: dict[Place, int]) -> dict[Place, Any]:
+    async def at_leader(
+        client: object, broker: int, wanted: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, Any]:
         asked.append(wanted)
         heals = ErrorCode.NOT_LEADER_OR_FOLLOWER if len(pauses) < 2 else 9
         answers = {A: 7, B: heals, C: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         return {place: answers[place] for place in wanted}
 
-    monkeypatch.setattr(log_ends, "asyncio", SimpleNamespace(sleep=pause))
-    monkeypatch.setattr(log_ends, "by_leader", led)
-    monkeypatch.setattr(log_ends, "_at_leader", at_leader)
+    monkeypatch.setattr(partition_logs, "asyncio", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr(partition_logs, "by_leader", led)
+    monkeypatch.setattr(partition_logs, "_at_leader", at_leader)
     client: Any = None
-    found = await log_ends.log_offsets(client, {A: 1, B: 2, C: 3})
+    found = await partition_logs.log_offsets(client, {A: 1, B: 2, C: 3})
     assert found == {A: 7, B: 9, C: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     assert asked == [{A: 1, B: 2, C: 3}, {B: 2}, {B: 2}]
-    assert pauses == [log_ends._PAUSE_S] * 2
+    assert pauses == [partition_logs._PAUSE_S] * 2

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
-from metaquorum.runtime.kafka.client.connection import (
+from metaquorum.clients.kafka.connection import (
     REQUESTS_MAX,
+    ConnectionFailed,
     NodeConnection,
+    PendingRequests,
+    TlsFailed,
+    UnsupportedVersion,
     _Protocol,
     connect,
 )
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed, UnsupportedVersion
-from metaquorum.runtime.kafka.client.exchange import PendingRequests
 from metaquorum.wire import codec
 from metaquorum.wire.errors import EncodeError
 from metaquorum.wire.messages import (
@@ -30,8 +32,8 @@ from metaquorum.wire.messages import (
     ProduceRequest,
 )
 from tests.unit.kafka.test_connection import Server, serving, until
+from tests.unit.server.certificates import certificate_files, foreign_client, foreign_server
 from tests.unit.server.nodes import silent_port
-from tests.unit.server.test_servers import certificate_files
 
 
 async def opened(port: int, **more: Any) -> NodeConnection:
@@ -132,7 +134,7 @@ async def test_a_node_that_fails_says_so_to_everybody_who_waits() -> None:
         waiting = asyncio.ensure_future(connection.ask(FindCoordinatorRequest(key="g"), timeout_s=20))
         await until(lambda: server.gates)
         with pytest.raises(ConnectionFailed, match="it closed the connection"):
-            await connection.ask(MetadataRequest(topics=()), version=12, timeout_s=20)
+            await connection.ask(FindCoordinatorRequest(key="bug"), timeout_s=20)
         with pytest.raises(ConnectionFailed):
             await waiting
 
@@ -199,9 +201,8 @@ async def test_tls_that_does_not_fit_is_said(tmp_path: Path) -> None:
     authority = certificate_files(tmp_path, "authority", None)
     certificate_files(tmp_path, "node", authority)
     certificate_files(tmp_path, "stranger", None)
-    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    theirs.load_cert_chain(tmp_path / "node.pem")
-    strange = ssl.create_default_context(cafile=tmp_path / "stranger.crt")
+    theirs = foreign_server(tmp_path)
+    strange = foreign_client(tmp_path, "stranger")
     async with answering(lambda data: data, theirs) as port:
         with pytest.raises(TlsFailed, match="its certificate is not accepted"):
             await opened(port, tls=strange)

@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster, answer_metadata
-from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
+from metaquorum.broker.server.kafka.cluster import (
+    Viewpoint,
+    answer_describe_cluster,
+    answer_describe_topic_partitions,
+    answer_metadata,
+)
+from metaquorum.listeners.forwarded.describe import list_config_resources
 from metaquorum.metadata.image import LOST, MetadataImage
-from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.records.types import (
+    BrokerEndpoint,
     BrokerRecord,
     ConfigRecord,
     PartitionRecord,
@@ -19,7 +24,6 @@ from metaquorum.metadata.records.types import (
     UnfenceBrokerRecord,
 )
 from metaquorum.metadata.replay import ReplayState, replay_records
-from metaquorum.runtime.kafka.forwarded.describe import list_config_resources
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
     DescribeClusterRequest,
@@ -283,3 +287,14 @@ def test_every_value_of_a_described_partition() -> None:
     assert [each.offline_replicas for each in found.partitions] == [(2, 3)] * 3 + [(1, 2, 3)] * 2
     ((internal, _),) = pages(9)
     assert (internal.name, internal.is_internal) == ("__consumer_offsets", True)
+
+
+@pytest.mark.parametrize("serves", [True, False])
+@pytest.mark.parametrize("include", [True, False])
+def test_a_broker_that_has_fenced_itself_says_so(serves: bool, include: bool) -> None:
+    """To clients that know of fenced brokers; others need its address."""
+    own = min(broker_id for broker_id, each in VIEW.image.brokers.items() if not each.fenced)
+    view = replace(VIEW, serves=serves, node_id=own)
+    answer = answer_describe_cluster(DescribeClusterRequest(include_fenced_brokers=include), view)
+    fenced = {each.broker_id: each.is_fenced for each in answer.brokers}
+    assert fenced[own] is (include and not serves) and answer.controller_id == own

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient, common_refusal
+from metaquorum.clients.kafka.connection import ConnectionFailed
+from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.runtime.client.admin import ClientError
-from metaquorum.runtime.kafka.client.cluster import Coordinator, KafkaClient, common_refusal
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed
 from metaquorum.wire.messages import (
     DeleteTopicsResponse,
     FindCoordinatorResponse,

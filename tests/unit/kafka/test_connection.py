@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from metaquorum.runtime.kafka import connection as connections
-from metaquorum.runtime.kafka.bounds.limits import ConnectionLimits
-from metaquorum.runtime.kafka.connection import ClientConnection
-from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.deferred import Deferred
-from metaquorum.runtime.kafka.services import Client, EndConnection, Features, Later, Offered, Services
+from metaquorum.listeners import connection as connections
+from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
+from metaquorum.listeners.services import Client, EndConnection, Features, Later, Offered, Services
+from metaquorum.network.deferred import Deferred
+from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
 from metaquorum.wire import codec
+from metaquorum.wire.errors import DecodeError
 from metaquorum.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -26,6 +28,7 @@ from metaquorum.wire.messages import (
     MetadataRequest,
     MetadataResponse,
 )
+from tests.waiting import within
 
 METADATA, FIND_COORDINATOR, API_VERSIONS = 3, 10, 18
 
@@ -33,11 +36,11 @@ METADATA, FIND_COORDINATOR, API_VERSIONS = 3, 10, 18
 class Server:
     """A listener whose Metadata answers at once and whose FindCoordinator answers when it is let go."""
 
-    def __init__(self, *, per_ip: int = 100, max_idle_s: float = 60, request_max_bytes: int = 10_000) -> None:
+    def __init__(self, *, max_idle_s: float = 60, request_max_bytes: int = 10_000) -> None:
         self.asked: list[str] = []
         self.gates: list[asyncio.Future[FindCoordinatorResponse | None]] = []
         self.open: set[ClientConnection] = set()
-        self.limits = ConnectionLimits(max_connections=100, max_per_ip=per_ip)
+        self.limits = ConnectionLimits(max_connections=100)
         self.config = ConnectionConfig(
             listener="KAFKA", request_max_bytes=request_max_bytes, max_idle_s=max_idle_s
         )
@@ -59,6 +62,8 @@ class Server:
         self.open.add(connection)
 
     async def find_coordinator(self, request: codec.Request, client: Client) -> Any:
+        if request.body.key == "bug":
+            raise ValueError("a bug")
         gate = asyncio.get_running_loop().create_future()
         self.gates.append(gate)
         return await gate
@@ -67,9 +72,9 @@ class Server:
 @contextlib.asynccontextmanager
 async def serving(server: Server, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     def make() -> ClientConnection:
-        return ClientConnection(
-            server.config, server.services, server.limits, server.begun, server.open.discard
-        )
+        place = server.limits.admit("KAFKA", "127.0.0.1")
+        assert isinstance(place, ConnectionPlace)
+        return ClientConnection(server.config, server.services, place, server.begun, server.open.discard)
 
     listening = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0, ssl=tls)
     server.port = listening.sockets[0].getsockname()[1]
@@ -79,7 +84,8 @@ async def serving(server: Server, tls: ssl.SSLContext | None = None) -> AsyncIte
         listening.close()
         for each in list(server.open):
             each.end()
-        await listening.wait_closed()
+        async with within("the connections of a listener to end"):
+            await listening.wait_closed()
 
 
 class Caller:
@@ -130,7 +136,7 @@ async def test_what_a_step_answers_leaves_when_it_ends_or_the_connection_does() 
             gate.set_result(FindCoordinatorResponse(host="h"))
         await until(lambda: len(connection) == 1)
         assert sends == []
-        server.config.step_end.come()
+        server.config.step_end.flush()
         assert len(sends) == 1
         departing._send = send  # type: ignore[method-assign]
         send(sends[0])
@@ -145,17 +151,17 @@ async def test_what_a_step_answers_leaves_when_it_ends_or_the_connection_does() 
 async def test_answers_keep_the_order_of_the_requests() -> None:
     async with serving(Server()) as server, calling(server) as caller:
         caller.send(FIND_COORDINATOR, 2, 1, FindCoordinatorRequest(key="g"))
-        caller.send(METADATA, 12, 2, MetadataRequest(topics=None))
-        caller.send(FIND_COORDINATOR, 1, 3, FindCoordinatorRequest(key="h"))
+        caller.send(FIND_COORDINATOR, 1, 2, FindCoordinatorRequest(key="h"))
+        caller.send(METADATA, 12, 3, MetadataRequest(topics=None))
         await until(lambda: len(server.gates) == 2)
-        assert server.asked == ["KAFKA 127.0.0.1"]
         server.gates[1].set_result(FindCoordinatorResponse(host="second"))
+        assert server.asked == []
         server.gates[0].set_result(FindCoordinatorResponse(host="first"))
         first = await caller.receive(FIND_COORDINATOR, 2)
-        between = await caller.receive(METADATA, 12)
-        last = await caller.receive(FIND_COORDINATOR, 1)
-        assert [each.correlation_id for each in (first, between, last)] == [1, 2, 3]
-        assert (first.body.host, between.body.cluster_id, last.body.host) == ("first", "me", "second")
+        second = await caller.receive(FIND_COORDINATOR, 1)
+        last = await caller.receive(METADATA, 12)
+        assert [each.correlation_id for each in (first, second, last)] == [1, 2, 3]
+        assert (first.body.host, second.body.host, last.body.cluster_id) == ("first", "second", "me")
 
 
 async def test_api_versions_says_what_is_offered_and_nothing_else() -> None:
@@ -174,8 +180,23 @@ async def test_api_versions_says_what_is_offered_and_nothing_else() -> None:
             # Old clients cannot read a feature whose lowest level is 0.
             assert names == {3: ["m"], 4: ["kraft.version", "m"]}.get(version, [])
             assert body.finalized_features_epoch == (77 if version >= 3 else -1)
-        caller.send(API_VERSIONS, 3, 9, ApiVersionsRequest())
-        assert (await caller.receive(API_VERSIONS, 3)).body.error_code == 42
+        for names in (
+            ("", ""),
+            ("t", ""),
+            ("", "1"),
+            ("t t", "1"),
+            ("t", "1-"),
+            ("-t", "1"),
+            ("té", "1"),
+            ("t\n", "1"),
+        ):
+            software = dict(zip(("client_software_name", "client_software_version"), names, strict=True))
+            caller.send(API_VERSIONS, 3, 9, ApiVersionsRequest(**software))
+            assert (await caller.receive(API_VERSIONS, 3)).body.error_code == 42, names
+        for names in (("librdkafka", "2.3.0-rc1"), ("a", "1"), ("apache-kafka-java", "3.7.0")):
+            software = dict(zip(("client_software_name", "client_software_version"), names, strict=True))
+            caller.send(API_VERSIONS, 3, 9, ApiVersionsRequest(**software))
+            assert (await caller.receive(API_VERSIONS, 3)).body.error_code == 0, names
 
 
 async def test_api_versions_of_an_unknown_version_is_answered_in_version_0() -> None:
@@ -195,8 +216,8 @@ async def test_api_versions_of_an_unknown_version_is_answered_in_version_0() -> 
         (b"\xff\xff\xff\xff", "a frame announces -1 bytes; socket.request.max.bytes allows 0 to 10000"),
         (b"GET / HTTP/1.1\r\n\r\n", "a frame announces 1195725856 bytes"),
         (b"\0\0\0\2ab", "a frame of 2 bytes ends inside the header"),
-        (b"\0\0\0\x08\0\3\0\x0d\0\0\0\1", "API 3 version 13 is not offered"),
-        (b"\0\0\0\x08\3\xe7\0\0\0\0\0\1", "API 999 version 0 is not offered"),
+        (b"\0\0\0\x08\0\3\0\x0d\0\0\0\1", "API 3 version 13 of client '' is not offered"),
+        (b"\0\0\0\x0c\3\xe7\0\0\0\0\0\1\0\2me", "API 999 version 0 of client 'me' is not offered"),
         (b"\0\0\0\x0a\0\3\0\x0c\0\0\0\1\0\0", "MetadataRequest version 12: header: it ends too early"),
         (b"\0\0\0\x0b\0\3\0\x0c\0\0\0\1\0\0\0", "Topics at byte 11: it has 1 bytes, and 0 are left"),
     ],
@@ -213,6 +234,16 @@ async def test_what_is_no_request_ends_its_connection_with_one_line(
         assert text in record.getMessage()
         other.send(METADATA, 12, 1, MetadataRequest(topics=None))
         assert (await other.receive(METADATA, 12)).correlation_id == 1
+
+
+async def test_malformed_frames_of_many_connections_are_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(Server()) as server:
+        for length in range(40):
+            async with calling(server) as caller:
+                caller.writer.write((1_000_000 + 977 * length).to_bytes(4, "big"))
+                assert await caller.ended()
+        (record,) = caplog.records
+        assert "a frame announces 1000000 bytes" in record.getMessage()
 
 
 async def test_a_failed_handler_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
@@ -281,8 +312,7 @@ async def test_no_more_is_read_than_may_be_under_way(monkeypatch: pytest.MonkeyP
         await asyncio.sleep(0.05)
         assert len(server.gates) == 3
         for number in range(200):
-            while len(server.gates) <= number:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+            await until(lambda: len(server.gates) > number)  # noqa: B023
             server.gates[number].set_result(FindCoordinatorResponse())
             assert (await caller.receive(FIND_COORDINATOR, 2)).correlation_id == number
             assert len(server.gates) <= number + 4
@@ -296,9 +326,10 @@ async def test_a_client_that_does_not_read_stops_being_read() -> None:
         total = 5_000
         task = asyncio.ensure_future(_write_all(caller, (len(frame).to_bytes(4, "big") + frame), total))
         asked = -1
-        while asked != len(server.asked):
-            asked = len(server.asked)
-            await asyncio.sleep(0.2)
+        async with within("a listener to stop reading"):
+            while asked != len(server.asked):
+                asked = len(server.asked)
+                await asyncio.sleep(0.2)
         assert asked < total
         for _ in range(total):
             assert (await caller.receive(METADATA, 12)).body.cluster_id == long_id
@@ -320,17 +351,34 @@ async def test_a_client_that_leaves_takes_its_requests_back() -> None:
         assert server.open == set()
 
 
-async def test_connections_from_one_address_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(Server(per_ip=2)) as server:
-        async with calling(server) as one, calling(server), calling(server) as third:
-            assert await third.ended()
-            assert "the most that max.connections.per.ip allows" in caplog.text
-            one.send(METADATA, 12, 1, MetadataRequest(topics=None))
-            assert (await one.receive(METADATA, 12)).correlation_id == 1
-        await until(lambda: not server.open)
-        async with calling(server) as again:
-            again.send(METADATA, 12, 1, MetadataRequest(topics=None))
-            assert (await again.receive(METADATA, 12)).correlation_id == 1
+async def test_long_requests_of_closed_connections_are_not_decoded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one that is being decoded meanwhile, and turns out to be malformed, is nobody's."""
+    decoded: list[int] = []
+    gate = threading.Event()
+
+    def decode(frame: bytes) -> codec.Request:
+        decoded.append(len(frame))
+        assert gate.wait(20), "the test did not go on"
+        raise DecodeError("malformed")
+
+    monkeypatch.setattr(codec, "decode_request_apart", decode)
+    body = MetadataRequest(topics=tuple(MetadataRequest.MetadataRequestTopic(name="") for _ in range(5_000)))
+    async with serving(Server(request_max_bytes=100_000)) as server:
+        for _ in range(5):
+            async with calling(server) as caller:
+                caller.send(METADATA, 9, 1, body)
+                await until(lambda: decoded and any(each._long for each in server.open))
+                for each in tuple(server.open):
+                    each.end()
+                assert await caller.ended()
+        gate.set()
+        with pytest.raises(DecodeError):
+            await server.config.long.work.do(server, lambda: decode(b""))
+    gc.collect()
+    assert len(decoded) == 2, "the first one had begun, the last one is this test's"
+    assert "never retrieved" not in caplog.text
 
 
 async def test_an_idle_connection_is_closed_and_one_that_waits_is_not() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.config.load import load_config
+from metaquorum.listeners.listener import KafkaListeners
+from metaquorum.listeners.services import Features, Services
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.runtime.config.load import load_config
-from metaquorum.runtime.kafka.listener import KafkaListeners
-from metaquorum.runtime.kafka.services import Features, Services
 from metaquorum.wire import codec
 from metaquorum.wire.messages import ApiVersionsRequest
 from tests.unit.server.nodes import Site, free_port, new_site
@@ -56,6 +56,13 @@ async def listening(site: Site, names: tuple[str, ...], **keys: str) -> AsyncIte
         await listeners.close()
 
 
+async def connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that is accepted and has said nothing yet."""
+    found = await asyncio.open_connection("127.0.0.1", port)
+    await asyncio.sleep(0)
+    return found
+
+
 REFUSED = (asyncio.IncompleteReadError, OSError)
 
 
@@ -97,3 +104,43 @@ async def test_a_listener_has_a_bound_of_its_own(site: Site, caplog: pytest.LogC
             assert f"the most that listener.name.{name.lower()}.max.connections allows" in caplog.text
         for each in (first, *kept):
             await greet(*each)
+
+
+async def test_connections_from_one_address_are_counted_when_accepted(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(site, ("BROKERS",), max_connections_per_ip="2") as ports:
+        first, silent = await greeted(ports["BROKERS"]), await connected(ports["BROKERS"])
+        with pytest.raises(REFUSED):
+            await greeted(ports["BROKERS"])
+        assert "the most that max.connections.per.ip allows" in caplog.text
+        await greet(*first)
+        await greet(*silent)
+    overrides = {"max_connections_per_ip_overrides": "localhost:3,10.0.0.9:7"}
+    async with listening(site, ("BROKERS",), max_connections_per_ip="1", **overrides) as ports:
+        kept = [await greeted(ports["BROKERS"]) for _ in range(3)]
+        with pytest.raises(REFUSED):
+            await greeted(ports["BROKERS"])
+        assert "the most that max.connections.per.ip.overrides allows" in caplog.text
+        for each in kept:
+            await greet(*each)
+
+
+async def test_what_says_nothing_makes_room_for_what_does(site: Site) -> None:
+    async with listening(site, ("BROKERS",), max_connections_unauthenticated="3") as ports:
+        talks = await greeted(ports["BROKERS"])
+        silent = [await connected(ports["BROKERS"]) for _ in range(3)]
+        later = [await greeted(ports["BROKERS"]) for _ in range(2)]
+        assert await silent[0][0].read() == b""
+        for each in (talks, *silent[1:], *later):
+            await greet(*each)
+
+
+async def test_connections_come_no_faster_than_their_rate(site: Site) -> None:
+    keys = {"listener.name.in.max.connection.creation.rate": "4"}
+    async with listening(site, ("BROKERS", "IN"), **keys) as ports:
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        for _ in range(7):
+            await greeted(ports["IN"])
+        assert loop.time() - begun_s >= 2 / 4

@@ -1,5 +1,5 @@
 """What a connection that has ended leaves behind: nothing, by counting references alone. The collector of
-cycles looks rarely in a broker (`runtime/allocator.py`)."""
+cycles looks rarely in a broker (`node/process.py`)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import ssl
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
-from metaquorum.runtime.kafka import connection as connections
-from metaquorum.runtime.kafka.bounds.memory import RequestMemory
-from metaquorum.runtime.kafka.connection import ClientConnection
-from metaquorum.runtime.kafka.deferred import Deferred
-from metaquorum.runtime.kafka.services import Client, Later, at_once
+from metaquorum.listeners import connection as connections
+from metaquorum.listeners.connection import ClientConnection
+from metaquorum.listeners.request_memory import RequestMemory
+from metaquorum.listeners.services import Client, Later, at_once
+from metaquorum.network.deferred import Deferred
 from metaquorum.wire import codec
-from metaquorum.wire.messages import FindCoordinatorRequest, MetadataRequest
+from metaquorum.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest
 from tests.unit.kafka.test_connection import (
     FIND_COORDINATOR,
     METADATA,
@@ -31,7 +30,7 @@ from tests.unit.kafka.test_connection import (
     serving,
     until,
 )
-from tests.unit.server.test_servers import certificate_files
+from tests.unit.server.certificates import node_and_client
 
 MIB = 1024 * 1024
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -114,8 +113,10 @@ async def waits_for_answers(server: Listening, caller: Caller) -> None:
 async def has_answers_out_of_order(server: Listening, caller: Caller) -> None:
     caller.send(FIND_COORDINATOR, 2, 1, FindCoordinatorRequest(key="t"))
     for number in range(2, 9):
-        caller.send(METADATA, 12, number, MetadataRequest(topics=None))
-    await until(lambda: len(server.asked) == 7)
+        caller.send(FIND_COORDINATOR, 2, number, FindCoordinatorRequest(key="c"))
+    await until(lambda: len(server.deferreds) == 7)
+    for deferred in server.deferreds:
+        deferred.set_result(FindCoordinatorResponse(host="h"))
 
 
 async def sends_a_frame_that_is_refused(server: Listening, caller: Caller) -> None:
@@ -145,9 +146,12 @@ async def does_not_read(server: Listening, caller: Caller) -> None:
     header = codec.RequestHeader(METADATA, 12, 1, "x" * 30_000)
     frame = b"".join(codec.encode_request(header, MetadataRequest(topics=None)))
     (connection,) = server.open
-    while not connection._is_held:
+    for _ in range(2_000):  # 60 MB of answers
         caller.writer.write(len(frame).to_bytes(4, "big") + frame)
         await asyncio.sleep(0)
+        if connection._is_held:
+            break
+    assert connection._is_held, "a client that reads nothing is read on and on"
     connection.used_s -= 100
     connection._look_for_idleness()
     del connection
@@ -168,11 +172,7 @@ WAYS: list[Callable[[Listening, Caller], Awaitable[None]]] = [
 
 @pytest.fixture(name="contexts", scope="module")
 def fixture_contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    folder: Path = tmp_path_factory.mktemp("ends")
-    certificate_files(folder, "node", certificate_files(folder, "authority", None))
-    serves = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    serves.load_cert_chain(folder / "node.pem")
-    return serves, ssl.create_default_context(cafile=folder / "authority.crt")
+    return node_and_client(tmp_path_factory.mktemp("ends"))
 
 
 @pytest.fixture(name="counting_only", autouse=True)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from metaquorum.runtime.kafka.deferred import Deferred, Driven, together
+from metaquorum.network.deferred import Deferred, Driven, together
 
 
 def test_who_waits_is_told_within_the_call_that_gives_the_value() -> None:

@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.direct import DIRECT, NotTheLeader
+from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.control import VoterEndpoint
-from metaquorum.metadata.records.parts import ControllerEndpoint
-from metaquorum.metadata.records.types import ControllerRecord, FeatureLevelRecord
+from metaquorum.metadata.records.types import ControllerEndpoint, ControllerRecord, FeatureLevelRecord
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.common import DescribeQuorumRequest, DescribeQuorumResponse, ReplicaStatus
-from metaquorum.runtime.kafka.forwarded.call import Call
-from metaquorum.runtime.kafka.forwarded.direct import DIRECT, NotTheLeader
-from metaquorum.runtime.kafka.forwarded.table import FORWARDED
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME, request_type
 from metaquorum.wire.messages import ApiVersionsRequest, DescribeClusterRequest
+from metaquorum.wire.table import API_BY_NAME, request_type
 
 OWN = sorted(set(DIRECT) - set(FORWARDED))
 

@@ -162,7 +162,7 @@ async def test_offsets_are_asked_for_as_a_client_reads(version: int, isolation: 
     topic = kinds.ListOffsetsTopic(name="orders", partitions=parts)
     results = tuple(
         core.ListedOffset(key=(ORDERS, at), offset=40 + at, timestamp_ms=50 + at, leader_epoch=60 + at)
-        for at in (0, 1)
+        for at in (1, 0)
     )
     site = Site()
     response = await site.ask(

@@ -17,19 +17,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.requests.common import (
     ReadImageResponse,
     TopicResult,
     TopicsResponse,
 )
-from metaquorum.runtime.kafka.forwarded.call import METADATA_TOPIC, Call
-from metaquorum.runtime.kafka.forwarded.table import FORWARDED
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME, request_type
 from metaquorum.wire.messages import DeleteTopicsRequest
 from metaquorum.wire.schema import Field
+from metaquorum.wire.table import API_BY_NAME, request_type
 from tests.unit.kafka.test_admin_calls import Filled, shown
 from tests.unit.kafka.test_cluster_answers import image
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
+from metaquorum.clients.admin import partition_logs
+from metaquorum.clients.admin.groups import Aim, Committed, Goal, partitions_of, plan_reset
+from metaquorum.clients.admin.partition_logs import EARLIEST, LATEST, TopicPartition, log_offsets
+from metaquorum.clients.admin.transactions import abort_transaction, describe_producers, find_hanging
+from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.runtime.kafka.admin import log_ends
-from metaquorum.runtime.kafka.admin.groups import Committed
-from metaquorum.runtime.kafka.admin.log_ends import EARLIEST, LATEST, Place, log_offsets
-from metaquorum.runtime.kafka.admin.resets import Aim, Goal, partitions_of, plan_reset
-from metaquorum.runtime.kafka.admin.transactions import abort_transaction, describe_producers, find_hanging
-from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.wire.messages import (
     DescribeProducersResponse,
     DescribeTransactionsResponse,
@@ -31,11 +30,13 @@ A, B, C = ("t", 0), ("t", 1), ("u", 0)
 class Broker(FakeNode):
     """A broker of a cluster whose partitions `leaders` names; `logs`: start and end of each."""
 
-    def __init__(self, leaders: dict[Place, int], logs: Mapping[Place, tuple[int, int]]) -> None:
+    def __init__(
+        self, leaders: dict[TopicPartition, int], logs: Mapping[TopicPartition, tuple[int, int]]
+    ) -> None:
         self.leaders, self.logs = leaders, logs
         self.open: Any
-        self.producers: dict[Place, list[tuple[int, int, int]]] = {}
-        self.transactions: dict[str, tuple[int, str, list[Place]]] = {}
+        self.producers: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+        self.transactions: dict[str, tuple[int, str, list[TopicPartition]]] = {}
         self.codes: list[int] = []
         self.markers: list[Any] = []
         super().__init__(
@@ -66,7 +67,7 @@ class Broker(FakeNode):
     def list_offsets(self, body: Any) -> ListOffsetsResponse:
         message = ListOffsetsResponse
 
-        def found(place: Place, time_ms: int) -> tuple[int, int]:
+        def found(place: TopicPartition, time_ms: int) -> tuple[int, int]:
             if self.peers[self.leaders[place]] is not self:
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
             start, end = self.logs[place]
@@ -191,7 +192,7 @@ async def test_where_offsets_go(goal: Goal, offsets: list[int | None]) -> None:
 
 
 async def test_a_new_leader_is_looked_for_and_a_missing_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_ends, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(partition_logs, "_PAUSE_S", 0.01)
     stale, right = {A: 1, B: -1, C: 7}, {A: 0, B: -1, C: 7}
     first, second = Broker(stale, LOGS), Broker(right, LOGS)
 
@@ -222,7 +223,7 @@ async def test_partitions_that_do_not_exist_are_named() -> None:
     ]
 
 
-def cluster_with(**transactions: tuple[int, str, list[Place]]) -> tuple[Broker, Broker]:
+def cluster_with(**transactions: tuple[int, str, list[TopicPartition]]) -> tuple[Broker, Broker]:
     """Producers 1 to 5 have transactions open at A; that of 5 wrote a moment ago."""
     leaders = {A: 0, B: 1}
     first, second = Broker(leaders, LOGS), Broker(leaders, LOGS)
@@ -263,7 +264,7 @@ async def test_a_transaction_that_ends_meanwhile_does_not_hang() -> None:
 
 
 async def test_a_marker_goes_to_the_leader_until_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaquorum.runtime.kafka.admin.transactions._PAUSE_S", 0.01)
+    monkeypatch.setattr("metaquorum.clients.admin.transactions._PAUSE_S", 0.01)
     nodes = cluster_with()
     nodes[1].codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH]
     async with running(*nodes) as servers, KafkaClient(servers) as client:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.coordinator.groups.requests import (
+from metaquorum.broker.coordinator.groups.group import (
     DeleteGroup,
     DescribeConsumerGroup,
     DescribeGroup,
@@ -162,6 +162,7 @@ async def test_consumer_groups_are_described_each_by_its_coordinator(asks: bool)
     [
         ({}, 0),
         ({0: ErrorCode.NOT_LEADER_OR_FOLLOWER}, 0),
+        ({1: ErrorCode.COORDINATOR_NOT_AVAILABLE}, 0),
         ({1: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}, 14),
         ({0: ErrorCode.NOT_COORDINATOR, 3: ErrorCode.THROTTLING_QUOTA_EXCEEDED}, 14),
         ({0: ErrorCode.UNKNOWN_SERVER_ERROR, 1: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}, -1),

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from metaquorum.broker.server.kafka.groups.find import GROUP, CoordinatorHandlers, InternalTopics
+from metaquorum.clients.quorum.admin import AdminClient, ForwardedAnswer
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.node_configs.coordinators import InternalTopic
-from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from metaquorum.wire import codec
+from metaquorum.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from tests.unit.kafka.test_cluster_answers import VIEW
 
 TOPIC = InternalTopic(name="__missing", partitions=50, replication_factor=3, configs=())
@@ -24,13 +28,19 @@ class Controllers:
     """Refuse to create topics until `error` is taken away."""
 
     def __init__(self) -> None:
-        self.asked: list[NewTopic] = []
+        self.asked: list[CreateTopicsRequest.CreatableTopic] = []
         self.error = ErrorCode.INVALID_REPLICATION_FACTOR
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> Any:
-        self.asked += topics
+    async def forward(self, frame: bytes, **_: Any) -> ForwardedAnswer:
+        asked = codec.decode_request(frame)
+        self.asked += asked.body.topics
         message = "replication factor 3, but 1 broker" if self.error else None
-        return SimpleNamespace(results=[SimpleNamespace(error=self.error, message=message)])
+        result = CreateTopicsResponse.CreatableTopicResult(
+            name=asked.body.topics[0].name, error_code=self.error, error_message=message
+        )
+        header, body = asked.header, CreateTopicsResponse(topics=(result,))
+        chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, body)
+        return ForwardedAnswer(frame=b"".join(chunks), offset=0)
 
 
 async def find(handlers: CoordinatorHandlers) -> FindCoordinatorResponse.Coordinator:
@@ -54,7 +64,7 @@ async def test_a_topic_that_cannot_be_created_is_the_answer() -> None:
     assert [first.error_code, second.error_code] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
     assert first.error_message == "__missing does not exist yet: try again"
     assert second.error_message == "__missing cannot be created: replication factor 3, but 1 broker"
-    assert [(each.name, each.partitions, each.replication_factor) for each in controllers.asked] == [
+    assert [(each.name, each.num_partitions, each.replication_factor) for each in controllers.asked] == [
         ("__missing", 50, 3)
     ]
 

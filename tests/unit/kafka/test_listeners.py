@@ -14,25 +14,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaquorum.metadata.access.authorizer import Caller
+from metaquorum.config.load import load_config
+from metaquorum.config.security import STANDARD_AUTHORIZER, new_authorizer
+from metaquorum.errors import ConfigError, StartError
+from metaquorum.listeners import listener as module
+from metaquorum.listeners.connection import ConnectionConfig
+from metaquorum.listeners.listener import KafkaListeners
+from metaquorum.listeners.quotas import Quotas, QuotaWindows
+from metaquorum.listeners.request_memory import RequestMemory
+from metaquorum.listeners.services import Features, Services
+from metaquorum.metadata.authorizer import Caller
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.acls import Operation, ResourceType
-from metaquorum.runtime.config.access.listeners import STANDARD_AUTHORIZER, new_authorizer
-from metaquorum.runtime.config.load import load_config
-from metaquorum.runtime.driver.step_end import StepEnd
-from metaquorum.runtime.errors import ConfigError, StartError
-from metaquorum.runtime.kafka import listener as module
-from metaquorum.runtime.kafka.bounds.memory import RequestMemory
-from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.listener import KafkaListeners
-from metaquorum.runtime.kafka.quotas import Quotas, QuotaWindows
-from metaquorum.runtime.kafka.services import Features, Services
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.network.tls import NodeTls
+from metaquorum.node.scheduler import StepEnd
 from metaquorum.wire import codec
 from metaquorum.wire.messages import ApiVersionsRequest
 from tests.unit.kafka.test_connection import until
+from tests.unit.server.certificates import certificate_files, foreign_client
 from tests.unit.server.nodes import Site, free_port, new_site
-from tests.unit.server.test_servers import certificate_files
+from tests.waiting import within
 
 
 @pytest.fixture(name="site")
@@ -92,7 +93,8 @@ async def ask(port: int, context: ssl.SSLContext) -> int:
     finally:
         writer.close()
         with contextlib.suppress(OSError):
-            await writer.wait_closed()
+            async with within("a connection to close"):
+                await writer.wait_closed()
 
 
 @pytest.mark.parametrize(("backlog", "taken"), [({"socket.listen.backlog.size": "2"}, 3), ({}, 20)])
@@ -117,6 +119,37 @@ async def test_connections_wait_to_be_accepted_up_to_the_backlog(
         await listeners.close()
 
 
+async def test_a_listener_with_a_keystore_of_its_own_shows_that_certificate(
+    site: Site, tmp_path: Path
+) -> None:
+    trusted = {}
+    for name in ("in", "out"):
+        trusted[name] = certificate_files(tmp_path, f"{name}-authority", None)
+        certificate_files(tmp_path, name, trusted[name])
+    ports = {"in": free_port(), "out": free_port()}
+    path = site.broker_file(
+        {
+            "listeners": f"IN://127.0.0.1:{ports['in']},OUT://127.0.0.1:{ports['out']}",
+            "listener.security.protocol.map": "IN:SSL,OUT:SSL",
+            "inter.broker.listener.name": "IN",
+            "ssl.keystore.location": str(tmp_path / "in.pem"),
+            "listener.name.out.ssl.keystore.location": str(tmp_path / "out.pem"),
+        }
+    )
+    config = load_config(path)
+    listeners = KafkaListeners(config, NodeTls(config))
+    listeners.bind()
+    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
+    try:
+        for name, other in (("in", "out"), ("out", "in")):
+            context = foreign_client(tmp_path, f"{name}-authority")
+            assert await ask(ports[name], context) > 0
+            with pytest.raises(ssl.SSLError):
+                await ask(ports[other], context)
+    finally:
+        await listeners.close()
+
+
 @pytest.mark.parametrize("client_auth", ["none", "required"])
 async def test_tls_as_on_the_other_listeners(site: Site, tmp_path: Path, client_auth: str) -> None:
     authority = certificate_files(tmp_path, "authority", None)
@@ -133,18 +166,18 @@ async def test_tls_as_on_the_other_listeners(site: Site, tmp_path: Path, client_
         }
     )
     config = load_config(path)
-    listeners = KafkaListeners(config, TlsMaterial.load(config.tls))
+    listeners = KafkaListeners(config, NodeTls(config))
     listeners.bind()
     await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
     try:
-        context = ssl.create_default_context(cafile=tmp_path / "authority.crt")
+        context = foreign_client(tmp_path)
         if client_auth == "required":
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
                 await ask(port, context)
             context.load_cert_chain(tmp_path / "client.pem")
         assert await ask(port, context) == 3
         with pytest.raises(ssl.SSLError):
-            await ask(port, ssl.create_default_context())
+            await ask(port, foreign_client(tmp_path, None))
     finally:
         await listeners.close()
 

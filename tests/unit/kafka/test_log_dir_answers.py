@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from metaquorum.broker.replica.events import DataRequestArrived
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import UNASSIGNED, ImageBuilder, MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.metadata.requests import log_dirs as moving
-from metaquorum.runtime.kafka.services import Client
+from metaquorum.metadata.requests import data as moving
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME
 from metaquorum.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from metaquorum.wire.table import API_BY_NAME
 from tests.unit.broker.manager_world import ME, A, topic_id
 from tests.unit.broker.moving_world import MovingWorld
 from tests.unit.kafka.test_admin_captures import Exchange, comparable, recorded, scripted

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from metaquorum.broker.server.kafka.log_ends import LogEndHandlers
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.requests import log_ends as core
-from metaquorum.runtime.kafka.services import Client
+from metaquorum.metadata.requests import data as core
 from metaquorum.wire import codec
 from metaquorum.wire.codec import Request, RequestHeader
 from metaquorum.wire.messages import DeleteRecordsRequest, OffsetForLeaderEpochRequest

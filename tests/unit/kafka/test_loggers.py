@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
-from metaquorum.broker.server.kafka.loggers import LoggerChanges
+from metaquorum.broker.server.kafka.configs import LoggerChanges, OwnConfig, describe_configs
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_LOGGER_RESOURCE, BROKER_RESOURCE, MetadataImage
-from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire import codec
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.coordinator.transactions.requests import MarkersWritten
+from metaquorum.broker.coordinator.transaction import MarkersWritten
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.broker.server.kafka.transactions.markers import MarkerSender
+from metaquorum.clients.kafka.connection import ConnectionFailed
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, PartitionInfo
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.storage.batches.markers import EndMarker, read_marker
+from metaquorum.storage.batches.batch import EndMarker, read_marker
 from metaquorum.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tests.sim.engine import Engine
 from tests.sim.kafka.loop import SimulatedLoop

@@ -6,14 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from metaquorum.broker.server.kafka.auto_topics import AutoTopics
-from metaquorum.broker.server.kafka.cluster import Viewpoint
-from metaquorum.broker.server.kafka.metadata_cache import MetadataCache
+from metaquorum.broker.server.kafka.cluster import MetadataCache, Viewpoint
+from metaquorum.broker.server.kafka.forwarding import AutoTopics
+from metaquorum.listeners.answers import Prepared
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import NoOpRecord, TopicRecord
 from metaquorum.metadata.replay import ReplayState, replay_records
-from metaquorum.runtime.kafka.prepared import Prepared
-from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire import codec
 from metaquorum.wire.codec import RequestHeader
 from metaquorum.wire.messages import CreateTopicsResponse, MetadataRequest

@@ -10,26 +10,25 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.controller.partitions import mutations as module
-from metaquorum.controller.partitions.mutations import Allowance, Mutations
-from metaquorum.controller.server.forwarding_service import ForwardingService
+from metaquorum.clients.quorum.admin import NO_BROKER
+from metaquorum.controller.partitions import topics as module
+from metaquorum.controller.partitions.topics import Allowance, Mutations
+from metaquorum.controller.server.forwarding_service import ForwardingService, KafkaCalls
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.batch_cause import BatchCause
-from metaquorum.metadata.requests.arrival import Mutator
-from metaquorum.metadata.requests.common import TopicResult, TopicsResponse
+from metaquorum.metadata.requests.common import Mutator, TopicResult, TopicsResponse
 from metaquorum.proto import forwarding_pb2 as pb
-from metaquorum.runtime.api.errors import NO_HINTS
-from metaquorum.runtime.client.forwarding import NO_BROKER
-from metaquorum.runtime.requests import CALLER
+from metaquorum.rpc.messages.errors import NO_HINTS
+from metaquorum.rpc.requests import CALLER
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME, request_type
 from metaquorum.wire.messages import (
     CreateDelegationTokenRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
+from metaquorum.wire.table import API_BY_NAME, request_type
 
 TOPICS = {
     "CreateTopics": CreateTopicsRequest(
@@ -58,14 +57,15 @@ class Requests:
 
 def service_of(requests: Requests) -> ForwardingService:
     unused: Any = None
-    return ForwardingService(
+    calls = KafkaCalls(
         requests,  # type: ignore[arg-type]
-        NO_HINTS,
         unused,
         image=MetadataImage,
         static={},
         token_key=None,
+        wall_ms=lambda: 1_234,
     )
+    return ForwardingService(calls, NO_HINTS)
 
 
 async def test_an_answer_that_no_frame_can_hold_is_an_error_at_once(caplog: pytest.LogCaptureFixture) -> None:

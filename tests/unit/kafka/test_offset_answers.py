@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.coordinator.groups.requests import FetchedOffset, FetchOffsets
+from metaquorum.broker.coordinator.groups.group import FetchedOffset, FetchOffsets
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.wire.messages import (
@@ -107,6 +107,27 @@ def fields(part: Any) -> tuple[Any, ...]:
         part.metadata,
         part.error_code,
     )
+
+
+async def test_a_partition_that_is_named_often_is_stored_once_with_the_last_offset() -> None:
+    kinds = OffsetCommitRequest
+    topics = [
+        kinds.OffsetCommitRequestTopic(
+            name="orders",
+            partitions=tuple(
+                kinds.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
+                for index in (1, 0, 1)
+            ),
+        )
+        for offset in (7, 8)
+    ]
+    broker = Broker(committed)
+    answer = await broker.ask("OffsetCommit", 8, OffsetCommitRequest(group_id="g", topics=tuple(topics)))
+    (asked,) = broker.asked
+    (topic,) = asked.body.topics
+    assert [(each.partition_index, each.committed_offset) for each in topic.partitions] == [(1, 8), (0, 8)]
+    told = [(part.partition_index, part.error_code) for topic in answer.topics for part in topic.partitions]
+    assert told == [(index, ErrorCode.OFFSET_METADATA_TOO_LARGE) for index in (1, 0, 1)] * 2
 
 
 @pytest.mark.parametrize("stable", [False, True])

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.kafka.deferred import Driven
+from metaquorum.clients.kafka.connection import ConnectionFailed
+from metaquorum.network.deferred import Driven
 from tests.sim.engine import Engine
 from tests.sim.kafka.loop import SimulatedLoop
 
@@ -24,7 +24,7 @@ class Connection:
         self.told: list[Any] = []
         self.asked: list[object] = []
 
-    def tell(self, body: object, *, version: int, to: Any) -> None:
+    def send(self, body: object, *, version: int, to: Any) -> None:
         self.told.append(to)
 
     async def ask(self, body: object, *, version: int | None, timeout_s: float) -> Any:

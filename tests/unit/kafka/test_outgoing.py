@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from metaquorum.runtime.driver.step_end import StepEnd
-from metaquorum.runtime.kafka.answers import Chunks
-from metaquorum.runtime.kafka.outgoing import GATHERED_MAX_BYTES, StepResponses
+from metaquorum.listeners.answers import Chunks
+from metaquorum.listeners.outgoing import GATHERED_MAX_BYTES, StepResponses
+from metaquorum.node.scheduler import StepEnd
 
 
 def sent() -> tuple[StepEnd, StepResponses, list[bytes]]:
@@ -20,7 +20,7 @@ def test_outside_a_step_everything_leaves_at_once() -> None:
     step_end, departing, found = sent()
     departing.put([b"a", b"b"])
     step_end.begin()
-    step_end.come()
+    step_end.flush()
     departing.put([b"c"])
     assert found == [b"ab", b"c"]
 
@@ -32,7 +32,7 @@ def test_in_a_step_all_leaves_with_one_send_when_it_ends() -> None:
         for byte in text:
             departing.put([bytes([byte])])
         assert b"".join(found) < text
-        step_end.come()
+        step_end.flush()
     assert found == [b"123", b"45"]
 
 
@@ -43,7 +43,7 @@ def test_a_large_answer_leaves_at_once_behind_what_came_before_it() -> None:
     departing.put([large := bytes(GATHERED_MAX_BYTES + 1)])
     assert found == [b"a" + large]
     departing.put([b"b"])
-    step_end.come()
+    step_end.flush()
     assert found == [b"a" + large, b"b"]
 
 
@@ -54,5 +54,5 @@ def test_what_waits_can_leave_before_the_step_ends() -> None:
     departing.flush()
     departing.flush()
     assert found == [b"a"]
-    step_end.come()
+    step_end.flush()
     assert found == [b"a"]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from metaquorum.broker.server.kafka.transactions.markers import write_markers
-from metaquorum.broker.server.kafka.transactions.producers import ProducerHandlers
+from metaquorum.broker.server.kafka.transactions.markers import ProducerHandlers, write_markers
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.services import Client
-from metaquorum.storage.batches.batch import parse_header
-from metaquorum.storage.batches.markers import EndMarker, read_marker
+from metaquorum.storage.batches.batch import EndMarker, parse_header, read_marker
 from metaquorum.wire import codec
 from metaquorum.wire.messages import DescribeProducersRequest, WriteTxnMarkersRequest
 from tests.unit.server.test_data_requests import ORDERS, Core, image

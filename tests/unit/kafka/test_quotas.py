@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from metaquorum.listeners import quotas as module
+from metaquorum.listeners.pending_requests import Spent, Timed, bounded, charge
+from metaquorum.listeners.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_PERCENT, Quotas, QuotaWindows
+from metaquorum.listeners.services import Client, Later
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.quotas import quota_of, sorted_entity
-from metaquorum.runtime.kafka import quotas as module
-from metaquorum.runtime.kafka.deferred import Deferred
-from metaquorum.runtime.kafka.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_PERCENT, Quotas, QuotaWindows
-from metaquorum.runtime.kafka.services import Client, Later
-from metaquorum.runtime.kafka.throttling import Spent, Timed, bounded, charge
+from metaquorum.network.deferred import Deferred
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
     CreateTopicsRequest,
@@ -335,7 +335,7 @@ async def test_a_request_is_charged_by_the_loops_clock(monkeypatch: pytest.Monke
         charges.append((size, now_ms))
         return charge(quotas, client, request, spent, answer, size, now_ms)
 
-    monkeypatch.setattr("metaquorum.runtime.kafka.connection.charge", noted)
+    monkeypatch.setattr("metaquorum.listeners.connection.charge", noted)
     server = Server()
     server.config = dataclasses.replace(server.config, quotas=quotas_of(request_percent(1_000)))
     async with serving(server) as server, calling(server) as caller:

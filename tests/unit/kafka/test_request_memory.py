@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metaquorum.runtime.config.load import load_config
-from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.kafka.bounds import memory as memories
-from metaquorum.runtime.kafka.bounds.memory import RequestMemory, Share
-from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.sockets.framing import SCRATCH_BYTES, FrameBuffer
+from metaquorum.config.load import load_config
+from metaquorum.errors import ConfigError
+from metaquorum.listeners import request_memory as memories
+from metaquorum.listeners.connection import ConnectionConfig
+from metaquorum.listeners.request_memory import RequestMemory, Share
+from metaquorum.network.framing import SCRATCH_BYTES, FrameBuffer
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
     ApiVersionsRequest,
@@ -35,8 +34,8 @@ from tests.unit.kafka.test_connection import (
     serving,
     until,
 )
+from tests.unit.server.certificates import node_and_client
 from tests.unit.server.nodes import new_site
-from tests.unit.server.test_servers import certificate_files
 
 MIB = 1024 * 1024
 LENGTHS = 4 + memories.FEW_BYTES
@@ -71,10 +70,7 @@ async def test_slow_writers_of_large_frames_stay_under_the_bound_and_block_no_on
 ) -> None:
     serves = asks = None
     if over_tls:
-        certificate_files(tmp_path, "node", certificate_files(tmp_path, "authority", None))
-        serves = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        serves.load_cert_chain(tmp_path / "node.pem")
-        asks = ssl.create_default_context(cafile=tmp_path / "authority.crt")
+        serves, asks = node_and_client(tmp_path)
     frame, bound = long_frame(7), 4 * MIB
     server = bounded(bound, MIB)
     memory = server.config.memory
@@ -261,7 +257,7 @@ class Sender:
         self.under_way: list[int] = []
 
     def goes_on(self) -> None:
-        self.buffer.go_on()
+        self.buffer.resume()
 
     @property
     def can_read(self) -> bool:
@@ -323,7 +319,29 @@ def test_a_frame_that_waits_for_room_is_not_late(line: str | None, came: int) ->
     share = Share(memory, lambda: None, lambda: None)
     if line is not None:
         getattr(memory, line).line[share] = 0.0
-    share.came(came)
+    share.filled(came)
     share.look(7.0, 100)
     assert share.moved_s == (7.0 if line is not None or came >= 100 else 0.0)
-    assert share.came_bytes == 0
+    assert share.filled_bytes == 0
+
+
+async def test_what_a_connection_holds_moves_with_it_when_its_client_is_known() -> None:
+    """Whole frames, a partial one, and one that waits for room: it goes on where there is some."""
+    strangers, clients = RequestMemory(2 * MIB, MIB), RequestMemory(8 * MIB, MIB)
+    woken = []
+    share = Share(strangers, lambda: woken.append("share"), lambda: None)
+    other = Share(strangers, lambda: woken.append("other"), lambda: None)
+    assert other.reserve(900_000, 900_000)
+    share.arrived(100)
+    share.arrived(300_000)
+    assert not share.reserve(900_000, 65_536)
+    held = strangers.held_bytes
+    share.move_to(clients)
+    assert strangers.held_bytes == held - 300_100 and strangers.waiting == 0
+    await until(lambda: woken == ["share"])
+    assert clients.waiting == 0 and share.reserve(900_000, 65_536)
+    share.answered(100)
+    share.answered(300_000)
+    share.close()
+    other.close()
+    assert (strangers.held_bytes, clients.held_bytes) == (0, 0)

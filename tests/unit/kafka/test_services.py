@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.server.kafka.forwarding import Forwarder
-from metaquorum.broker.server.kafka.services import broker_services
-from metaquorum.broker.server.kafka.transactions.offered import TransactionServices
-from metaquorum.broker.server.published import Published
+from metaquorum.broker.server.kafka.forwarding import Forwarder, Published
+from metaquorum.broker.server.kafka.services import TransactionServices, broker_services
+from metaquorum.clients.search import ClientError
+from metaquorum.config.load import load_config
+from metaquorum.listeners.forwarded.table import FORWARDED
+from metaquorum.listeners.services import Client, Services
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest
-from metaquorum.metadata.requests.log_ends import DeleteRecordsRequest, OffsetForLeaderEpochRequest
+from metaquorum.metadata.requests.data import (
+    AlterReplicaLogDirsRequest,
+    DeleteRecordsRequest,
+    OffsetForLeaderEpochRequest,
+)
 from metaquorum.proto import forwarding_pb2 as pb
-from metaquorum.runtime.client.admin import ClientError
-from metaquorum.runtime.config.load import load_config
-from metaquorum.runtime.kafka.forwarded.table import FORWARDED
-from metaquorum.runtime.kafka.services import Client, Services
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME, request_type
 from metaquorum.wire.messages import (
     ApiVersionsRequest,
     DescribeClusterRequest,
@@ -34,6 +34,7 @@ from metaquorum.wire.messages import (
     MetadataRequest,
     ProduceRequest,
 )
+from metaquorum.wire.table import API_BY_NAME, request_type
 from tests.unit.broker.manager_world import Cluster, topic_id
 from tests.unit.kafka.auth.test_checks import sample
 from tests.unit.server.nodes import new_site
@@ -59,8 +60,8 @@ class Controllers:
     def __init__(self) -> None:
         self.asked: list[pb.ForwardRequest] = []
 
-    async def ask(self, method: Any, request: pb.ForwardRequest, *, ask_again: Any, timeout_ms: int) -> Any:
-        self.asked.append(request)
+    async def forward(self, frame: bytes, *, timeout_ms: int, **asked: Any) -> Any:
+        self.asked.append(pb.ForwardRequest(frame=frame, **asked))
         raise ClientError("it is away")
 
 
@@ -89,6 +90,7 @@ class Site:
             self.transactions,
             forwarder=self.forwarder,
             kraft_version=lambda: 1,
+            wall_ms=clock.wall_ms,
         )
 
     async def ask(self, api: str, version: int, body: Any) -> tuple[Any, list[Any]]:

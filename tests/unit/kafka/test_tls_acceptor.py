@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.runtime.kafka.tls_acceptor import TlsAcceptor
-from metaquorum.runtime.rpc.refused_callers import RefusedCallers
-from metaquorum.runtime.tls.problems import ABORTED, handshake_problem
-from tests.unit.server.test_servers import certificate_files
+from metaquorum.listeners.listener import TlsHandshakes
+from metaquorum.network.acceptor import Acceptor
+from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.refused_callers import RefusedCallers
+from metaquorum.network.tls import ABORTED, handshake_problem
+from tests.unit.server.certificates import certificate_files, foreign_client, foreign_server
+from tests.waiting import within
 
 WAIT_S = 10.0
 
@@ -33,6 +36,12 @@ def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Echo(asyncio.Protocol):
+    def __init__(self, place: ConnectionPlace) -> None:
+        self._place = place
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._place.leave()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
@@ -43,25 +52,19 @@ class Echo(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def door(folder: Path, *, asks: bool = False, timeout_s: float = WAIT_S) -> AsyncIterator[int]:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "authority.crt"))
-    context.load_cert_chain(folder / "node.pem")
+    context = foreign_server(folder, authority="authority")
     context.verify_mode = ssl.CERT_REQUIRED if asks else ssl.CERT_NONE
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        made = TlsAcceptor(bound, context, Echo, listener="IN", timeout_s=timeout_s, refused=RefusedCallers())
+        refused = RefusedCallers()
+        handshakes = TlsHandshakes(context, Echo, listener="IN", timeout_s=timeout_s, refused=refused)
+        made = Acceptor(bound, handshakes.handshake, name="IN", limits=ConnectionLimits(), refused=refused)
         made.open(50)
         try:
             yield bound.getsockname()[1]
         finally:
             made.close()
             await asyncio.sleep(0)
-
-
-def trusting(folder: Path, authority: str = "authority", own: str | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(folder / f"{authority}.crt"))
-    if own is not None:
-        context.load_cert_chain(folder / f"{own}.pem")
-    return context
 
 
 async def echoed(port: int, context: ssl.SSLContext) -> bytes:
@@ -78,10 +81,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
     """What is logged about clients that were refused, with the peer."""
     queue: asyncio.Queue[str] = asyncio.Queue()
 
-    def tell(self: RefusedCallers, peer: str, text: str) -> None:
+    def log(self: RefusedCallers, peer: str, text: str) -> None:
         queue.put_nowait(text.replace("{peer}", peer))
 
-    monkeypatch.setattr(RefusedCallers, "tell", tell)
+    monkeypatch.setattr(RefusedCallers, "log", log)
     return queue
 
 
@@ -91,10 +94,10 @@ async def test_a_client_gets_in_while_others_are_in_the_middle(
     async with door(folder) as port:
         _, slow = await asyncio.open_connection("127.0.0.1", port)
         slow.write(b"\x16\x03\x01")
-        assert await echoed(port, trusting(folder)) == b"hello"
+        assert await echoed(port, foreign_client(folder)) == b"hello"
         assert told.empty()
         slow.close()
-        assert await echoed(port, trusting(folder)) == b"hello"
+        assert await echoed(port, foreign_client(folder)) == b"hello"
 
 
 @pytest.mark.parametrize(
@@ -111,11 +114,11 @@ async def test_certificates(
 ) -> None:
     async with door(folder, asks=True) as port:
         with contextlib.suppress(OSError):
-            assert await echoed(port, trusting(folder, authority, own)) == b""
+            assert await echoed(port, foreign_client(folder, authority, own)) == b""
         line = await asyncio.wait_for(told.get(), WAIT_S)
         assert line.startswith("TLS handshake with 127.0.0.1:")
         assert line.endswith(f" at listener IN failed: {problem}")
-        assert await echoed(port, trusting(folder, own="client")) == b"hello"
+        assert await echoed(port, foreign_client(folder, own="client")) == b"hello"
 
 
 async def test_who_speaks_no_tls(folder: Path, told: asyncio.Queue[str]) -> None:
@@ -151,9 +154,10 @@ async def test_who_leaves_in_the_middle_is_told_of_and_who_says_nothing_is_not(
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(text)
             writer.close()
-            await writer.wait_closed()
+            async with within("a connection to close"):
+                await writer.wait_closed()
         assert (await asyncio.wait_for(told.get(), WAIT_S)).endswith(f" failed: {ABORTED}")
-        assert await echoed(port, trusting(folder)) == b"hello"
+        assert await echoed(port, foreign_client(folder)) == b"hello"
     assert told.empty()
 
 
@@ -166,6 +170,6 @@ async def test_a_door_that_closes_ends_handshakes(folder: Path) -> None:
     async with door(folder) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"\x16\x03\x01")
-        assert await echoed(port, trusting(folder)) == b"hello"
+        assert await echoed(port, foreign_client(folder)) == b"hello"
     assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
     writer.close()

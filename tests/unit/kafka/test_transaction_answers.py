@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.coordinator.transactions.requests import (
+from metaquorum.broker.coordinator.transaction import (
     AddPartitions,
     EndTransaction,
     InitializedProducer,
@@ -15,10 +15,10 @@ from metaquorum.broker.coordinator.transactions.requests import (
     TransactionDescription,
 )
 from metaquorum.broker.server.kafka.transactions.handlers import TransactionHandlers
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
     AddOffsetsToTxnRequest,

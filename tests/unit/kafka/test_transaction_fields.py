@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.transactions.requests import (
+from metaquorum.broker.coordinator.transaction import (
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
@@ -17,7 +17,7 @@ from metaquorum.broker.coordinator.transactions.requests import (
     ListTransactions,
     TransactionDescription,
 )
-from metaquorum.broker.server.kafka.transactions.offsets import TransactionOffsets
+from metaquorum.broker.server.kafka.transactions.verification import TransactionOffsets
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.coordinator.transactions.requests import AddPartitions
+from metaquorum.broker.coordinator.transaction import AddPartitions
 from metaquorum.broker.server.kafka.groups.find import partition_of
 from metaquorum.broker.server.kafka.transactions.verification import TransactionVerifier
+from metaquorum.clients.kafka.connection import ConnectionFailed
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed
 from metaquorum.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from tests.unit.broker.manager_world import Cluster, topic_id
 from tests.unit.kafka.test_data_answers import Site, Verifier, codes, in_transaction

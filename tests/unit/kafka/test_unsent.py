@@ -7,23 +7,22 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
-from metaquorum.runtime.kafka.bounds import unsent as unsents
-from metaquorum.runtime.kafka.bounds.unsent import Unsent, UnsentShare
-from metaquorum.runtime.kafka.deferred import Deferred
-from metaquorum.runtime.kafka.outgoing import WRITTEN_MAX_BYTES
-from metaquorum.runtime.kafka.services import Client, Features, Later, Offered, Services
+from metaquorum.listeners import response_memory as unsents
+from metaquorum.listeners.outgoing import WRITTEN_MAX_BYTES
+from metaquorum.listeners.response_memory import Unsent, UnsentShare
+from metaquorum.listeners.services import Client, Features, Later, Offered, Services
+from metaquorum.network.deferred import Deferred
 from metaquorum.wire import codec
 from metaquorum.wire.messages import ApiVersionsRequest, FetchRequest, FetchResponse
 from tests.sim.engine import Engine
 from tests.sim.kafka.loop import SimulatedLoop
 from tests.unit.kafka.test_connection import API_VERSIONS, Caller, Server, serving, until
-from tests.unit.server.test_servers import certificate_files
+from tests.unit.server.certificates import node_and_client
 
 MIB = 1024 * 1024
 FETCH = 1
@@ -77,11 +76,7 @@ def on(loop: str, work: Coroutine[Any, Any, None]) -> None:
 
 @pytest.fixture(name="contexts", scope="module")
 def fixture_contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    folder: Path = tmp_path_factory.mktemp("unsent")
-    certificate_files(folder, "node", certificate_files(folder, "authority", None))
-    serves = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    serves.load_cert_chain(folder / "node.pem")
-    return serves, ssl.create_default_context(cafile=folder / "authority.crt")
+    return node_and_client(tmp_path_factory.mktemp("unsent"))
 
 
 @pytest.mark.parametrize("over_tls", [False, True], ids=["plain", "tls"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from metaquorum.metadata.access.authorizer import Caller
+from metaquorum.metadata.authorizer import Caller
 from metaquorum.metadata.image import Acl
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission
 

@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.metadata.access.authorizer import Authorizer, Caller
+from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import Acl, MetadataImage, ShardedMap
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from tests.bench import bench_access

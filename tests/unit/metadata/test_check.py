@@ -10,18 +10,11 @@ import pytest
 
 from metaquorum.metadata.inspect.checks.check import LogReport, check_log
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
-from metaquorum.metadata.inspect.nodes.matching import (
-    BYTES,
-    EPOCH,
-    SNAPSHOT,
-    QuorumReport,
-    check_quorum,
-    compare_logs,
-)
+from metaquorum.metadata.inspect.nodes.matching import SNAPSHOT, QuorumReport, check_quorum, compare_logs
+from metaquorum.metadata.inspect.nodes.merge import BYTES, EPOCHS
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.walk.states import steps
-from metaquorum.metadata.invariants import check_image
-from metaquorum.metadata.invariants_changes import check_changes
+from metaquorum.metadata.invariants import check_changes, check_image
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import join, read_file
@@ -36,6 +29,7 @@ from tests.unit.metadata.made_logs import (
     Batch,
     add_snapshot,
     flip,
+    leads,
     make_node,
     memory_disk,
     strict,
@@ -172,10 +166,10 @@ def test_other_bytes_of_the_same_epoch_are_told_field_by_field() -> None:
 
 
 def test_another_epoch_at_the_same_offset_is_told_as_such() -> None:
-    one, two = damaged_copy([(3, list(STORY[-2][1])), (3, list(STORY[-1][1]))])
+    one, two = damaged_copy([(3, [leads(3001)]), (3, list(STORY[-1][1]))])
     report = quorum(one, two)
     (found,) = report.divergences
-    assert (found.kind, found.offset, found.epoch, found.other_epoch) == (EPOCH, 13, 3, 2)
+    assert (found.kind, found.offset, found.epoch, found.other_epoch) == (EPOCHS, 13, 2, 3)
     assert list(report.lags.values()) == [0, 0]
 
 
@@ -283,6 +277,22 @@ def test_damage_ends_the_check_and_is_told() -> None:
     assert told == report.problems and any("--past-corruption" in line for line in told)
     past = check_log(node.log, past_corruption=True)
     assert (past.end_offset, past.findings) == (15, [])
+
+
+def test_behind_damage_the_check_goes_on_from_the_next_whole_snapshot() -> None:
+    """As `state` and `timeline` do; what is between them was not looked at."""
+    node = make_node(memory_disk())
+    for end in (10, 12, 14):
+        add_snapshot(node, end)
+    broken = join(node.log.directory, snapshot_name(LogPosition(2, 12)))
+    write(node.log.disk, broken, read_file(node.log.disk, broken)[:-1])
+    flip(node, 10)
+    report = check_log(node.log)
+    assert (report.end_offset, report.findings) == (15, [])
+    assert [(one.from_offset, one.to_offset) for one in report.coverage if one.reason == "not-looked-at"] == [
+        (11, 14)
+    ]
+    assert any("continue with --past-corruption" in line for line in report.problems)
 
 
 def test_a_snapshot_inside_a_batch_or_of_another_epoch_is_wrong() -> None:

@@ -16,7 +16,7 @@ from metaquorum.metadata.inspect.log.clock import (
     LogClock,
     RunningClock,
     Stamps,
-    _longest,
+    longest_series,
 )
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 
@@ -43,7 +43,7 @@ def base(at: int) -> int:
 def told(stamps: list[int]) -> tuple[list[int], list[int]]:
     """Of each batch: what time it was, and how far off its stamp is."""
     counting = [at for at, stamp in enumerate(stamps) if stamp >= 0]
-    chosen = [counting[place] for place in _longest([stamps[at] for at in counting])]
+    chosen = [counting[place] for place in longest_series([stamps[at] for at in counting])]
     if not chosen or all(one <= two for one, two in itertools.pairwise(stamps)):
         return list(stamps), [0] * len(stamps)
     slots, off = [], []

@@ -15,8 +15,8 @@ from metaquorum.metadata.errors import (
 )
 from metaquorum.metadata.records import codec
 from metaquorum.metadata.records.control import KRaftVersionRecord, LeaderChangeMessage, UnknownControlRecord
-from metaquorum.metadata.records.parts import BrokerEndpoint, QuotaEntity
 from metaquorum.metadata.records.types import (
+    BrokerEndpoint,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
@@ -25,6 +25,7 @@ from metaquorum.metadata.records.types import (
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    QuotaEntity,
     Record,
     TopicRecord,
     UnknownRecord,

@@ -11,8 +11,8 @@ import pytest
 from metaquorum.metadata.records import codec
 from metaquorum.metadata.records import control as control_records
 from metaquorum.metadata.records import types as records
-from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
+from metaquorum.metadata.records.types import BrokerEndpoint
 from metaquorum.metadata.text.dump import payload_json
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "records" / "kafka-3.7-records.jsonl"

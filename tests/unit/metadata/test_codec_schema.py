@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 import msgspec
 import pytest
@@ -19,6 +19,7 @@ from metaquorum.metadata.features import (
     write_version,
 )
 from metaquorum.metadata.records.control import ControlRecord
+from metaquorum.metadata.records.fields import Int8, String, UInt16, UnknownTags, Uuid, Wire, structure
 from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, RecordSchema
 from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
@@ -53,16 +54,54 @@ STRUCTURES = [structure for schema in ALL for structure in _structures(schema.bo
 
 
 @pytest.mark.parametrize("schema", STRUCTURES, ids=lambda schema: schema.name)
-def test_class_and_table_have_the_same_fields_and_defaults(schema: StructSchema) -> None:
+def test_what_a_version_may_leave_out_has_a_default_in_its_class(schema: StructSchema) -> None:
     named = {field.name: field for field in msgspec.structs.fields(schema.cls)}
     assert set(named) == {field.name for field in schema.fields} | {"unknown_tags"}
     assert named["unknown_tags"].default == ()
     for field in schema.fields:
-        default = named[field.name].default
-        if default is not msgspec.NODEFAULT and not (field.nullable and field.tag is None):
-            assert default == field.default, field.name
-        # What a version or a tag section leaves out must be constructible.
-        assert field.tag is None or default is not msgspec.NODEFAULT
+        optional = field.tag is not None or field.since > 0
+        assert not optional or named[field.name].default is not msgspec.NODEFAULT, field.name
+
+
+class Part(msgspec.Struct):
+    port: UInt16 = 9092
+
+
+class Whole(msgspec.Struct):
+    name: String
+    parts: tuple[Part, ...]
+    owner: String | None
+    first: Annotated[Int8, Wire(position=0, kafka_name="First")] = 7
+    ids: Annotated[tuple[Uuid, ...] | None, Wire(since=1, tag=3, none_on_wire=())] = None
+    rack: Annotated[String | None, Wire(default="", secret=True)] = None
+    unknown_tags: UnknownTags = ()
+
+
+class Bare(msgspec.Struct):
+    count: int = 0
+
+
+def test_a_class_says_its_wire_form_once() -> None:
+    assert [
+        (field.name, field.kafka_name, field.type, field.since, field.nullable, field.tag, field.default)
+        for field in structure(Whole).fields
+    ] == [
+        ("first", "First", "int8", 0, False, None, 7),
+        ("name", "name", "string", 0, False, None, ""),
+        ("parts", "parts", "[]struct", 0, False, None, ()),
+        ("owner", "owner", "string", 0, True, None, None),
+        ("ids", "ids", "[]uuid", 1, False, 3, None),
+        ("rack", "rack", "string", 0, True, None, ""),
+    ]
+    by_name = {field.name: field for field in structure(Whole).fields}
+    assert by_name["ids"].none_on_wire == () and by_name["rack"].secret is True
+    (port,) = by_name["parts"].struct.fields  # type: ignore[union-attr]
+    assert (port.type, port.default) == ("uint16", 9092)
+
+
+def test_a_field_without_a_wire_type_is_refused() -> None:
+    with pytest.raises(TypeError, match="count: <class 'int'> says no wire type"):
+        structure(Bare)
 
 
 def test_every_record_class_has_a_schema() -> None:

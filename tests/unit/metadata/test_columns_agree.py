@@ -15,8 +15,7 @@ from metaquorum.metadata.columnar.apply import _CREATE as CREATE
 from metaquorum.metadata.columnar.apply import _NEUTRAL as NEUTRAL
 from metaquorum.metadata.columnar.apply import BARRIER, CLASS_OF_KEY
 from metaquorum.metadata.columnar.encode import framed_value
-from metaquorum.metadata.columnar.frames import read_frames
-from metaquorum.metadata.columnar.partitions import decode_partitions
+from metaquorum.metadata.columnar.partition_records import decode_partitions, read_frames
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.features import LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import MetadataImage, differing_parts, images_equal
@@ -36,7 +35,7 @@ from metaquorum.metadata.records.types import (
 )
 from metaquorum.metadata.replay import Replayer, ReplayState, replay_records
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches, parse_header, seal_batch
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.format import walk_batches
 from metaquorum.storage.errors import BatchError, CorruptLogError
 from metaquorum.storage.log.runs import BatchRun, split_runs
 from metaquorum.storage.types import LogPosition
@@ -307,6 +306,11 @@ CLASSES = {
     EndTransactionRecord: BARRIER,
     AbortTransactionRecord: BARRIER,
 }
+
+
+def test_a_type_of_which_the_column_path_knows_nothing_is_a_barrier() -> None:
+    known = {schema.key for schema in RECORD_SCHEMAS}
+    assert {int(CLASS_OF_KEY[key]) for key in range(len(CLASS_OF_KEY)) if key not in known} == {BARRIER}
 
 
 @pytest.mark.parametrize("schema", RECORD_SCHEMAS, ids=lambda schema: schema.type_name)

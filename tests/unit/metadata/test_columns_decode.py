@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from metaquorum.metadata.columnar import MIN_RECORDS
-from metaquorum.metadata.columnar.changes import decode_changes
-from metaquorum.metadata.columnar.frames import read_frames
-from metaquorum.metadata.columnar.partitions import decode_partitions
+from metaquorum.metadata.columnar.partition_records import decode_changes, decode_partitions, read_frames
 from metaquorum.metadata.image import images_equal
 from metaquorum.metadata.image.chunk import INDEX, LEADER, N_ISR
 from metaquorum.metadata.image.directories import DirectoryTable

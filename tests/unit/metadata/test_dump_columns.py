@@ -11,8 +11,7 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import UnknownRecord
-from metaquorum.metadata.text.dump_columns import MIN_RECORDS, batch_payloads
-from metaquorum.metadata.text.dump_text import payload_text
+from metaquorum.metadata.text.dump import MIN_RECORDS, batch_payloads, payload_text
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 
 IDS = st.sampled_from([bytes(16), bytes([255]) * 16, bytes(range(16)), bytes(15) + b"\x01"])

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from metaquorum.metadata.columnar.frames import lengths_at, varint_widths
+from metaquorum.metadata.columnar.partition_records import lengths_at, varint_widths
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.image import (
     CHUNK_ROWS,
@@ -27,15 +27,14 @@ from metaquorum.metadata.image import (
     ShardedMap,
     images_equal,
 )
-from metaquorum.metadata.image.damaged import damaged_in, given_up_in, is_mark
-from metaquorum.metadata.image.directories import DirectoryTable, _HashIndex
+from metaquorum.metadata.image.chunk import TopicEntry, with_run
+from metaquorum.metadata.image.directories import DirectoryTable, _HashIndex, damaged_in, given_up_in, is_mark
 from metaquorum.metadata.image.maps import FIRST_SHARD_COUNT, MAX_SHARD_LOAD
-from metaquorum.metadata.image.runs import TopicEntry, with_run
 from metaquorum.metadata.image.types import TopicInfo
 from metaquorum.metadata.invariants import COLUMN_RULES, check_image, check_step
-from metaquorum.metadata.meaning.meanings import _sorted_directories
+from metaquorum.metadata.meanings import _sorted_directories
 from metaquorum.metadata.text.tree import image_tree, render_tree, subtree
-from metaquorum.storage.batches.varint import encode_varint
+from metaquorum.storage.batches.format import encode_varint
 from tests.images import describe_difference
 
 T1, T2 = b"\x01" * 16, b"\x02" * 16

@@ -15,9 +15,8 @@ import pytest
 
 from metaquorum.metadata.columnar import apply as columnar_apply
 from metaquorum.metadata.columnar.apply import MIN_RECORDS
-from metaquorum.metadata.columnar.frames import read_frames
-from metaquorum.metadata.columnar.partitions import PartitionRows
-from metaquorum.metadata.columnar.singles import idle_frames
+from metaquorum.metadata.columnar.partition_records import PartitionRows, read_frames
+from metaquorum.metadata.columnar.runs import idle_frames
 from metaquorum.metadata.image import (
     CHUNK_ROWS,
     UNASSIGNED,
@@ -28,10 +27,10 @@ from metaquorum.metadata.image import (
     ShardedMap,
     compare,
 )
-from metaquorum.metadata.image.cluster import BrokersImage
 from metaquorum.metadata.image.columns import PartitionColumns, split_by_chunk
 from metaquorum.metadata.image.compare import FEW_CHUNKS, FEW_ROWS, PartitionChanges, partition_changes
 from metaquorum.metadata.image.directories import DirectoryTable, _HashIndex
+from metaquorum.metadata.image.image import BrokersImage
 from metaquorum.metadata.image.topics import TopicsImage
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (

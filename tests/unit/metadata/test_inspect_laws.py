@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.metadata.errors import InspectError
-from metaquorum.metadata.inspect.causes.causes import is_last_known
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
+from metaquorum.metadata.inspect.changes.leaderships import is_last_known
 from metaquorum.metadata.inspect.checks.predicate import compile_predicate
 from metaquorum.metadata.inspect.checks.reported_rows import COUNTED, NEW, TOLD, ReportedRows
 from metaquorum.metadata.inspect.log.log import open_log

@@ -31,12 +31,14 @@ from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.why import Chain
-from metaquorum.metadata.invariants import COLUMN_RULES, ChunkView, check_step
-from metaquorum.metadata.invariants_changes import (
+from metaquorum.metadata.invariants import (
+    COLUMN_RULES,
     FEW_ROWS,
+    ChunkView,
     broken_column_rules,
     check_batch,
     check_changes,
+    check_step,
     row_violations,
 )
 from metaquorum.metadata.records import types as r

@@ -370,12 +370,13 @@ def test_ids_come_by_value_and_names_behind_them() -> None:
 @pytest.mark.parametrize(
     ("path", "concern"),
     [
-        ("broker/1", Concern(topics=frozenset())),
-        ("quorum", Concern(topics=frozenset())),
-        ("topic/orders/0", Concern(topics=frozenset({"orders"}))),
-        ("topic/orders", Concern(topics=frozenset({"orders"}))),
-        ("topic", Concern(topics=None)),
-        ("", Concern(topics=None)),
+        ("broker/1", Concern(topics=frozenset(), brokers=frozenset({1}))),
+        ("broker", Concern(topics=frozenset(), brokers=None)),
+        ("quorum", Concern(topics=frozenset(), brokers=frozenset())),
+        ("topic/orders/0", Concern(topics=frozenset({"orders"}), partition=0, brokers=frozenset())),
+        ("topic/orders", Concern(topics=frozenset({"orders"}), brokers=frozenset())),
+        ("topic", Concern(topics=None, brokers=frozenset())),
+        ("", Concern(topics=None, brokers=None)),
     ],
 )
 def test_a_history_passes_over_what_is_about_other_topics(path: str, concern: Concern) -> None:

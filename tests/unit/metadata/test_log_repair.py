@@ -17,7 +17,7 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.replay import ReplayState
 from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
-from metaquorum.raft.store.store import ReplicaStore
+from metaquorum.raft.store import ReplicaStore
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
@@ -218,6 +218,35 @@ def test_a_damaged_snapshot_is_not_relied_on() -> None:
     assert report.base is None
     assert list_snapshots(node.log.disk, log.directory) == []
     assert any("is left out" in one.text for one in report.changes)
+
+
+@pytest.mark.parametrize("left", [0, 1, 100, -1])
+def test_a_damaged_newest_snapshot_alone_is_left_out(left: int) -> None:
+    node = make_node(memory_disk())
+    add_snapshot(node, 10)
+    add_snapshot(node, 14)
+    path = node.log.snapshot(LogPosition(2, 14)).path
+    before = [one.data for one in strict(node.log)]
+    write(node.log.disk, path, read_file(node.log.disk, path)[:left])
+    report, log = repaired(node, past_corruption=True)
+    assert [(one.kind, one.text) for one in report.changes] == [
+        ("snapshot", f"{path.rpartition('/')[2]} is left out: it is damaged")
+    ]
+    assert [one.offset for one in report.kept_snapshots] == [10]
+    assert [one.data for one in strict(log)] == before
+    with ReplicaStoreOpened(node.log.disk, NEW) as store:
+        assert store.log.end_offset == 15
+
+
+def test_a_damaged_snapshot_that_nothing_else_covers_is_not_left_out() -> None:
+    node = make_node(memory_disk(), per_segment=4)
+    add_snapshot(node, 14)
+    for base in node.log.segments[:-1]:
+        node.log.disk.remove(join(node.log.directory, segment_name(base)))
+    path = node.log.snapshot(LogPosition(2, 14)).path
+    write(node.log.disk, path, read_file(node.log.disk, path)[:-1])
+    with pytest.raises(InspectError, match="no complete snapshot beside it reaches that offset"):
+        plan_repair(node, RepairRequest(past_corruption=True))
 
 
 def test_a_torn_tail_is_cut_on_the_way() -> None:

@@ -23,7 +23,7 @@ from metaquorum.metadata.records.control import (
     VoterEndpoint,
     VotersRecord,
 )
-from metaquorum.raft.store.store import ReplicaStore
+from metaquorum.raft.store import ReplicaStore
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import (

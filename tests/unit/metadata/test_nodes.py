@@ -17,7 +17,7 @@ from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete, re
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.format import walk_batches
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.files.known_committed import FILE_NAME as KNOWN_COMMITTED
 from metaquorum.storage.files.known_committed import encode as encode_known
@@ -166,7 +166,8 @@ def test_trimmed_logs_and_their_snapshots_go_together() -> None:
     disk = memory_disk()
     whole = make_node(disk, IDLE, home="/q/a", per_segment=20)
     trimmed = make_node(disk, IDLE, home="/q/b", per_segment=20)
-    add_snapshot(trimmed, 30)
+    begins = trimmed.log.segments[2]
+    add_snapshot(trimmed, begins)
     for base in trimmed.log.segments[:2]:
         disk.remove(join(trimmed.log.directory, segment_name(base)))
     logs = [trimmed.log, whole.log]
@@ -175,7 +176,7 @@ def test_trimmed_logs_and_their_snapshots_go_together() -> None:
     assert (log.start_offset, log.end_offset) == (0, whole.log.end_offset)
     assert report.is_whole
     assert content(log) == content(whole.log)
-    assert log.snapshots() == [LogPosition(2, 30)]
+    assert log.snapshots() == [LogPosition(2, begins)]
     assert state_at(log).end_offset == whole.log.end_offset
     for start in (1, 29, 50, 100):
         found = [item for item in log.batches(start) if isinstance(item, RecordBatch)]
@@ -303,8 +304,6 @@ def test_of_a_run_a_part_between_two_offsets_is_a_run() -> None:
                     wanted[-1].header.leader_epoch,
                 )
     two = RecordBatch(whole[0].header._replace(last_offset_delta=1), whole[0].data)
-    damage = Damage(file="f", position=0, offset=6, reason="x")
     for low in range(9):
         for end in range(9):
             assert (_part(two, low, end) is two) == (low < 7 and end > 5)
-            assert (_part(damage, low, end) is damage) == (low <= 6 < end)

@@ -16,7 +16,7 @@ from metaquorum.storage.files.meta_properties import MetaProperties
 from metaquorum.storage.files.quorum_state import QuorumState
 from metaquorum.storage.log.recovery import RecoveryPoint
 from metaquorum.storage.log.segment_index import encode_aborted, encode_index, encode_times
-from metaquorum.storage.partition.producer_snapshot import encode_producers
+from metaquorum.storage.partition.log_producers import encode_producers
 from metaquorum.storage.partition.producers import KnownBatch, KnownProducer, ProducerTable
 from metaquorum.storage.types import LogPosition
 
@@ -105,7 +105,7 @@ OWN = {
     ),
     "recovery-point": (
         RecoveryPoint(offset=9, segment=3, position=70, start_offset=1, start_epoch=-1).encode(),
-        "offset: 9 segment: 3 position: 70 startOffset: 1 startEpoch: -1 resetting: false",
+        "offset: 9 segment: 3 position: 70 startOffset: 1 startEpoch: -1 resetting: false epoch: -1",
     ),
     "known-committed": (
         Known(LogPosition(2, 50), (Acknowledged(bytes(16), 40, 2),)).encode(),

@@ -23,7 +23,6 @@ from metaquorum.metadata.records.control import (
     VoterEndpoint,
     VotersRecord,
 )
-from metaquorum.metadata.records.parts import QuotaEntity
 from metaquorum.metadata.records.types import (
     AccessControlEntryRecord,
     BrokerRecord,
@@ -35,6 +34,7 @@ from metaquorum.metadata.records.types import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaEntity,
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,
     RemoveTopicRecord,

@@ -32,16 +32,24 @@ def test_every_run_that_follows_is_given_to_who_applies_runs() -> None:
     assert taken == [(0, SEGMENT), (SEGMENT, 2 * SEGMENT), (2 * SEGMENT, 3 * SEGMENT)]
 
 
-def test_a_run_past_the_limit_comes_batch_by_batch() -> None:
+def test_a_run_is_cut_at_the_limit_and_its_rest_stays_a_run() -> None:
     limit, split = Point(offset=SEGMENT + 1), list[BatchRun]()
 
     def apply(run: BatchRun) -> Iterator[RecordBatch | Stretch]:
         split.append(run)
         return iter(())
 
-    batch = Passage(log_of_three_runs(), 0).next(0, limit, apply)
-    assert isinstance(batch, RecordBatch) and batch.header.base_offset == SEGMENT
-    assert [run.next_offset for run in split] == [SEGMENT]
+    passage = Passage(log_of_three_runs(), 0)
+    batch = passage.next(0, limit, apply)
+    assert isinstance(batch, RecordBatch) and batch.header.base_offset == SEGMENT + 1, "the first one past it"
+    assert [run.next_offset for run in split] == [SEGMENT, SEGMENT + 1]
+    passage.put_back(batch)
+    assert passage.next(SEGMENT + 1, END, apply) == batch
+    assert passage.next(SEGMENT + 2, END, apply) is None
+    assert [(run.base_offset, run.next_offset) for run in split[2:]] == [
+        (SEGMENT + 2, 2 * SEGMENT),
+        (2 * SEGMENT, 3 * SEGMENT),
+    ]
 
 
 def test_what_is_put_back_or_looked_at_comes_again() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from metaquorum.metadata.inspect.causes.rule import CRITICAL, SEVERITIES, WARNING
 from metaquorum.metadata.inspect.checks import check as check_module
 from metaquorum.metadata.inspect.checks.check import LogReport, check_log
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
-from metaquorum.metadata.inspect.timeline.event import CRITICAL, SEVERITIES, WARNING, TimelineEvent
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.lost_ends import ends_behind

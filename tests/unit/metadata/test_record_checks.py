@@ -11,7 +11,7 @@ from metaquorum.metadata.inspect.checks.record_checks import RECORD_RULES, falls
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.codec import encode
-from metaquorum.metadata.records.parts import FENCED, UNFENCED, QuotaEntity
+from metaquorum.metadata.records.types import FENCED, UNFENCED, QuotaEntity
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
 from tests.conftest import REPOSITORY

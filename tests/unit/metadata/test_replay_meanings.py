@@ -21,23 +21,20 @@ from metaquorum.metadata.image import (
     ProducerIds,
     images_equal,
 )
-from metaquorum.metadata.meaning.meanings import MEANINGS
-from metaquorum.metadata.records.parts import (
-    BrokerEndpoint,
-    BrokerFeature,
-    ControllerEndpoint,
-    ControllerFeature,
-    QuotaEntity,
-)
+from metaquorum.metadata.meanings import MEANINGS
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
+    BrokerEndpoint,
+    BrokerFeature,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     ClearElrRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    ControllerEndpoint,
+    ControllerFeature,
     ControllerRecord,
     DelegationTokenRecord,
     EndTransactionRecord,
@@ -47,6 +44,7 @@ from metaquorum.metadata.records.types import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    QuotaEntity,
     Record,
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from metaquorum.metadata.inspect.causes.cause_types import Cause
-from metaquorum.metadata.inspect.causes.election_causes import election_causes
+from metaquorum.metadata.inspect.causes.elections import election_causes
+from metaquorum.metadata.inspect.causes.rule import Cause
 from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import UNCLEAN_ELECTION
 from metaquorum.metadata.inspect.entities.targets import parse_target
@@ -20,7 +20,7 @@ from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
-from metaquorum.metadata.records.parts import FENCED, IN_CONTROLLED_SHUTDOWN, UNFENCED
+from metaquorum.metadata.records.types import FENCED, IN_CONTROLLED_SHUTDOWN, UNFENCED
 from tests.unit.controller.node_quorum import Quorum
 from tests.unit.controller.test_node_brokers import beat, quorum_of
 
@@ -116,8 +116,11 @@ SAME: list[tuple[str, str, list[Batch], str, list[str]]] = [
      [(MINUTE, [shutdown(1), change(isr=(2,), leader=2)]), (2 * MINUTE, [fence(1)])],
      "stopped-or-silent", ["controlled shutdown, begun at 5", "sent no heartbeat in time"]),
     ("silent in its shutdown while it still led", "broker/1",
-     [(MINUTE, [shutdown(1)]), (MINUTE + 300, [change(isr=(2,), leader=2), fence(1)])],
+     [(MINUTE, [shutdown(1)]), (MINUTE + 9_300, [change(isr=(2,), leader=2), fence(1)])],
      "session-expired", ["during its controlled shutdown"]),
+    ("fenced while it led, sooner than a session ends by default", "broker/1",
+     [(8_999, [change(isr=(2,), leader=2), fence(1)])],
+     "session-expired", ["the log does not show which", "broker.session.timeout.ms", "could not continue"]),
     ("a follower lagged", "topic/t/0.isr", [(MINUTE, [change(isr=(1,))])],
      "replica-lagged", ["fell behind"]),
     ("a broker left an ISR as it was fenced while it led nothing", "topic/t/0.isr",
@@ -188,28 +191,32 @@ def test_histories_that_leave_the_same_records(
 
 
 @pytest.mark.parametrize(
-    ("batches", "rule", "words"),
+    ("batches", "gone", "rule", "words"),
     [
-        ([(MINUTE, [change(isr=(1,))])], "lagged-or-stopping", ["fell behind", "controlled shutdown"]),
-        ([(MINUTE, [change(isr=(2,), leader=2)])], "stopping-or-fenced", ["controlled shutdown", "fenced"]),
+        ([(MINUTE, [change(isr=(1,))])], 2, "lagged-or-stopping", ["fell behind", "controlled shutdown"]),
+        (
+            [(MINUTE, [change(isr=(2,), leader=2)])],
+            *(1, "stopping-or-fenced", ["controlled shutdown", "fenced"]),
+        ),
     ],
 )
 def test_below_3_3_iv3_no_log_says_that_a_broker_stops(
-    batches: list[Batch], rule: str, words: list[str]
+    batches: list[Batch], gone: int, rule: str, words: list[str]
 ) -> None:
     found = causes("topic/t/0", batches, OLD_LEVEL)[0]
     assert (found.rule, found.certain) == (rule, False)
     assert all(word in found.text for word in words)
-    fenced = [*batches, (MINUTE + 400, [r.FenceBrokerRecord(1, 1)])]
-    assert causes("broker/1", fenced, OLD_LEVEL)[0].rule == "stopped-or-silent", (
+    fenced = [*batches, (MINUTE + 400, [r.FenceBrokerRecord(gone, gone)])]
+    assert causes(f"broker/{gone}", fenced, OLD_LEVEL)[0].rule == "stopped-or-silent", (
         "its shutdown looks like this"
     )
 
 
 # (votes of the old leader, silence, metadata.version, the rule)
 ELECTIONS = [
-    (False, 850, 19, "leader-resigned"),
-    (True, 850, 19, "leader-resigned"),
+    (False, 0, 19, "leader-replaced"),  # a reset connection counts at once
+    (False, 850, 19, "leader-replaced"),  # a fetch timeout may be shorter than Kafka's default
+    (True, 850, 19, "leader-replaced"),  # resigned, or was paused and is back
     (False, 2_000, 19, "leader-lost"),
     (True, 2_000, 19, "leader-replaced"),  # resigned, or failed and was back for the vote
     (False, 60_000, 4, "leader-replaced"),  # an idle leader writes nothing there

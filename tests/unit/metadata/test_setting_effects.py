@@ -7,9 +7,8 @@ import pytest
 from metaquorum.broker.replica import topic_settings as reading
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
 from metaquorum.metadata.records.types import ConfigRecord
-from metaquorum.metadata.settings.configs import describe_resource
-from metaquorum.metadata.settings.effects import CARRIED_OUT, note_on, notes_on
-from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
+from metaquorum.metadata.settings.configs import FILE_ONLY, NO_EFFECT, describe_resource, note_on, notes_on
+from metaquorum.metadata.settings.resource_keys import TOPIC_KEYS
 from tests.unit.metadata.test_snapshot_files import image_of
 
 
@@ -39,7 +38,23 @@ def test_notes_on_brokers_keys_behind_them() -> None:
         TOPIC_RESOURCE, "cleanup.policy", "compact"
     )
     assert note_on(BROKER_RESOURCE, "log.retention.hours", "5") is None
-    assert note_on(BROKER_RESOURCE, "ssl.client.auth", "required") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "note"),
+    [
+        ("ssl.client.auth", "required", FILE_ONLY),
+        ("listener.name.out.max.connections", "7", FILE_ONLY),
+        ("max.connections", "7", FILE_ONLY),
+        ("max.connections", str(2**31 - 1), None),
+        ("num.io.threads", "9", NO_EFFECT),
+        ("leader.replication.throttled.rate", "9", None),
+        ("replica.alter.log.dirs.io.max.bytes.per.second", "9", None),
+    ],
+)
+def test_what_brokers_take_only_from_their_files(name: str, value: str, note: str | None) -> None:
+    assert note_on(BROKER_RESOURCE, name, value) == note
+    assert note_on(BROKER_RESOURCE, name, value, in_file=True) == (None if note == FILE_ONLY else note)
 
 
 def test_several_notes_are_one_line() -> None:
@@ -63,7 +78,8 @@ def test_what_is_carried_out_is_what_brokers_read(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(reading, "topic_setting", noted)
     reading.topic_settings(MetadataImage(), "t")
     throttled = {f"{side}.replication.throttled.replicas" for side in ("leader", "follower")}
-    assert read | throttled | {"unclean.leader.election.enable"} == CARRIED_OUT < set(TOPIC_KEYS)
+    carried_out = {name for name, key in TOPIC_KEYS.items() if key.roles}
+    assert read | throttled | {"unclean.leader.election.enable"} == carried_out < set(TOPIC_KEYS)
 
 
 def test_a_description_says_so_whatever_the_source() -> None:

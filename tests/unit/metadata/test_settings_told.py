@@ -15,10 +15,9 @@ from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.why.explanation import Explanation
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records import types as r
-from metaquorum.metadata.records.parts import QuotaEntity
+from metaquorum.metadata.records.types import QuotaEntity
 from metaquorum.metadata.replay import Replayer, ReplayState
-from metaquorum.metadata.text.tree import image_tree, plain_number
-from metaquorum.metadata.text.tree_json import image_json
+from metaquorum.metadata.text.tree import image_json, image_tree, plain_number
 
 ID, OTHER = bytes(range(16)), bytes(range(1, 17))
 ACL_PATH = "acl/AAECAwQFBgcICQoLDA0ODw"

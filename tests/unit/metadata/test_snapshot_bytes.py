@@ -13,10 +13,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from metaquorum.controller.encoding import encode_records_batch
-from metaquorum.controller.partitions.columns.creation import new_partitions
-from metaquorum.metadata.columnar.bulk import ChangedPartitions, RecordPieces
-from metaquorum.metadata.columnar.rows import ChangedRows
+from metaquorum.controller.ledger import encode_records_batch
+from metaquorum.controller.partitions.topics import new_partitions
+from metaquorum.metadata.columnar.encode import ChangedPartitions, ChangedRows, RecordPieces
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.records.codec import encode

@@ -6,7 +6,7 @@ import pytest
 
 from metaquorum.metadata.image import MetadataImage, Provenance
 from metaquorum.metadata.replay import OpenTransaction, ReplayState
-from metaquorum.metadata.snapshot_policy import SnapshotPolicy
+from metaquorum.metadata.replica import SnapshotPolicy
 from metaquorum.storage.types import LogPosition
 
 HOUR_MS = 3_600_000

@@ -8,8 +8,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS, Cause
-from metaquorum.metadata.inspect.causes.split_fences import LIKE_A_SPLIT_FENCE, HeldEvents
+from metaquorum.metadata.inspect.causes.rule import SPLIT_MS, Cause
+from metaquorum.metadata.inspect.causes.split_fences import HeldEvents
+from metaquorum.metadata.inspect.causes.table import MAY_BE_FENCE
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
 from metaquorum.metadata.inspect.why import links as links_module
 from metaquorum.metadata.inspect.why.explanation import Link
@@ -93,12 +94,14 @@ def test_it_waits_for_a_second_by_a_clock_that_does_not_run_backwards(later: int
     assert [event.rule == "broker-fenced" for event in told] == [waits, True, False]
 
 
-def test_the_second_begins_with_what_has_waited_longest() -> None:
+def test_each_event_waits_for_a_second_of_its_own() -> None:
     held: HeldEvents[Event] = HeldEvents()
     one, two = events(1, 2)
     assert held.through([one], {one: 7}, batch(0)) == []
     assert held.through([two], {two: 7}, batch(SPLIT_MS)) == []
-    assert numbers(held.through([], {}, batch(SPLIT_MS + 1))) == [1, 2]
+    assert numbers(held.through([], {}, batch(SPLIT_MS + 1))) == [1]
+    (late,) = held.through([], {}, batch(2 * SPLIT_MS, b7=FENCED))
+    assert (late.number, late.rule) == (2, "broker-fenced")
 
 
 # ---- the chain of `why` -----------------------------------------------------------------------
@@ -163,7 +166,7 @@ def test_so_many_links_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"broker_id": 8}, False),
         ({"broker_id": None}, False),
         ({"rule": "requested"}, False),
-        *(({"rule": rule}, True) for rule in LIKE_A_SPLIT_FENCE),
+        *(({"rule": rule}, True) for rule in sorted(MAY_BE_FENCE)),
     ],
 )
 def test_a_late_cause_explains_the_slices_just_before_it(
@@ -181,7 +184,10 @@ def test_a_late_cause_explains_the_slices_just_before_it(
     for at, due in ((0, explained), (2, True), (3, True)):
         (cause,) = found[at].causes
         if due and step is not STAYS:
-            text = "broker 7 was being fenced; the record is at 107"
-            assert cause == Cause(rule="broker-fenced", text=text, offset=107, broker_id=7)
+            what, rule = ("being fenced", "broker-fenced")
+            if step is LEAVES:
+                what, rule = ("shutting down", "controlled-shutdown")
+            text = f"broker 7 was {what}; the record is at 107"
+            assert cause == Cause(rule=rule, text=text, offset=107, broker_id=7)
         else:
             assert found[at] == before[at]

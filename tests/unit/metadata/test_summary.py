@@ -116,7 +116,7 @@ def test_the_recorded_scenario_in_sections(shared_data: Path) -> None:
     found = summed(shared_data / "kafka-3.7" / "controller-3000")
     assert list(found) == [
         *("quorum", "total outages", "brokers", "leaderless", "unclean elections", "under min isr"),
-        *("directories failed", "reassignments", "changes"),
+        *("directories failed", "reassignments", "removed", "changes"),
     ]
     assert [(row.offset, row.text) for row in found["unclean elections"].rows] == [
         (1921, "topic/unclean/0: 2 leads after 14.4 s, not in the ISR")

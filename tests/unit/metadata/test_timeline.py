@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.metadata.inspect.causes.rule import SEVERITIES
 from metaquorum.metadata.inspect.log.log import ReadBatch, open_log
-from metaquorum.metadata.inspect.timeline.event import SEVERITIES, TimelineEvent, at_least
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.quorum_events import QuorumEvents
 from metaquorum.metadata.inspect.timeline.time_events import TimeEvents
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
@@ -57,7 +58,7 @@ def scenario() -> list[TimelineEvent]:
 STEPS = [
     ("01 start", 0, "election", "info", "leader-elected", "controller 3000 leads (voters 3000,3001,3002)"),
     ("01 start", 2, "feature", "info", None, "metadata.version is at level 19"),
-    ("01 start", 11, "broker registered", "info", None, "broker 3, broker epoch 11"),
+    ("01 start", 11, "broker registered", "info", "registered", "broker 3, broker epoch 11"),
     ("01 start", 33, "broker unfenced", "info", "caught-up", "broker 1"),
     ("02 topics", 113, "config changed", "info", None, "cleanup.policy=compact, min.insync.replicas=2"),
     ("02 topics", 480, "topic created", "info", None, "big, 2 partitions"),
@@ -93,7 +94,14 @@ STEPS = [
         "none -> 1, 10.4 s without a leader",
     ),
     ("12 preferred", 998, "leader changed", "info", "preferred-election", "and 11 more: 2 -> 1"),
-    ("13 shutdown of 2", 1019, "broker in controlled shutdown", "info", None, "broker 2 (was unfenced)"),
+    (
+        "13 shutdown of 2",
+        1019,
+        "broker in controlled shutdown",
+        "info",
+        "controlled-shutdown",
+        "broker 2 (was unfenced)",
+    ),
     ("13 shutdown of 2", 1025, "leaderless", "critical", "controlled-shutdown", "2 -> none"),
     ("13 shutdown of 2", 1078, "broker fenced", "info", "shutdown-finished", "broker 2 (was in controlled"),
     (
@@ -156,15 +164,15 @@ STEPS = [
         "20 SIGTERM of the controller",
         2070,
         "election",
-        "info",
-        "leader-resigned",
-        "850 ms before: it resigned",
+        "warning",
+        "leader-replaced",
+        "850 ms before; the log does not show which: it resigned, or it failed, hung",
     ),
     ("21 unregister 3", 2111, "reassignment started", "info", "reassignment-started", "and 59 more"),
-    ("21 unregister 3", 2317, "broker fenced", "info", "stopped-or-silent", "broker 3"),
-    ("21 unregister 3", 2323, "broker unregistered", "info", None, "broker 3"),
+    ("21 unregister 3", 2317, "broker fenced", "warning", "stopped-or-silent", "broker 3"),
+    ("21 unregister 3", 2323, "broker unregistered", "info", "broker-unregistered", "broker 3"),
     ("22 fill", 2329, "topic created", "info", None, "fill-0-0, 20 partitions"),
-    ("24 stop", 3958, "broker in controlled shutdown", "info", None, "broker 1"),
+    ("24 stop", 3958, "broker in controlled shutdown", "info", "controlled-shutdown", "broker 1"),
     ("24 stop", 4753, "broker fenced", "info", "shutdown-finished", "broker 0"),
     (
         "24 stop",

@@ -12,8 +12,7 @@ from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import Replayer, ReplayState
-from metaquorum.metadata.text.tree import image_tree
-from metaquorum.metadata.text.tree_json import image_json, topics_json
+from metaquorum.metadata.text.tree import image_json, image_tree, topics_json
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
 

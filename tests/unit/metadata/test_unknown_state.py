@@ -15,7 +15,7 @@ from metaquorum.metadata.inspect.timeline.span import OpenSpan
 from metaquorum.metadata.inspect.timeline.spans import is_under_min_isr, under_min_isr
 from metaquorum.metadata.inspect.timeline.unknown_state import UNKNOWN, UnknownState, said_fields
 from metaquorum.metadata.records import types as r
-from metaquorum.metadata.records.parts import FENCED, IN_CONTROLLED_SHUTDOWN, UNFENCED
+from metaquorum.metadata.records.types import FENCED, IN_CONTROLLED_SHUTDOWN, UNFENCED
 from metaquorum.metadata.replay import ReplayState, replay_records
 
 T, U = b"t" * 16, b"u" * 16

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaquorum.metadata.settings.effective import _in_ms
-from metaquorum.metadata.settings.keys import ConfigKey, ConfigValueError, Kind, whole_number
+from metaquorum.metadata.settings.configs import _in_ms
+from metaquorum.metadata.settings.keys import ConfigValueError, Key, Kind, whole_number
 
 
 @given(st.integers(0, 10**6), st.integers(0, 3), st.integers(1, 10**6))
@@ -29,11 +29,11 @@ def test_as_many_zeros_as_one_likes() -> None:
 
 @given(st.sampled_from(["", "+", "-", "+-", "--", " "]), st.integers(0, 2**17), st.integers(0, 2))
 def test_a_setting_takes_the_numbers_that_java_takes(sign: str, size: int, zeros: int) -> None:
-    key = ConfigKey("k", Kind.SHORT, None)
+    key = Key("k", Kind.SHORT)
     text = sign + "0" * zeros + str(size)
     value = -size if sign == "-" else size
     if sign in ("+-", "--") or not -(2**15) <= value < 2**15:
-        with pytest.raises(ConfigValueError, match="write a whole number of at most 32767"):
+        with pytest.raises(ConfigValueError, match="write a whole number from -32768 to 32767"):
             key.parse(text)
     else:
         assert key.parse(text) == value

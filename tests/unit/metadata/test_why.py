@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from metaquorum.metadata.errors import InspectError
-from metaquorum.metadata.image.damaged import damaged_in, given_up_in
-from metaquorum.metadata.inspect.causes.cause_rules import RULES
+from metaquorum.metadata.image.directories import damaged_in, given_up_in
+from metaquorum.metadata.inspect.causes.table import TABLE
 from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_target
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import Point
@@ -18,7 +18,7 @@ from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.explanation import Explanation
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records import types as r
-from metaquorum.metadata.records.parts import FENCED
+from metaquorum.metadata.records.types import FENCED
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path
 from tests.unit.metadata.made_logs import add_snapshot, flip, make_node, memory_disk
@@ -135,7 +135,7 @@ RECORDED = [
         ["leader-elected", "leader-lost", "epochs-skipped"],
         "no controller won epoch 4",
     ),
-    ("quorum.leader", 2071, 3000, 2070, ["leader-elected", "leader-resigned"], "wrote until 850 ms before"),
+    ("quorum.leader", 2071, 3000, 2070, ["leader-elected", "leader-replaced"], "wrote until 850 ms before"),
 ]
 
 
@@ -372,15 +372,8 @@ def test_a_trimmed_log_begins_with_its_snapshot_and_a_gap_ends_the_chain() -> No
 
 
 def test_every_rule_that_the_code_names_is_in_the_table() -> None:
-    source = "".join(
-        path.read_text()
-        for room in ("causes", "timeline")
-        for path in sorted((REPOSITORY / "metadata" / "inspect" / room).glob("*.py"))
-    )
-    used = set(
-        re.findall(
-            r'(?:rule=|_broker_cause\(|cause\(|return |, rule = .*?|rule = )"([a-z]+(?:-[a-z]+)+)"', source
-        )
-    )
-    assert used <= set(RULES), used - set(RULES)
-    assert len(used) > 20
+    rooms = [*(REPOSITORY / "metadata" / "inspect").rglob("*.py"), *(REPOSITORY / "pipeline").rglob("*.py")]
+    source = "".join(path.read_text() for path in rooms)
+    used = set(re.findall(r'(?:Cause\(rule=|\.rule [!=]= |word_of\()"([a-z-]+)"', source))
+    assert used <= (names := {rule.name for rules in TABLE for rule in rules.rules}), used - names
+    assert len(used) > 5

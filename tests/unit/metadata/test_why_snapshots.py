@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.cli.log.why import explanation_json, explanation_lines
+from metaquorum.cli.log.why import explanation_lines
+from metaquorum.metadata.inspect.answers import explanation_json
 from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import END, Point

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from metaquorum.metadata.columnar.frames import Frames, read_frames
-from metaquorum.metadata.columnar.singles import read_run
+from metaquorum.metadata.columnar.partition_records import Frames, read_frames
+from metaquorum.metadata.columnar.runs import read_run
 from metaquorum.metadata.columnar.windows import BatchWindow, read_window, windows
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import ConfigRecord
 from metaquorum.storage.batches.batch import RecordBatch, batch_record_spans, encode_batch, iter_batches
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.format import walk_batches
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.runs import BatchRun, split_runs
 

@@ -13,19 +13,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.config.addresses import Listener
+from metaquorum.config.principals import PrincipalRules
+from metaquorum.config.security import TlsFiles
+from metaquorum.errors import StartError
+from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.image import Acl, ImageBuilder, MetadataImage
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
-from metaquorum.runtime.config.access.certificates import PrincipalRules
-from metaquorum.runtime.config.addresses import Listener
-from metaquorum.runtime.config.tls import TlsFiles
-from metaquorum.runtime.errors import StartError
-from metaquorum.runtime.metrics import endpoint as endpoint_module
-from metaquorum.runtime.metrics.endpoint import CONNECTIONS_MAX, HEADER_BYTES_MAX, MetricsEndpoint
-from metaquorum.runtime.metrics.rights import ScraperRights
-from metaquorum.runtime.metrics.service import bind_metrics
+from metaquorum.observability.metrics import endpoint as endpoint_module
+from metaquorum.observability.metrics.endpoint import CONNECTIONS_MAX, HEADER_BYTES_MAX, MetricsEndpoint
+from metaquorum.observability.metrics.rights import ScraperRights
+from metaquorum.observability.metrics.service import bind_metrics
+from tests.unit.server.certificates import certificate_files, foreign_client
 from tests.unit.server.nodes import free_port
-from tests.unit.server.test_servers import certificate_files
+from tests.waiting import within
 
 
 def listener(port: int, host: str = "127.0.0.1") -> Listener:
@@ -129,12 +130,14 @@ async def test_connections_are_bounded() -> None:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
         for _, writer in held:
             writer.write(request("/metrics", close=False))
-        for reader, _ in held:
-            await reader.readuntil(b"figure 1\n")
+        async with within("the page on each connection"):
+            for reader, _ in held:
+                await reader.readuntil(b"figure 1\n")
         assert await talk(port) == b""
-        for _, writer in held:
-            writer.close()
-            await writer.wait_closed()
+        async with within("the connections to close"):
+            for _, writer in held:
+                writer.close()
+                await writer.wait_closed()
 
 
 async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,9 +158,7 @@ async def test_https_asks_for_a_certificate(tmp_path: Path) -> None:
         )
         async with served(files=files) as port:
             for shown, gets_in in ((None, not needed), ("stranger", not needed), ("scraper", True)):
-                context = ssl.create_default_context(cafile=tmp_path / "authority.crt")
-                if shown is not None:
-                    context.load_cert_chain(tmp_path / f"{shown}.pem")
+                context = foreign_client(tmp_path, own=shown)
                 said = b""
                 with contextlib.suppress(OSError):
                     said = await talk(port, request("/metrics"), tls=context)
@@ -214,10 +215,7 @@ async def test_where_there_is_an_authorizer_scrapers_need_describe_on_the_cluste
     rules = PrincipalRules("RULE:^CN=(scraper)$/$1/")
     rights = ScraperRights(Authorizer(super_users=["User:root"]), rules, lambda: now[0])
     files = TlsFiles(keystore=tmp_path / "node.pem", truststore=tmp_path / "authority.crt", client_auth=True)
-    contexts = {}
-    for name in ("scraper", "nobody"):
-        contexts[name] = ssl.create_default_context(cafile=tmp_path / "authority.crt")
-        contexts[name].load_cert_chain(tmp_path / f"{name}.pem")
+    contexts = {name: foreign_client(tmp_path, own=name) for name in ("scraper", "nobody")}
     async with served(files=files, rights=rights) as https, served(rights=rights) as http:
         for acls, known, unknown in SCRAPERS:
             now[0] = image_of(acls)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from metaquorum.broker.replica.status import LocalReplicaStatus
+from metaquorum.broker.replica.requests.describe import LocalReplicaStatus
 from metaquorum.broker.server import metrics as of_brokers
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.metadata.records.types import NoOpRecord
-from metaquorum.metadata.requests.broker_status import BrokerState, BrokerStatus, ProcessState
-from metaquorum.runtime.driver.scheduler import LoopStatistics
-from metaquorum.runtime.metrics.families import Family, image_families
-from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.partition_counts import Counts
-from metaquorum.runtime.metrics.statistics import TrafficStatistics
+from metaquorum.metadata.requests.status import BrokerState, BrokerStatus, ProcessState
+from metaquorum.observability.metrics.families import Family, image_families
+from metaquorum.observability.metrics.partition_counts import Counts
+from metaquorum.observability.metrics.statistics import LoopStatistics, NodeStatistics, TrafficStatistics
 from tests.unit.controller.node_quorum import WALL_AT_0, Machine, Quorum
 
 REPLICAS, TRAFFIC = "kafka_server_ReplicaManager_", "kafka_server_BrokerTopicMetrics_"

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from metaquorum.runtime.clock import SystemClock
-from metaquorum.runtime.metrics import page as page_module
-from metaquorum.runtime.metrics.catalogue import GROUPS, METRICS
-from metaquorum.runtime.metrics.docs import metrics_page
-from metaquorum.runtime.metrics.families import Family, one
-from metaquorum.runtime.metrics.metric import Metric, prometheus_name
-from metaquorum.runtime.metrics.page import Page, prometheus_family
-from metaquorum.runtime.metrics.statistics import Histogram
+from metaquorum.clock import SystemClock
+from metaquorum.observability.metrics import endpoint as page_module
+from metaquorum.observability.metrics.catalogue import GROUPS, METRICS, Metric, prometheus_name
+from metaquorum.observability.metrics.docs import metrics_page
+from metaquorum.observability.metrics.endpoint import Page, prometheus_family
+from metaquorum.observability.metrics.families import Family, one
+from metaquorum.observability.metrics.statistics import Histogram
 
 GAUGE = Metric(name="g", kind="gauge", unit="things", text="Some.", labels=("a", "b"))
 COUNTER = Metric(name="c", kind="counter", unit="things", text="More.")
@@ -120,7 +119,7 @@ def test_the_table_names_every_figure_once_and_says_what_it_is() -> None:
 def test_the_documented_table_is_that_of_the_program() -> None:
     path = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
     assert path.read_text() == metrics_page(), (
-        "run: python -m metaquorum.runtime.metrics.docs > docs/metrics.md"
+        "run: python -m metaquorum.observability.metrics.docs > docs/metrics.md"
     )
 
 

@@ -10,8 +10,8 @@ import pytest
 from metaquorum.metadata.image import MetadataImage, TopicsImage
 from metaquorum.metadata.image.chunk import CHUNK_ROWS
 from metaquorum.metadata.image.types import PartitionInfo
-from metaquorum.runtime.metrics import partition_counts
-from metaquorum.runtime.metrics.partition_counts import Counts, PartitionCounts
+from metaquorum.observability.metrics import partition_counts
+from metaquorum.observability.metrics.partition_counts import Counts, PartitionCounts
 
 TOPIC_ID = bytes(15) + b"\x01"
 OTHER_ID = bytes(15) + b"\x02"

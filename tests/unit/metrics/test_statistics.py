@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from metaquorum.runtime.metrics import node as node_module
-from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.statistics import (
+from metaquorum.observability.metrics import statistics as node_module
+from metaquorum.observability.metrics.statistics import (
     ERRORS_MAX,
     WINDOW_MS,
     FlushStatistics,
     Histogram,
+    NodeStatistics,
     RequestStatistics,
     Window,
 )

@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metaquorum.metadata.records.batches import decode_batch
-from metaquorum.pipeline.columns import TIME, Table
 from metaquorum.pipeline.ingest.layout import DATA, Manifest, WrittenFile, begin, load_manifest, publish
 from metaquorum.pipeline.intervals.cluster import ClusterReplay
 from metaquorum.pipeline.stores.folder import Folder
-from metaquorum.pipeline.tables import TABLES, arrow_schema
+from metaquorum.pipeline.tables import TABLES, TIME, Table, arrow_schema
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
 from metaquorum.storage.log.reader import Damage, LogReader

@@ -38,8 +38,8 @@ def fixture_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows_of(fleet: Path, name: str) -> pa.Table:
     places = find_logs(StoreDisk(), [str(fleet / "fleet" / CLUSTERS)], None)
-    spines = _histories(places, 1 << 30)
-    given = pa.RecordBatch.from_pydict({"history": [msgspec.msgpack.encode(spine) for spine in spines]})
+    histories = _histories(places, 1 << 30)
+    given = pa.RecordBatch.from_pydict({"history": [msgspec.msgpack.encode(merged) for merged in histories]})
     found = list(table_batches(iter([given]), name))
     return pa.Table.from_batches(found) if found else None
 

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from metaquorum.cli.main import main
 from metaquorum.pipeline.audit.gather import gather
 from metaquorum.pipeline.audit.source import TableSource
-from metaquorum.pipeline.derived_tables import DERIVED
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.ingest.layout import FORMAT, READ_FROM, LayoutError, load_manifest
+from metaquorum.pipeline.tables import DERIVED
 from tests.unit.pipeline.local_tables import write_tables
 
 

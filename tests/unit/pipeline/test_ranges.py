@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metaquorum.pipeline.ingest.plan import _size, _within
-from metaquorum.pipeline.logs.spine import SHARED_ID, Conflict, Spine
+from metaquorum.pipeline.logs.merged import SHARED_ID, Conflict, MergedHistory
 
 Ranges = list[tuple[int, int]]
 
@@ -44,12 +44,12 @@ def log(name: str, node_id: int | None = None, *, is_retained: bool = False) -> 
     return SimpleNamespace(key=name, place=place)
 
 
-def why(name: str, low: int, high: int, *conflicts: tuple[str, int, str], stretch: Any = None) -> str | None:
+def why(name: str, low: int, high: int, *conflicts: tuple[str, int, str], section: Any = None) -> str | None:
     """Of a segment of one log; the history is that of another from 10 to 20."""
-    read: Any = SimpleNamespace(log=stretch or log("read", 3), start=10, end=20)
+    read: Any = SimpleNamespace(log=section or log("read", 3), start=10, end=20)
     told = [Conflict(log(whose), offset, kind, "why") for whose, offset, kind in conflicts]
     segment: Any = SimpleNamespace(start_offset=low, end_offset=high)
-    return Spine("c", [read], told, []).why_unused(log(name), segment)
+    return MergedHistory("c", [read], told, []).why_unused(log(name), segment)
 
 
 @pytest.mark.parametrize("kind", ["mismatch", "seam", "superseded", "corrupt", "a-first", "z-last"])
@@ -70,6 +70,6 @@ def test_a_segment_that_was_read_needs_no_reason() -> None:
 
 def test_records_that_another_log_has_name_it() -> None:
     assert why("x", 10, 12) == "its records were read from node 3, /read"
-    assert why("x", 10, 12, stretch=log("read")) == "its records were read from /read"
+    assert why("x", 10, 12, section=log("read")) == "its records were read from /read"
     retained = log("read", 3, is_retained=True)
-    assert why("x", 19, 21, stretch=retained) == "an earlier run read its records from another log"
+    assert why("x", 19, 21, section=retained) == "an earlier run read its records from another log"

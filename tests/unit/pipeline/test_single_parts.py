@@ -17,16 +17,16 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.pipeline.arrow.schemas import damage_batches
 from metaquorum.pipeline.ingest import job, tasks
-from metaquorum.pipeline.ingest.left_out import left_out
+from metaquorum.pipeline.ingest.job import left_out
 from metaquorum.pipeline.ingest.tasks import run_task
 from metaquorum.pipeline.ingest.work import FactsTask, PartTask, RecordsTask, ReplayTask, SurveyTask, Task
 from metaquorum.pipeline.intervals.moments import Moment
 from metaquorum.pipeline.intervals.state import without_secrets
 from metaquorum.pipeline.intervals.tables.brokers import Heard, heard_of
 from metaquorum.pipeline.intervals.tables.settings import Configs, Topics
+from metaquorum.pipeline.logs.merged import SHARED_ID, MergedHistory
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import LogPlace
-from metaquorum.pipeline.logs.spine import SHARED_ID, Spine
 from metaquorum.pipeline.logs.survey import LogSurvey
 from metaquorum.pipeline.tables import TABLES, quoted, spark_schema
 from metaquorum.storage.disk.posix import PosixDisk
@@ -37,9 +37,9 @@ from tests.unit.pipeline.logs.test_cut import log_of
 
 PLACE = LogPlace(path="/x", cluster="c", node_id=1)
 LOG = LogSurvey(place=PLACE, start_offset=0, end_offset=0, epochs=[], segments=[], sums={}, snapshots=[])
-SPINE: Any = Spine(cluster="c", stretches=[], logs=[], conflicts=[])
+MERGED: Any = MergedHistory(cluster="c", sections=[], logs=[], conflicts=[])
 REPLAY = ReplayTask(
-    spine=SPINE, resume_offset=0, state_file=None, out="/o", run="r", state_target="s", final_below=0
+    merged=MERGED, resume_offset=0, state_file=None, out="/o", run="r", state_target="s", final_below=0
 )
 PIECE = Piece(cluster="c", node_id=1, file="/x")
 TASKS: list[Task] = [
@@ -89,7 +89,7 @@ def segment(start: int, end: int, size: int = 9) -> Any:
     return SimpleNamespace(start_offset=start, end_offset=end, size_bytes=size)
 
 
-def spine(cluster: str, *told: tuple[Any, str | None], retained: bool = False, **more: Any) -> Any:
+def merged(cluster: str, *told: tuple[Any, str | None], retained: bool = False, **more: Any) -> Any:
     """A history with one log of these segments, each with why it was not used."""
     place = SimpleNamespace(is_retained=retained)
     why = {id(at): reason for at, reason in told}
@@ -106,14 +106,14 @@ COPY, OTHER = "its records were read from node 2, /y", "superseded: other"
 
 
 def test_what_is_not_in_the_tables_is_summed_by_reason() -> None:
-    spines = [
-        spine("a", (segment(0, 10), None), (segment(10, 15), COPY), (segment(20, 27), COPY)),
-        spine("b", (segment(0, 1500), OTHER), (segment(5, 5), OTHER), (segment(5, 5, 0), None)),
-        spine("c", (segment(0, 99), OTHER), (segment(5, 5), OTHER), retained=True),
-        spine("d", holes=[(3, 7), (10, 12)], conflicts=[SHARED_ID]),
-        spine("e", holes=[(0, 1)], conflicts=["mismatch", SHARED_ID]),
+    histories = [
+        merged("a", (segment(0, 10), None), (segment(10, 15), COPY), (segment(20, 27), COPY)),
+        merged("b", (segment(0, 1500), OTHER), (segment(5, 5), OTHER), (segment(5, 5, 0), None)),
+        merged("c", (segment(0, 99), OTHER), (segment(5, 5), OTHER), retained=True),
+        merged("d", holes=[(3, 7), (10, 12)], conflicts=[SHARED_ID]),
+        merged("e", holes=[(0, 1)], conflicts=["mismatch", SHARED_ID]),
     ]
-    assert left_out(spines) == [
+    assert left_out(histories) == [
         "1 file with 1,500 records that contradict the history of their cluster: "
         "see `reason` in the table files, and the table damage",
         "7 records inside the history that no log holds: offsets 3 to 6 of cluster d and 2 more; "
@@ -122,9 +122,9 @@ def test_what_is_not_in_the_tables_is_summed_by_reason() -> None:
         "1 file without a readable record: see the table damage",
         "2 files with 12 records that were read from another node's log",
     ]
-    many = [spine(str(at), conflicts=[SHARED_ID]) for at in range(6)]
+    many = [merged(str(at), conflicts=[SHARED_ID]) for at in range(6)]
     assert [line[-19:] for line in left_out(many)] == [": 0, 1, 2, 3, 4 ..."]
-    assert left_out(spines[:0]) == []
+    assert left_out(histories[:0]) == []
 
 
 def test_damage_is_a_batch_of_rows(tmp_path: Path) -> None:

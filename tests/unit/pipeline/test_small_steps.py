@@ -47,9 +47,9 @@ def test_bytes_are_kept_from_the_batch_before(monkeypatch: pytest.MonkeyPatch, l
     )
     folder: Any = Kept()
     ends = (5, 8, 10, 15, 20, 30)
-    spine: Any = SimpleNamespace(runs=lambda: runs)
+    merged: Any = SimpleNamespace(runs=lambda: runs)
     facts: Any = {}
-    retain(spine, low, [(f"/x/{end}", end) for end in ends], facts, folder, "to")
+    retain(merged, low, [(f"/x/{end}", end) for end in ends], facts, folder, "to")
     reached = [(at, run) for at, run in enumerate(runs) if run.end >= low]
     assert copied == [(run.start, max(run.start, low - 1), f"to/{at}") for at, run in reached]
     assert snapshots == [
@@ -86,15 +86,15 @@ def test_damage_of_logs_that_were_not_read(monkeypatch: pytest.MonkeyPatch) -> N
         log("idle", hurt),
     ]
     conflict = {"offset": 9, "kind": "mismatch", "reason": "other bytes"}
-    spine: Any = SimpleNamespace(
-        stretches=[
+    merged: Any = SimpleNamespace(
+        sections=[
             SimpleNamespace(log=logs[0], start=0, end=5),
             SimpleNamespace(log=logs[7], start=5, end=5),
         ],
         logs=logs,
         conflicts=[SimpleNamespace(log=each, **conflict) for each in (logs[1], logs[5])],
     )
-    rows: list[Any] = list(replay._other_damage(spine))
+    rows: list[Any] = list(replay._other_damage(merged))
     told = rows.pop()
     assert [(row.log, row.row) for row in rows] == [
         (name, f"row of {name}") for name in ("hurt", "partly", "idle")
@@ -110,7 +110,7 @@ def test_a_hole_between_logs_is_listed_where_it_begins(end: int) -> None:
     feeder: Any = object.__new__(replay._Feeder)
     feeder._notes = SimpleNamespace(add=lambda *row: told.append(row))
     run: Any = SimpleNamespace(
-        start=9, stretches=[SimpleNamespace(log=log("there")), SimpleNamespace(log=log("x"))]
+        start=9, sections=[SimpleNamespace(log=log("there")), SimpleNamespace(log=log("x"))]
     )
     feeder._hole(end, run)
     reason = "offsets 7 to 8 are in none of the logs: what happened there is unknown"

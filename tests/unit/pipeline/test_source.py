@@ -14,8 +14,14 @@ pytest.importorskip("pyspark")
 from metaquorum.pipeline.logs import follow
 from metaquorum.pipeline.logs.follow import StreamOffset, ends_of
 from metaquorum.pipeline.logs.places import LogPlace
-from metaquorum.pipeline.source import MetadataLogReader, MetadataLogStreamReader, PiecePartition, SourceError
-from metaquorum.pipeline.source_options import OptionError, Options
+from metaquorum.pipeline.source import (
+    MetadataLogReader,
+    MetadataLogStreamReader,
+    OptionError,
+    Options,
+    PiecePartition,
+    SourceError,
+)
 from metaquorum.pipeline.stores.disk import StoreDisk
 from tests.unit.pipeline.intervals.telling import batches
 from tests.unit.pipeline.logs.test_logs import STORY, node

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from metaquorum.pipeline.logs.survey import SPLIT_BYTES
-from metaquorum.pipeline.source_options import OptionError, Options
+from metaquorum.pipeline.source import OptionError, Options
 
 PATH = {"path": "/logs"}
 

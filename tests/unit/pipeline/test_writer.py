@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from metaquorum.pipeline.ingest import reading
+from metaquorum.pipeline.ingest import parts
 from metaquorum.pipeline.ingest import writer as module
 from metaquorum.pipeline.ingest.layout import WrittenFile
 from metaquorum.pipeline.ingest.writer import ClusterWriter, as_arrow, date_text, day_of
 from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_TIME_MS
-from metaquorum.pipeline.intervals.states.ended import StateRows
+from metaquorum.pipeline.intervals.tables.states import StateRows
 from metaquorum.pipeline.tables import TABLES
 
 EPOCHS = "quorum_epochs"
@@ -108,7 +108,7 @@ STATES = [
 def test_rows_of_all_tables_are_written_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(reading, "FLUSH_ROWS", 2)
+    monkeypatch.setattr(parts, "FLUSH_ROWS", 2)
     states = StateRows()
     states.parts.append([tuple(0 if name == "from_time" else None for name in STATES)])
     tables: list[Any] = [
@@ -117,7 +117,7 @@ def test_rows_of_all_tables_are_written_in_parts(
         ("damage", []),
     ]
     made = ClusterWriter(str(tmp_path), "c", "run")
-    reading.write_rows(made, [tables[at] for at in order], final=True)
+    parts.write_rows(made, [tables[at] for at in order], final=True)
     files = {file.table: file for file in made.close()}
     assert {name: file.rows for name, file in files.items()} == {"partition_states": 1, EPOCHS: 5}
     assert content(tmp_path, files[EPOCHS]) == [0, 1, 2, 3, 4]

@@ -11,8 +11,8 @@ from metaquorum.raft.config import RecoveredLog
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import NoteCommitted, Respond, RespondWithRecords
 from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, RaftError
-from metaquorum.raft.state.roles import Follower, Leader
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.roles import Follower, Leader
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import World, directory
 from tests.unit.raft.test_core import batch, make
@@ -60,7 +60,7 @@ def test_an_answer_without_error_says_everything_of_its_leader(kind: str, replic
     offset = fields.pop("fetch_offset")
     if replica == 2:  # a voter that would have forgotten what it acknowledged is refused
         core.state.acknowledged.clear()
-        core.state.role.view.voters[2].furthest_offset = 0
+        core.state.role.view.voters[2].highest_acked_offset = 0
     found = asked(core, fetch_of(replica, offset, **fields))
     assert (found.error, found.epoch, found.leader_id) == (RaftError.NONE, 1, 1)
     assert (found.high_watermark, found.log_start_offset) == (6, 3)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.raft.config import DOUBLINGS_MAX, RaftConfig, Voter, doubled_ms
-from metaquorum.raft.voters.voter_set import Endpoint
+from metaquorum.raft.config import DOUBLINGS_MAX, RaftConfig, RaftConfigError, Voter, doubled_ms
+from metaquorum.raft.voters import Endpoint
 
 NAMES = (
     *("check_quorum_ms", "observer_patience_ms", "begin_quorum_ms", "quiet_voter_ms", "keepalive_ms"),
@@ -22,7 +22,9 @@ NAMES = (
             (1360, 1391, 226, 453, 226, 302, 453, 35),
         ),
         (
-            RaftConfig(fetch_timeout_ms=1, observer_fetch_max_wait_ms=0, retry_backoff_ms=0),
+            RaftConfig(
+                fetch_timeout_ms=1, fetch_max_wait_ms=0, observer_fetch_max_wait_ms=0, retry_backoff_ms=0
+            ),
             (1, 1, 1, 0, 1, 1, 0, 0),
         ),
     ],
@@ -52,3 +54,44 @@ def test_a_pause_is_doubled_so_often_and_no_more(doublings: int, pause: int) -> 
 
 def test_a_configured_voter_listens_without_a_name() -> None:
     assert Voter(node_id=1, host="h", port=7).endpoints == (Endpoint("", "h", 7),)
+
+
+FIELDS = [name for name in RaftConfig.__struct_fields__ if name != "bootstrap_ids"]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", [-5, -1, 2**31])
+def test_a_number_outside_of_its_range_is_refused_by_name(field: str, value: int) -> None:
+    with pytest.raises(RaftConfigError, match=rf"{field} \({value}\) must be from [01] to 2147483647"):
+        RaftConfig(**{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["election_timeout_ms", "fetch_timeout_ms", "request_timeout_ms"])
+def test_a_timeout_of_zero_would_spin(field: str) -> None:
+    with pytest.raises(RaftConfigError, match=field):
+        RaftConfig(**{field: 0, "fetch_max_wait_ms": 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {"fetch_max_wait_ms": 501},
+            "fetch_max_wait_ms (501) must be at most half of fetch_timeout_ms (1000), or a waiting fetch "
+            "looks like a dead leader",
+        ),
+        (
+            {"retry_backoff_ms": 501},
+            "retry_backoff_ms (501) must be at most retry_backoff_max_ms (500)",
+        ),
+        (
+            {"note_committed_ms": 5001},
+            "note_committed_ms (5001) must be at most sync_committed_ms (5000): a durable note is a note",
+        ),
+        ({"bootstrap_ids": (-1, 0)}, "bootstrap_ids must be below 0: node ids are not"),
+    ],
+)
+def test_values_that_do_not_fit_together_are_named_both(fields: dict[str, object], text: str) -> None:
+    with pytest.raises(RaftConfigError) as caught:
+        RaftConfig(**fields)  # type: ignore[arg-type]
+    assert str(caught.value) == text

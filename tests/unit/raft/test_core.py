@@ -20,9 +20,8 @@ from metaquorum.raft.invariants import (
     check_step,
 )
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError, VoteRequest
-from metaquorum.raft.state.roles import Follower
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.roles import Follower
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import World, directory
 

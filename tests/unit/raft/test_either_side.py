@@ -20,9 +20,9 @@ from metaquorum.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from metaquorum.raft.state.roles import Follower, Prospective
-from metaquorum.raft.store.directory import create_directory
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.roles import Follower, Prospective
+from metaquorum.raft.store import create_directory
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.errors import CorruptFileError
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk

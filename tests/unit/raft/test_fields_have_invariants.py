@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-STATE = Path(__file__).resolve().parents[3] / "raft" / "state"
+RAFT = Path(__file__).resolve().parents[3] / "raft"
 
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:
     """Those that change: data classes, and others with a constructor."""
-    for path in sorted(STATE.glob("*.py")):
+    for path in (RAFT / name for name in ("log_view.py", "memory.py", "roles.py", "state.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.ClassDef) and (node.decorator_list or constructor(node)):
                 yield f"{path.stem}.{node.name}", node
@@ -44,7 +44,7 @@ CLASSES = dict(classes())
 
 
 def test_the_state_is_found() -> None:
-    assert {"roles.Follower", "progress.LeaderView", "log_view.LogView", "state.RaftState"} <= set(CLASSES)
+    assert {"roles.Follower", "roles.LeaderView", "log_view.LogView", "state.RaftState"} <= set(CLASSES)
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -27,11 +27,16 @@ from metaquorum.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from metaquorum.raft.state.roles import Follower
-from metaquorum.raft.voters.records import encode_control_batch, kraft_version_record, voters_record
-from metaquorum.raft.voters.voter_set import Endpoint, VoterNode, VoterSet
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.roles import Follower
+from metaquorum.raft.voters import (
+    Endpoint,
+    VoterNode,
+    VoterSet,
+    encode_control_batch,
+    kraft_version_record,
+    voters_record,
+)
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import directory
 from tests.unit.raft.test_core import make

@@ -6,6 +6,7 @@ import pytest
 
 from metaquorum.raft.effects import (
     AppendLog,
+    EffectGate,
     PersistQuorumState,
     RaftEffect,
     ResetLog,
@@ -16,9 +17,8 @@ from metaquorum.raft.effects import (
     TruncateLog,
     Warn,
 )
-from metaquorum.raft.gate import EffectGate
 from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotResponse, RaftError
-from metaquorum.storage.batches.parsed import NO_BATCHES
+from metaquorum.storage.batches.batch import NO_BATCHES
 from metaquorum.storage.types import LogPosition
 
 

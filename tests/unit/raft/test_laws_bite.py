@@ -22,16 +22,22 @@ from metaquorum.raft.invariants import (
     check_snapshot,
     check_step,
 )
+from metaquorum.raft.log_view import LogView
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
-from metaquorum.raft.state import quorum
-from metaquorum.raft.state.log_view import LogView
-from metaquorum.raft.state.progress import LeaderView, ReplicaProgress
-from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from metaquorum.raft.state.state import RaftState, Vote
-from metaquorum.raft.store.tail_cache import TailCache
-from metaquorum.raft.voters.history import VoterHistory
-from metaquorum.raft.voters.voter_set import VoterSet
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    LeaderView,
+    Prospective,
+    ReplicaProgress,
+    Resigned,
+    Unattached,
+)
+from metaquorum.raft.state import RaftState, Vote
+from metaquorum.raft.store import TailCache
+from metaquorum.raft.voters import VoterHistory, VoterSet, cannot_win, has_majority, majority_value
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 from tests.raft.script import Script
@@ -231,7 +237,7 @@ def test_the_laws_across_replicas_know_what_they_may_know() -> None:
     ],
 )
 def test_what_a_majority_has_reached(values: list[int | None], reached: int | None) -> None:
-    assert quorum.majority_value(values) == reached
+    assert majority_value(values) == reached
 
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 4, 5, 6, 7])
@@ -239,8 +245,8 @@ def test_a_majority_is_more_than_half_and_refusals_that_leave_one_are_too_few(vo
     ids = range(1, voters + 1)
     for count in range(voters + 1):
         some = set(range(1, count + 1)) | {77, 78, 79}  # who is no voter does not count
-        assert quorum.has_majority(some, ids) == (2 * count > voters)
-        assert quorum.cannot_win(some, ids) == (2 * (voters - count) <= voters)
+        assert has_majority(some, ids) == (2 * count > voters)
+        assert cannot_win(some, ids) == (2 * (voters - count) <= voters)
 
 
 # ---- a follower and what it hears -----------------------------------------------------------------

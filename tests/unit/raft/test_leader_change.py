@@ -6,7 +6,7 @@ import pytest
 
 from metaquorum.metadata.records.codec import decode_control
 from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
-from metaquorum.raft.voters.records import encode_control_batch, leader_change_record
+from metaquorum.raft.voters import encode_control_batch, leader_change_record
 from metaquorum.storage.batches.batch import iter_batches
 
 

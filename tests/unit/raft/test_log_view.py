@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from metaquorum.raft.config import RecoveredLog
 from metaquorum.raft.errors import RaftInvariantError
-from metaquorum.raft.state.log_view import LogView
+from metaquorum.raft.log_view import LogView
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 

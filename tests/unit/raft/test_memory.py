@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from metaquorum.raft import memory
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.messages import VoteRequest
-from metaquorum.raft.state import memory
-from metaquorum.raft.state.progress import LeaderView
-from metaquorum.raft.state.state import RaftState
+from metaquorum.raft.roles import LeaderView
+from metaquorum.raft.state import RaftState
 from metaquorum.storage.files.known_committed import Acknowledged
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import directory

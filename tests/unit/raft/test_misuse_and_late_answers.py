@@ -14,17 +14,18 @@ from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import ResetLog, Warn, WriteSnapshotChunk
 from metaquorum.raft.errors import RaftInvariantError, RaftUsageError
 from metaquorum.raft.messages import FetchResponse, RaftError, RaftRequest, VoteResponse
-from metaquorum.raft.state.roles import Resigned
-from metaquorum.raft.voters.history import VotersAt
-from metaquorum.raft.voters.records import (
+from metaquorum.raft.roles import Resigned
+from metaquorum.raft.voters import (
     VOTERS_TYPE,
     ControlValue,
     VoterChange,
+    VoterNode,
+    VotersAt,
+    VoterSet,
     kraft_version_record,
     voter_changes,
     voters_record,
 )
-from metaquorum.raft.voters.voter_set import VoterNode, VoterSet
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import uuid_to_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.raft.state.quorum import cannot_win, has_majority, majority, majority_value
+from metaquorum.raft.voters import cannot_win, has_majority, majority, majority_value
 
 
 @pytest.mark.parametrize(("voters", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (7, 4)])

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.raft import roles
 from metaquorum.raft.config import RecoveredLog
 from metaquorum.raft.errors import RaftInvariantError
-from metaquorum.raft.state import roles
-from metaquorum.raft.state.roles import (
+from metaquorum.raft.roles import (
     OBSERVER_STARTS,
     OBSERVER_TRANSITIONS,
     VOTER_STARTS,

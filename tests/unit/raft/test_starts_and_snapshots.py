@@ -8,7 +8,7 @@ from metaquorum.raft.config import RaftConfig, RecoveredLog
 from metaquorum.raft.effects import ResetLog, SendRequest, Warn
 from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, RaftError, VoteRequest
 from metaquorum.raft.protocol import transitions
-from metaquorum.raft.state.roles import Follower, Prospective
+from metaquorum.raft.roles import Follower, Prospective
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import directory
 from tests.unit.raft.test_core import make

@@ -9,11 +9,10 @@ import pytest
 
 from metaquorum import raft
 from metaquorum.raft.effects import AppendLog, NoteCommitted, PersistQuorumState
-from metaquorum.raft.store.stored_voters import read_changes, read_voters, with_voters
-from metaquorum.raft.voters.history import VotersAt
-from metaquorum.raft.voters.records import VoterChange, encode_control_batch, voters_record
+from metaquorum.raft.stored_voters import read_changes, read_voters, with_voters
+from metaquorum.raft.voters import VoterChange, VotersAt, encode_control_batch, voters_record
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.batches.encode import encode_batch
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError
 from metaquorum.storage.files.quorum_state import FILE_NAME, load_quorum_state

@@ -12,9 +12,9 @@ from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import AppendLog, ReadReady, Respond, RespondWithRecords, SendRequest, Warn
 from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, RaftError
 from metaquorum.raft.protocol import fetching, replication, snapshots
-from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from metaquorum.raft.state.state import Vote
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
+from metaquorum.raft.state import Vote
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.types import LogPosition
 from tests.raft.script import Script

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from metaquorum.raft.errors import RaftInvariantError
-from metaquorum.raft.state.roles import OBSERVER_TRANSITIONS, VOTER_TRANSITIONS, Role, check_transition
+from metaquorum.raft.roles import OBSERVER_TRANSITIONS, VOTER_TRANSITIONS, Role, check_transition
 
 # Written out a second time, by hand from KIP-996 and docs/raft.md: same epoch (=), higher (+), both (*).
 VOTER = {

@@ -10,8 +10,8 @@ from metaquorum.raft.effects import Respond
 from metaquorum.raft.messages import RaftError
 from metaquorum.raft.protocol import answers, voter_changes
 from metaquorum.raft.protocol.voter_changes import Refusal
-from metaquorum.raft.state.progress import PendingChange, ReplicaProgress
-from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet
+from metaquorum.raft.roles import PendingChange, ReplicaProgress
+from metaquorum.raft.voters import Endpoint, VersionRange, VoterNode, VoterSet
 from tests.raft.script import Script
 from tests.raft.world import directory
 from tests.unit.raft.test_timers_and_replicas import fetch_of

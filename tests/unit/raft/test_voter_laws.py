@@ -11,10 +11,8 @@ from metaquorum import raft
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_core, check_input
-from metaquorum.raft.state.progress import ReplicaProgress
-from metaquorum.raft.state.roles import Leader
-from metaquorum.raft.voters.records import VoterChange
-from metaquorum.raft.voters.voter_set import VoterNode, VoterSet
+from metaquorum.raft.roles import Leader, ReplicaProgress
+from metaquorum.raft.voters import VoterChange, VoterNode, VoterSet
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import directory
 from tests.unit.raft.test_core import sole_leader

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from metaquorum.raft.config import Voter
-from metaquorum.raft.store.voter_memory import (
+from metaquorum.raft.stored_voters import (
     FILE_NAME,
     change_of_voters,
     load_voters,

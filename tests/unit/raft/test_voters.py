@@ -7,18 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.metadata.records import codec, control
-from metaquorum.raft.voters.history import VoterHistory, VotersAt
-from metaquorum.raft.voters.records import (
+from metaquorum.raft.voters import (
     ControlValue,
+    Endpoint,
+    VersionRange,
     VoterChange,
+    VoterHistory,
+    VoterNode,
+    VotersAt,
+    VoterSet,
     encode_control_batch,
     kraft_version_record,
     voter_changes,
     voters_record,
 )
-from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.batches.encode import control_key, encode_batch
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.epochs import EpochTable
 

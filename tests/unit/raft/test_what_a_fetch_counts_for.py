@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from metaquorum.raft import memory
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import ReadReady, RespondWithRecords, Warn
 from metaquorum.raft.messages import RaftError, VoteRequest
-from metaquorum.raft.protocol import election, leaders, transitions
-from metaquorum.raft.state import memory
-from metaquorum.raft.state.progress import ReplicaState
-from metaquorum.raft.state.roles import Candidate, Leader
-from metaquorum.raft.voters.voter_set import Endpoint
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.protocol import election, transitions
+from metaquorum.raft.roles import Candidate, Leader, ReplicaState
+from metaquorum.raft.voters import Endpoint
+from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.files.known_committed import Acknowledged
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import CLUSTER_ID, directory
@@ -29,7 +28,7 @@ def test_a_read_is_confirmed_by_any_fetch_of_the_epoch(kind: str) -> None:
     core = trimmed_leader()
     assert isinstance(core.state.role, Leader)
     core.state.acknowledged.clear()
-    core.state.role.view.voters[2].furthest_offset = 0
+    core.state.role.view.voters[2].highest_acked_offset = 0
     core.request_read(77, now_ms=7)
     fields = {**KINDS[kind]}
     offset = fields.pop("fetch_offset")
@@ -183,19 +182,19 @@ def test_a_candidate_that_lost_waits_no_longer_than_a_candidate_that_heard_nothi
 def test_only_the_leader_that_is_followed_says_where_it_listens(leader_id: int, is_told: bool) -> None:
     core, _ = follower()
     endpoints = (Endpoint("L", "elsewhere", 9),)
-    leaders.follow(core.state, 4, leader_id, endpoints, now_ms=5)
+    transitions.follow(core.state, 4, leader_id, endpoints, now_ms=5)
     assert core.leader_id == 2
-    assert (core.state.told_endpoints == endpoints) == is_told
+    assert (core.state.announced_endpoints == endpoints) == is_told
 
 
 def test_a_leader_that_is_found_again_may_listen_elsewhere() -> None:
     """What it says of itself replaces what was known; where it says nothing, that stays."""
     core, _ = follower()
     for endpoints in ((), (Endpoint("L", "here", 9),), (Endpoint("L", "there", 9),), ()):
-        before = core.state.told_endpoints
+        before = core.state.announced_endpoints
         transitions.become_prospective(core.state, now_ms=5)
-        leaders.follow(core.state, 4, 2, endpoints, now_ms=5)
+        transitions.follow(core.state, 4, 2, endpoints, now_ms=5)
         assert core.leader_id == 2
-        assert core.state.told_endpoints == (endpoints or before)
-    leaders.follow(core.state, 5, 3, (), now_ms=5)
-    assert (core.leader_id, core.state.told_endpoints) == (3, ())
+        assert core.state.announced_endpoints == (endpoints or before)
+    transitions.follow(core.state, 5, 3, (), now_ms=5)
+    assert (core.leader_id, core.state.announced_endpoints) == (3, ())

@@ -15,26 +15,25 @@ import pytest
 
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.server.main import BrokerProcess, open_process
-from metaquorum.cli.layout import free_ports
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.config.load import load_config
+from metaquorum.config.node import NodeConfig
 from metaquorum.controller.server.main import ControllerProcess
-from metaquorum.metadata.access.authorizer import ANONYMOUS
+from metaquorum.listeners.forwarded.table import FORWARDED
+from metaquorum.listeners.listener import KafkaListeners
+from metaquorum.metadata.authorizer import ANONYMOUS
+from metaquorum.network.tls import NodeTls
+from metaquorum.node.driver import Ending
+from metaquorum.node.local_nodes import free_ports
+from metaquorum.node.replica import check_directories, check_metadata_directory, open_replica
+from metaquorum.observability.metrics.service import bind_metrics
 from metaquorum.raft.events import ShutdownRequested
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.forwarding import forward
-from metaquorum.runtime.config.load import load_config
-from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.driver.driver import Ending
-from metaquorum.runtime.kafka.forwarded.table import FORWARDED
-from metaquorum.runtime.kafka.listener import KafkaListeners
-from metaquorum.runtime.metrics.service import bind_metrics
-from metaquorum.runtime.replica import check_directories, check_metadata_directory, open_replica
-from metaquorum.runtime.rpc.channels import bind, new_server
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.rpc.channels import bind, new_server
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME
+from metaquorum.wire.table import API_BY_NAME
 
 CLUSTER_ID = "Xk7gN1qkQ3uWm5dJ3v5c2A"
 SPEAKS_GRPC = {"quorum", "controller", "broker", "producer-ids", "log-dirs"}
@@ -56,8 +55,7 @@ async def forwarded(client: AdminClient, body: Any) -> Any:
     """What the active controller answers to a request of Kafka's protocol, asked as a broker asks it."""
     name = type(body).__name__.removesuffix("Request")
     key, version = API_BY_NAME[name].key, FORWARDED[name].max_version
-    answer = await forward(
-        client,
+    answer = await client.forward(
         b"".join(codec.encode_request(codec.RequestHeader(key, version, 1), body)),
         broker_id=101,
         principal=ANONYMOUS,
@@ -155,7 +153,7 @@ def new_site(root: Path) -> Site:
 async def running_controller(path: Path) -> AsyncIterator[ControllerProcess]:
     """The insides of a controller process on this loop, shut down in order at the end."""
     config = load_config(path, "controller")
-    tls = TlsMaterial.load(config.tls) if config.controllers_use_tls else None
+    tls = NodeTls(config).controllers
     server = new_server()
     bind(server, config.listeners[0].host, config.listeners[0].port, tls)
     metrics = bind_metrics(config.metrics_listener, config.tls)
@@ -175,11 +173,10 @@ async def running_broker(path: Path) -> AsyncIterator[BrokerProcess]:
 @contextlib.asynccontextmanager
 async def running_broker_config(config: NodeConfig) -> AsyncIterator[BrokerProcess]:
     """The same for a configuration that was read already."""
-    needs_tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
-    tls = TlsMaterial.load(config.tls) if needs_tls else None
+    tls = NodeTls(config)
     server = new_server()
     for listener in config.grpc_listeners:
-        bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+        bind(server, listener.host, listener.port, tls.of(listener.name))
     kafka = KafkaListeners(config, tls)
     kafka.bind()
     metrics = bind_metrics(config.metrics_listener, config.tls)

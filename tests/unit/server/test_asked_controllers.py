@@ -12,9 +12,10 @@ import pytest_asyncio
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
+from metaquorum.clients.kafka.controllers import ControllersClient
+from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import metadata_version_name
-from metaquorum.runtime.kafka.client.controllers import ControllersClient
 from metaquorum.wire.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
 from tests.unit.server.nodes import Site, free_port, new_site, running_controller
 from tests.unit.server.test_callers_in_the_log import causes
@@ -88,7 +89,9 @@ async def test_configurations_and_tokens_without_a_broker(site: Site) -> None:
 
 
 async def test_controllers_tell_of_themselves_and_of_nothing_that_is_brokers(site: Site) -> None:
-    client = ControllersClient(f"127.0.0.1:{site.controller_port}", timeout_ms=60_000)
+    client = ControllersClient(
+        AdminClient(f"127.0.0.1:{site.controller_port}", timeout_ms=60_000), timeout_ms=60_000
+    )
     try:
         own = await client.ask(DescribeClusterRequest(endpoint_type=2))
         while not own.brokers:  # until it has registered

@@ -16,6 +16,8 @@ import pytest
 from msgspec import structs
 
 from metaquorum.broker.server import main as broker_main
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.quorum.broker_status import mark_log_dir_offline
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest
@@ -26,14 +28,12 @@ from metaquorum.metadata.requests.partitions import (
     PartitionAlteration,
     ReplicaAssignment,
 )
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.broker_status import mark_log_dir_offline
-from metaquorum.runtime.client.partitions import alter_partition, assign_replicas
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire.messages import FetchRequest
 from tests.broker_calls import BrokerCalls, batch, calls_to, records
+from tests.controller_calls import alter_partition, assign_replicas
 from tests.unit.broker.test_replica_validation import REFUSED
 from tests.unit.server.nodes import (
     CLUSTER_ID,

@@ -23,12 +23,16 @@ from metaquorum.metadata.records.control import (
 )
 from metaquorum.metadata.records.types import FeatureLevelRecord, NoOpRecord
 from metaquorum.raft.config import Voter
-from metaquorum.raft.store.voter_memory import store_voters
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.stored_voters import store_voters
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.known_committed import Known, KnownCommitted
-from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.files.meta_properties import (
+    MetaProperties,
+    load_meta_properties,
+    note_opened,
+    store_meta_properties,
+)
 from metaquorum.storage.files.quorum_state import QuorumState, store_quorum_state
 from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.types import LogPosition
@@ -90,7 +94,7 @@ def no_directory(site: Site) -> str:
 def a_file_for_a_directory(site: Site) -> str:
     no_directory(site)
     (site.root / "controller").write_text("x")
-    return "is a file: format it"
+    return "is a file: give a directory in log.dirs"
 
 
 def another_node(site: Site) -> str:
@@ -139,9 +143,44 @@ def forgotten_vote(site: Site) -> str:
     return "quorum-state: is absent beside the log"
 
 
+def lost_vote_of_kafkas(site: Site) -> str:
+    """It has no file that says that nothing was committed yet."""
+    (filled(site) / "quorum-state").unlink()
+    return "quorum-state: is absent beside the log"
+
+
+def lost_log(site: Site) -> str:
+    home = site.root / "controller"
+    note_opened(PosixDisk(), str(home), identity_of_controller(site))
+    return "__cluster_metadata-0: has no log, but this controller has opened one there"
+
+
+def lost_segment(site: Site) -> str:
+    """What is beside it stays."""
+    (filled(site) / "00000000000000000000.log").unlink()
+    lost_log(site)
+    (site.root / "controller" / "__cluster_metadata-0" / "recovery-point").unlink()
+    return "__cluster_metadata-0: has no log, but this controller has opened one there"
+
+
+def identity_of_controller(site: Site) -> bytes:
+    return load_meta_properties(PosixDisk(), str(site.root / "controller")).directory_id or b""
+
+
+def kafkas_other_voters(site: Site) -> str:
+    store_quorum_state(PosixDisk(), str(filled(site)), QuorumState(epoch=1, voters=(1, 2, 3)))
+    return "names the nodes 1, but this quorum was started with 1, 2, 3"
+
+
 def damaged_snapshot(site: Site) -> str:
     (filled(site) / "00000000000000000002-0000000001.checkpoint").write_bytes(b"nothing")
-    return "00000000000000000002-0000000001.checkpoint"
+    return "00000000000000000002-0000000001.checkpoint is damaged: "
+
+
+def empty_snapshot(site: Site) -> str:
+    path = filled(site) / "00000000000000000002-0000000001.checkpoint"
+    path.write_bytes(b"")
+    return f"{path} is damaged: the snapshot ends without its footer; no byte was changed. If the log"
 
 
 def other_voters(site: Site) -> str:
@@ -203,7 +242,12 @@ def _control_batch(offset: int, record: ControlRecord) -> bytes:
         damaged_log,
         damaged_quorum_state,
         forgotten_vote,
+        lost_vote_of_kafkas,
+        lost_log,
+        lost_segment,
+        kafkas_other_voters,
         damaged_snapshot,
+        empty_snapshot,
     ],
 )
 def test_a_directory_that_cannot_be_used(

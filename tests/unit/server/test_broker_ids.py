@@ -15,23 +15,23 @@ from click.testing import CliRunner
 from metaquorum.broker.server import identity
 from metaquorum.broker.server.identity import ask_until_settled, settle_identity
 from metaquorum.cli.main import main
-from metaquorum.metadata.broker_ids import IdSource
-from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
-from metaquorum.proto import broker_ids_pb2 as pb
-from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsStub
-from metaquorum.runtime.api.broker_ids import ALLOCATED
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.ids import (
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.quorum.ids import (
     allocate_broker_id,
     bind_broker_id,
     list_broker_ids,
     unbind_broker_id,
 )
-from metaquorum.runtime.config.load import load_config
-from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.errors import ConfigError, StartError
-from metaquorum.runtime.rpc.channels import open_channel
+from metaquorum.config.load import load_config
+from metaquorum.config.node import NodeConfig
+from metaquorum.errors import ConfigError, StartError
+from metaquorum.metadata.broker_ids import IdSource
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import AllocateBrokerIdRequest, AllocateBrokerIdResponse
+from metaquorum.proto import broker_ids_pb2 as pb
+from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsStub
+from metaquorum.rpc.channels import open_channel
+from metaquorum.rpc.messages.broker_ids import ALLOCATED
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import LogDirectoryLockedError, StorageError
 from metaquorum.storage.files.meta_properties import (
@@ -293,8 +293,8 @@ def test_s0_25_the_key_is_the_host_or_any_text(site: Site) -> None:
 
 def test_s0_12_s0_28_switches_are_off_by_default(site: Site) -> None:
     config = load_config(site.broker_file(), "broker")
-    assert config.values["broker.id.generation.enable"] == "false"
-    assert config.values["broker.id.reuse.missing"] == "false"
+    assert not config.flag("broker.id.generation.enable")
+    assert not config.flag("broker.id.reuse.missing")
 
 
 def test_s0_28_without_the_switch_an_id_is_required(site: Site) -> None:

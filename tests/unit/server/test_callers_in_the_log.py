@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from metaquorum.cli.log.input.source import open_path
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.quorum.ids import bind_broker_id
 from metaquorum.metadata.inspect.log.log import ReadBatch
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.forwarding import forward
-from metaquorum.runtime.client.ids import bind_broker_id
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME
 from metaquorum.wire.codec import RequestHeader
 from metaquorum.wire.messages import CreateTopicsRequest
+from metaquorum.wire.table import API_BY_NAME
+from tests.unit.server.certificates import certificate_files
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
-from tests.unit.server.test_servers import SERVING, certificate_files, health_is, material, tls_keys
+from tests.unit.server.test_servers import SERVING, health_is, material, tls_keys
 
 LOOPBACK = "127.0.0.1"
 
@@ -39,8 +39,7 @@ def frame(topic: str, client_id: str | None) -> bytes:
 
 
 async def ask_for(client: AdminClient, topic: str, principal: str, client_id: str | None) -> None:
-    await forward(
-        client,
+    await client.forward(
         frame(topic, client_id),
         broker_id=101,
         principal=principal,

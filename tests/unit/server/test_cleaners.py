@@ -23,11 +23,13 @@ from metaquorum.broker.server.data.cleaner_process import BugError
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.storage import errors
 from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
+from metaquorum.storage.cleaner.cleaning_pass import CleaningEndedError
 from metaquorum.storage.cleaner.plan import plan_cleaning
-from metaquorum.storage.cleaner.task import CleaningEndedError
 from metaquorum.storage.disk.file_pool import FilePool
+from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.partition.partition_log import PartitionLog
+from metaquorum.testing.memory_disk import MemoryDisk
 from tests.unit.storage.cleaner_bench import CONFIG, SETTINGS, Writer, check, settle
 
 WAIT_S = 30.0
@@ -36,8 +38,8 @@ SLOW = 1.0
 """Bytes per second: a pass that never ends."""
 
 
-def opened(place: Path) -> PartitionLog:
-    disk = PosixDisk()
+def opened(place: Path, disk: Disk | None = None) -> PartitionLog:
+    disk = disk or PosixDisk()
     return PartitionLog.load(disk, str(place), CONFIG, FilePool(disk, 4), disk.file_system(str(place.parent)))
 
 
@@ -66,8 +68,8 @@ def files(place: Path) -> dict[str, bytes]:
 class Cleaners:
     """The processes of a broker, asked for one step at a time."""
 
-    def __init__(self, count: int = 1, bytes_per_second: float = FAST) -> None:
-        self.processes = CleanerProcesses(count, bytes_per_second)
+    def __init__(self, count: int = 1, bytes_per_second: float = FAST, disk: Disk | None = None) -> None:
+        self.processes = CleanerProcesses(count, bytes_per_second, disk)
         self.processes.start()
         self.reports: SimpleQueue[tuple[Cleaning, Exception | None]] = SimpleQueue()
 
@@ -126,6 +128,21 @@ def test_another_process_leaves_what_a_pass_of_this_one_leaves(tmp_path: Path, o
         assert files(there) == files(here)
         check(writer, other)
     assert len(one.pids) == 1
+
+
+def test_a_broker_without_a_process_of_its_own_compacts_a_log_in_memory(tmp_path: Path) -> None:
+    disk = MemoryDisk(random.Random(1), 1 << 30, lambda: time.time_ns() // 1_000_000)
+    disk.make_directory("/d/t-0")
+    writer = Writer(opened(Path("/d/t-0"), disk), random.Random(1))
+    writer.write(60)
+    settle(writer.log)
+    cleaners = Cleaners(disk=disk)
+    cleaning = begun(writer.log, writer.now_ms)
+    cleaners.finish(cleaning)
+    assert cleaning.result is not None and cleaning.result.bytes_after < cleaning.result.bytes_before
+    check(writer, writer.log)
+    assert cleaners.pids == []
+    cleaners.processes.stop()
 
 
 def test_passes_of_several_directories_take_turns_in_one_process(tmp_path: Path, one: Cleaners) -> None:

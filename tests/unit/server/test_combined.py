@@ -12,15 +12,16 @@ import pytest
 
 from metaquorum.broker.server.main import open_disks
 from metaquorum.combined.process import CombinedProcess
+from metaquorum.config.load import load_config
+from metaquorum.listeners.listener import KafkaListeners
+from metaquorum.metadata.settings.keys import BROKER, CONTROLLER
+from metaquorum.network.tls import NodeTls
+from metaquorum.node.replica import check_metadata_directory
+from metaquorum.observability.metrics.service import bind_metrics
+from metaquorum.observability.metrics.statistics import NodeStatistics
 from metaquorum.raft.events import ShutdownRequested
-from metaquorum.runtime.config.key import BROKER, CONTROLLER
-from metaquorum.runtime.config.load import load_config
-from metaquorum.runtime.health import health_problem
-from metaquorum.runtime.kafka.listener import KafkaListeners
-from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.service import bind_metrics
-from metaquorum.runtime.replica import check_metadata_directory
-from metaquorum.runtime.rpc.channels import bind, new_server
+from metaquorum.rpc.channels import bind, new_server
+from metaquorum.rpc.health import health_problem
 from tests.unit.server.nodes import formatted, free_port
 
 HOST = "127.0.0.1"
@@ -49,12 +50,13 @@ async def test_both_roles_of_one_process(tmp_path: Path, caplog: pytest.LogCaptu
     servers = new_server(), new_server()
     bind(servers[0], HOST, controller, None)
     bind(servers[1], HOST, grpc, None)
-    kafka = KafkaListeners(config.of(BROKER), None)
+    tls = NodeTls(config)
+    kafka = KafkaListeners(config.of(BROKER), tls)
     kafka.bind()
     stats = NodeStatistics(0)
     replica, data = await open_disks(config, config.of(BROKER), check_metadata_directory(config), stats)
     bound = bind_metrics(config.metrics_listener, config.tls)
-    process = CombinedProcess(config, replica, data, servers, kafka, None, bound, stats)
+    process = CombinedProcess(config, replica, data, servers, kafka, tls, bound, stats)
     caplog.set_level(logging.INFO)
     task = asyncio.create_task(process.run())
     try:

@@ -29,9 +29,9 @@ from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data import directory
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.broker.server.data.directory import DirectoryThreads
-from metaquorum.runtime.driver.step_end import StepEnd
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.clock import SystemClock
+from metaquorum.node.scheduler import StepEnd
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.errors import DiskError
 
 DIRECTORY = b"d" * 16
@@ -154,6 +154,7 @@ class Bench:
             asyncio.get_running_loop(),
             CleanerProcesses(0, 1),
             self.step_end,
+            SystemClock(),
         )
         self.threads.start()
 
@@ -240,7 +241,7 @@ def test_everything_that_comes_during_a_sync_shares_the_next_one() -> None:
 
 
 def test_no_ack_waits_for_the_files_of_a_checkpoint_and_the_end_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "TICK_S", 0.01)
+    monkeypatch.setattr(directory, "TICK_MS", 10)
 
     async def test(bench: Bench) -> None:
         begun, go_on = threading.Event(), threading.Event()
@@ -267,7 +268,7 @@ def test_no_ack_waits_for_the_files_of_a_checkpoint_and_the_end_does(monkeypatch
 
 
 def test_a_checkpoint_that_fails_makes_the_directory_bad(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "TICK_S", 0.01)
+    monkeypatch.setattr(directory, "TICK_MS", 10)
 
     async def test(bench: Bench) -> None:
         def refuse(*of: int) -> None:
@@ -283,7 +284,7 @@ def test_a_checkpoint_that_fails_makes_the_directory_bad(monkeypatch: pytest.Mon
 
 
 def test_a_checkpoint_whose_logs_cannot_be_synced_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "TICK_S", 0.01)
+    monkeypatch.setattr(directory, "TICK_MS", 10)
 
     async def test(bench: Bench) -> None:
         written: list[None] = []
@@ -307,7 +308,7 @@ def test_what_a_step_brings_is_done_when_it_has_ended_in_order() -> None:
         for end in (1, 2, 3):
             bench.threads.submit(append(end, sync=False))
         assert bench.threads._work.empty() and bench.store.end_offset == 0
-        bench.step_end.come()
+        bench.step_end.flush()
         bench.threads.submit(append(4, sync=False))
         await bench.until(lambda: bench.appended()[-1:] == [4])
         bench.step_end.begin()
@@ -573,7 +574,7 @@ def test_an_append_that_a_sync_covers_is_not_reported_beside_it(
     """And nothing but appends is left out."""
     measured = DirectoryFailed(directory_id=DIRECTORY, reason="x")
     events: list[DataEvent] = [written(5), measured, written(7), written(3, index=1)]
-    found = directory._not_told_by(synced, events)
+    found = directory._unreported_by(synced, events)
     assert [each for each in found if each is not measured] == left
     assert found.count(measured) == 1
 
@@ -594,35 +595,35 @@ def test_threads_are_named_after_their_directory() -> None:
 
 def test_a_bug_in_a_directory_that_is_already_bad_is_no_line(caplog: pytest.LogCaptureFixture) -> None:
     async def tells(bench: Bench) -> None:
-        bench.threads._tell(KeyError("x"))
-        bench.threads._tell(DiskError("/d", "write", "broken"))
+        bench.threads._report_failure(KeyError("x"))
+        bench.threads._report_failure(DiskError("/d", "write", "broken"))
         assert [each.getMessage() for each in caplog.records if "unexpected error" in each.message] == [
             f"unexpected error in {bench.threads.path}"
         ]
         caplog.clear()
         bench.threads.is_bad = True
-        bench.threads._tell(KeyError("x"))
+        bench.threads._report_failure(KeyError("x"))
         assert "unexpected error" not in caplog.text
 
     run(tells)
 
 
 @pytest.mark.parametrize(
-    ("elapsed_s", "changes", "begins"),
+    ("elapsed_ms", "changes", "begins"),
     [
-        (59.9, {}, False),
-        (60.0, {}, True),
-        (0.0, {"due": True}, True),
-        (60.0, {"_sync_running": True}, False),
-        (60.0, {"_checkpoint_running": True}, False),
+        (59_900, {}, False),
+        (60_000, {}, True),
+        (0, {"due": True}, True),
+        (60_000, {"_sync_running": True}, False),
+        (60_000, {"_checkpoint_running": True}, False),
     ],
 )
 def test_a_checkpoint_begins_when_it_is_due_and_no_sync_runs(
-    elapsed_s: float, changes: dict[str, bool], begins: bool, monkeypatch: pytest.MonkeyPatch
+    elapsed_ms: int, changes: dict[str, bool], begins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
-        store, now = ScriptedStore(), 1_000.0
-        monkeypatch.setattr(directory, "time", SimpleNamespace(monotonic=lambda: now))
+        store, now_ms = ScriptedStore(), 1_000_000
+        clock: Any = SimpleNamespace(monotonic_ms=lambda: now_ms)
         threads = DirectoryThreads(
             cast(DirectoryStore, store),
             lambda event: None,
@@ -630,15 +631,16 @@ def test_a_checkpoint_begins_when_it_is_due_and_no_sync_runs(
             asyncio.get_running_loop(),
             CleanerProcesses(0, 1),
             StepEnd(),
+            clock,
         )
         store.checkpoint_due = changes.get("due", False)
         for name in set(changes) - {"due"}:
             setattr(threads, name, True)
-        started: list[float] = []
-        monkeypatch.setattr(threads, "_start_checkpoint", lambda: started.append(threads._checkpointed_s))
-        now += elapsed_s
+        started: list[int] = []
+        monkeypatch.setattr(threads, "_start_checkpoint", lambda: started.append(threads._checkpointed_ms))
+        now_ms += elapsed_ms
         threads._tick()
-        assert started == ([now] if begins else [])
+        assert started == ([now_ms] if begins else [])
 
     asyncio.run(test())
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.quorum.broker_status import mark_log_dir_offline
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.broker_status import mark_log_dir_offline
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid

@@ -16,10 +16,10 @@ from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data import open as module
 from metaquorum.broker.server.data.disk_faults import VARIABLE, configured_faults
 from metaquorum.broker.server.data.open import look_at_directories, open_directories
-from metaquorum.runtime.config.load import load_config
-from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.errors import StartError
-from metaquorum.runtime.replica import check_metadata_directory
+from metaquorum.config.load import load_config
+from metaquorum.config.node import NodeConfig
+from metaquorum.errors import StartError
+from metaquorum.node.replica import check_metadata_directory
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid

@@ -16,20 +16,20 @@ import pytest
 from metaquorum.broker.replica.events import DataEvent, PeerFetched, PeerFetchFailed, SendFetch
 from metaquorum.broker.server.data.peers import IDLE_CONNECTIONS_MAX, PeerFetches
 from metaquorum.broker.server.peers import Peer, PeerConnector
+from metaquorum.clients.kafka.connection import ConnectionFailed
+from metaquorum.config.addresses import PROTOCOL_IDS
+from metaquorum.config.security import Credentials
+from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
+from metaquorum.listeners.services import Client, Features, Offered, Services
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.config.access.logins import Credentials
-from metaquorum.runtime.config.addresses import PROTOCOL_IDS
-from metaquorum.runtime.kafka.bounds.limits import ConnectionLimits
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.kafka.connection import ClientConnection
-from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.services import Client, Features, Offered, Services
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.tls import TlsMaterial
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import FetchResponse, ListOffsetsResponse
 from tests.unit.kafka.test_connection import until
-from tests.unit.server.test_servers import certificate_files, material
+from tests.unit.server.certificates import certificate_files
+from tests.unit.server.test_servers import material
 
 TOPIC = b"t" * 16
 
@@ -67,8 +67,9 @@ async def leading(leader: Leader, tls: TlsMaterial | None = None) -> AsyncIterat
     limits = ConnectionLimits(max_connections=100, max_per_ip=100)
 
     def make() -> ClientConnection:
-        known = leader.connections
-        return ClientConnection(config, leader.services, limits, known.add, known.discard)
+        known, place = leader.connections, limits.admit("IN", "127.0.0.1")
+        assert isinstance(place, ConnectionPlace)
+        return ClientConnection(config, leader.services, place, known.add, known.discard)
 
     loop = asyncio.get_running_loop()
     context = None if tls is None else tls.server_context("none")

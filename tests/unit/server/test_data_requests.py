@@ -12,7 +12,7 @@ from metaquorum.broker.server.data.requests import WAITING_MAX, DataRequests
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
 from metaquorum.metadata.requests import data as api
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches
 
 ORDERS = b"o" * 16
 

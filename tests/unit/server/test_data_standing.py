@@ -12,10 +12,10 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
+from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import UNASSIGNED
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.storage.uuids import uuid_to_text
 from metaquorum.wire.messages import (
     DescribeLogDirsRequest,

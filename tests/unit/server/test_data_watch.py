@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -12,15 +13,17 @@ import pytest
 
 from metaquorum.broker.server.data import disk_faults
 from metaquorum.broker.server.data.disk_faults import VARIABLE, configured_faults, read_faults
-from metaquorum.broker.server.data.watch import DirectoryProbe, HangClock, probe
 from metaquorum.broker.server.data.watched_disk import (
+    DirectoryProbe,
     DiskWatch,
+    HangClock,
     RunningCall,
     WatchedDisk,
     WatchedFile,
     WatchedFileSystem,
+    probe,
 )
-from metaquorum.runtime.errors import StartError
+from metaquorum.errors import StartError
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, StorageError
@@ -60,6 +63,21 @@ def test_a_call_that_runs_too_long_hangs_and_others_do_not() -> None:
     another = Held(watch)
     assert clock.look(106.0) is None  # the time of the call before does not count
     another.end()
+
+
+async def test_a_call_that_runs_at_the_end_hangs_only_after_its_time() -> None:
+    watch = DiskWatch()
+    clock = HangClock(watch, timeout_s=60.0, look_max_s=1.0)
+    assert not await clock.running_call_hangs()
+    held = Held(watch)
+    asked = asyncio.ensure_future(clock.running_call_hangs())
+    await asyncio.sleep(0)
+    assert not asked.done()
+    held.end()
+    assert not await asyncio.wait_for(asked, 20)
+    held = Held(watch)
+    assert await asyncio.wait_for(HangClock(watch, timeout_s=0.05, look_max_s=0.02).running_call_hangs(), 20)
+    held.end()
 
 
 def test_a_process_that_was_stopped_proves_nothing_about_its_disks() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.runtime.config.load import load_config
-from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.replica import add_directory_ids, check_directories
+from metaquorum.config.load import load_config
+from metaquorum.config.node import NodeConfig
+from metaquorum.node.replica import add_directory_ids, check_directories
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import FILE_NAME, load_meta_properties
 from tests.unit.server.nodes import Site, formatted, new_site

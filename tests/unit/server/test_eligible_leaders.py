@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
+from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import NO_LEADER, PartitionInfo
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.storage.files.clean_shutdown import FILE_NAME
+from metaquorum.storage.partition.replica_directory import CLEAN_SHUTDOWN_FILE as FILE_NAME
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller, without_data
 from tests.unit.server.test_servers import SERVING, health_is
 

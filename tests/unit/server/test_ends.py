@@ -12,9 +12,9 @@ import pytest
 from metaquorum.broker.server.data import cleaner_process, cleaners
 from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.peers import Peer
-from metaquorum.controller.server import registration as module
+from metaquorum.controller.server import joining as module
+from metaquorum.controller.server.joining import SelfRegistration
 from metaquorum.controller.server.main import ControllerRole
-from metaquorum.controller.server.registration import SelfRegistration
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
 from metaquorum.metadata.image.types import BrokerRegistration, NodeEndpoint
@@ -76,7 +76,6 @@ async def test_everything_of_a_data_plane_starts_and_ends() -> None:
         "look in 3 s is cancelled",
         "probe ends",
         "peers closes",
-        "questions closes",
         "cleaners stops",
         "threads a closes, clean True",
         "threads b closes, clean True",
@@ -101,7 +100,7 @@ def test_a_directory_that_hangs_has_failed(reason: str | None) -> None:
 def test_a_cleaner_that_is_lost_is_a_warning_unless_its_broker_stops(
     stopping: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cleaner = cleaners._Cleaner(3, 1.0)
+    cleaner = cleaners._Cleaner(3, 1.0, None)
     cleaner._numbers = {object(): 1}  # type: ignore[dict-item]
     cleaner._stopping = stopping
     cleaner._lost(EOFError("gone"))

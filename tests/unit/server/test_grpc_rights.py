@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import ssl
 from pathlib import Path
 
 import pytest
 
-from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.clients.admin.access import create_acls
+from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.clients.kafka.security import ClientSecurity
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.search import ClientError
+from metaquorum.config.principals import PrincipalRules
+from metaquorum.config.security import STANDARD_AUTHORIZER, TlsFiles
+from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, MetadataImage
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
-from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.config.access.certificates import PrincipalRules
-from metaquorum.runtime.config.access.listeners import STANDARD_AUTHORIZER
-from metaquorum.runtime.config.tls import TlsFiles
-from metaquorum.runtime.kafka.admin.access import create_acls
-from metaquorum.runtime.kafka.client.cluster import KafkaClient
-from metaquorum.runtime.kafka.client.security import ClientSecurity
-from metaquorum.runtime.rpc.callers import GrpcCallers
-from metaquorum.runtime.rpc.rights import GrpcRights
+from metaquorum.rpc.callers import GrpcCallers
+from metaquorum.rpc.rights import GrpcRights
+from tests.unit.server.certificates import certificate_files, foreign_client
 from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller
-from tests.unit.server.test_servers import (
-    SERVING,
-    certificate_files,
-    health_is,
-    material,
-    tls_keys,
-)
+from tests.unit.server.test_servers import SERVING, health_is, material, tls_keys
 
 
 @pytest.fixture(name="site")
@@ -49,8 +43,7 @@ def fixture_folder(tmp_path: Path) -> Path:
 
 def scraped(port: int, folder: Path, name: str) -> int:
     """The status of GET /metrics with a certificate."""
-    context = ssl.create_default_context(cafile=folder / "authority.crt")
-    context.load_cert_chain(folder / f"{name}.pem")
+    context = foreign_client(folder, own=name)
     connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=60)
     try:
         connection.request("GET", "/metrics")
@@ -133,20 +126,37 @@ def test_who_is_there(folder: Path, shown: bool, checked: bool, rules: str, refu
     for _ in range(2):
         found = rights.refusal("/metaquorum.Admin/ListBrokers", context)
         assert found is None if refusal is None else refusal in str(found)
-    assert rights.refusal("/grpc.health.v1.Health/Check", context) is None
 
 
-@pytest.mark.parametrize(("user", "decision"), [("client", "may"), ("other", "may not")])
-def test_a_decision_is_a_line_of_the_authorizer_log(
-    folder: Path, user: str, decision: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("DEBUG", "metaquorum.authorizer")
-    rights = GrpcRights(
+def rights_of(user: str) -> GrpcRights:
+    return GrpcRights(
         Authorizer(super_users=[f"User:{user}"]),
         GrpcCallers(PrincipalRules("RULE:^CN=(.*?)$/$1/"), shows_certificates=True),
         MetadataImage,
     )
-    rights.refusal("/metaquorum.Admin/ListBrokers", Context((folder / "client.crt").read_bytes()))
+
+
+def test_a_permission_is_a_line_of_the_authorizer_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "metaquorum.authorizer")
+    rights_of("client").refusal(
+        "/metaquorum.Admin/ListBrokers", Context((folder / "client.crt").read_bytes())
+    )
     (line,) = caplog.messages
-    assert line.startswith(f"User:client from 10.0.0.1 {decision} CLUSTER_ACTION CLUSTER kafka-cluster, ")
+    assert line.startswith("User:client from 10.0.0.1 may CLUSTER_ACTION CLUSTER kafka-cluster, ")
     assert "metaquorum.Admin/ListBrokers" in line
+
+
+def test_a_caller_that_is_refused_again_and_again_is_one_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Decisions with a file of their own are all in it; here they have none."""
+    caplog.set_level("INFO")
+    rights, pem = rights_of("other"), (folder / "client.crt").read_bytes()
+    for port in range(50):
+        rights.refusal("/metaquorum.BrokerLifecycle/Heartbeats", Context(pem, f"ipv4:10.0.0.1:{4711 + port}"))
+    (line,) = caplog.records
+    assert line.levelname == "WARNING"
+    assert line.message == (
+        "refused metaquorum.BrokerLifecycle/Heartbeats of 10.0.0.1:4711: User:client may not act on the"
+        " cluster: add it to super.users, or allow it ClusterAction"
+    )

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from metaquorum.clients.quorum.nodes import NodeAnswer
 from metaquorum.controller.server import joining as module
 from metaquorum.controller.server.joining import Joining
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import Voter, VoterEndpoint
-from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RemoveRaftVoterRequest
-from metaquorum.runtime.client.nodes import NodeAnswer
+from metaquorum.metadata.requests.common import AddRaftVoterRequest, RemoveRaftVoterRequest
 
 ME = 3
 VOTER = Voter(ME, bytes(range(16)), (VoterEndpoint("IN", "a", 1),))
@@ -36,10 +36,10 @@ class Node:
             **{"node_id": ME, "voters": (1, 2), "kraft_version": 1, **raft},
             state=SimpleNamespace(config=SimpleNamespace(check_quorum_ms=7_000)),
         )
-        monkeypatch.setattr(module.joining, "observes", lambda raft: self.observes)
-        monkeypatch.setattr(module.joining, "may_join", lambda raft: bool(self.wanted))
-        monkeypatch.setattr(module.joining, "how_to_join", lambda raft: "this is how")
-        monkeypatch.setattr(module.joining, "Joiner", self._joiner)
+        monkeypatch.setattr(module.voters, "observes", lambda raft: self.observes)
+        monkeypatch.setattr(module.voters, "may_join", lambda raft: bool(self.wanted))
+        monkeypatch.setattr(module.voters, "how_to_join", lambda raft: "this is how")
+        monkeypatch.setattr(module.voters, "Joiner", self._joiner)
         monkeypatch.setattr(module, "describe_nodes", self._describe)
         monkeypatch.setattr(module, "add_raft_voter", self._ask)
         monkeypatch.setattr(module, "remove_raft_voter", self._ask)
@@ -142,3 +142,20 @@ async def test_who_does_not_ask_says_once_how_it_becomes_one(
     assert joining._task is None
     assert [each.message for each in caplog.records if each.name == module.__name__] == ["this is how"] * says
     await joining.close()
+
+
+@pytest.mark.parametrize("voters", [(), (1, 2)])
+async def test_that_nobody_has_voters_is_said_once_after_some_seconds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, voters: tuple[int, ...]
+) -> None:
+    node = Node(monkeypatch, voters=voters)
+    node.observes = False
+    joining = node.joining(enabled=True)
+    joining.poke()
+    joining.poke()
+    assert caplog.messages == []
+    monkeypatch.setattr(module, "ALONE_S", 0.0)
+    joining.poke()
+    joining.poke()
+    said = [each for each in caplog.messages if "has found no controller that has voters" in each]
+    assert len(said) == (not voters) and all("format one with --standalone" in each for each in said)

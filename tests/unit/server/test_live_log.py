@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from metaquorum.clients.kafka.live_log import LiveSource, LogSpool, copy_log
+from metaquorum.clients.kafka.security import ClientSecurity
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.search import ClientError
+from metaquorum.config.security import TlsFiles
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.client.live_log import copy_log, extend_log
 from metaquorum.storage.disk.posix import PosixDisk
+from tests.unit.server.certificates import certificate_files
 from tests.unit.server.nodes import new_site, running_broker, running_controller
-from tests.unit.server.test_servers import SERVING, certificate_files, health_is, material, tls_keys
+from tests.unit.server.test_servers import SERVING, health_is, material, tls_keys
 
 
 @pytest.fixture
@@ -26,6 +30,13 @@ def folder(tmp_path: Path) -> Path:
     for name in ("node", "client"):
         certificate_files(made, name, authority)
     return made
+
+
+def source(address: list[tuple[str, int]], folder: Path, name: str | None) -> LiveSource:
+    files = TlsFiles(
+        keystore=None if name is None else folder / f"{name}.pem", truststore=folder / "authority.pem"
+    )
+    return LiveSource(addresses=address, timeout_ms=10_000, security=ClientSecurity(tls=files))
 
 
 async def test_a_log_is_copied_over_mutual_tls_and_the_reader_is_not_listed(
@@ -41,25 +52,16 @@ async def test_a_log_is_copied_over_mutual_tls_and_the_reader_is_not_listed(
         async with AdminClient(address, tls=allowed) as client:
             assert [one.broker_id for one in (await client.list_brokers()).brokers] == [101]
             found = await copy_log(
-                address,
-                PosixDisk(),
-                home,
-                timeout_ms=10_000,
-                tls=allowed,
+                source(address, folder, "client"),
+                LogSpool(PosixDisk(), home),
                 rng=random.Random(1),
                 on_progress=lambda offset, target: told.append((offset, target)),
             )
             quorum = await client.describe_quorum()
         assert [one.node_id for one in quorum.observers] == [101]
         with pytest.raises(ClientError):
-            await copy_log(
-                address,
-                PosixDisk(),
-                str(tmp_path / "refused"),
-                timeout_ms=300,
-                tls=material(folder, None),
-                rng=random.Random(1),
-            )
+            refused = LogSpool(PosixDisk(), str(tmp_path / "refused"))
+            await copy_log(source(address, folder, None), refused, rng=random.Random(1))
     log = open_log(PosixDisk(), home)
     assert (log.start_offset, log.end_offset) == (0, found.end_offset)
     assert told[-1][0] == found.end_offset
@@ -78,29 +80,19 @@ async def test_a_copy_is_extended_by_what_was_committed_since(tmp_path: Path) ->
 
     async with running_controller(site.controller_file()), running_broker(site.broker_file()):
         await health_is(site.broker_port, SERVING)
-        known = await copy_log(address, disk, home, timeout_ms=10_000, rng=random.Random(1))
+        plain = LiveSource(addresses=address, timeout_ms=10_000)
+        known = await copy_log(plain, LogSpool(disk, home), rng=random.Random(1))
         old = state_at(open_log(disk, home)).image
         async with AdminClient(address) as client:
             await client.create_topics([NewTopic(name="orders", partitions=3, replication_factor=1)])
-        found = await extend_log(address, disk, home, known, timeout_ms=10_000, rng=random.Random(2))
+        spool = LogSpool(disk, home, copied=known)
+        found = await copy_log(plain, spool, rng=random.Random(2), copied=known)
         with pytest.raises(ClientError, match=r"the disk has 1 MiB free, of which 64 must stay free.*TMPDIR"):
-            await copy_log(
-                address,
-                disk,
-                str(tmp_path / "full"),
-                timeout_ms=10_000,
-                rng=random.Random(3),
-                room=lambda: 1 << 20,
-            )
+            full = LogSpool(disk, str(tmp_path / "full"), room=lambda: 1 << 20)
+            await copy_log(plain, full, rng=random.Random(3))
         with pytest.raises(ClientError, match="now answers, but the log belongs to other"):
-            await extend_log(
-                address,
-                disk,
-                home,
-                replace(found, cluster_id="other"),
-                timeout_ms=10_000,
-                rng=random.Random(4),
-            )
+            other = replace(found, cluster_id="other")
+            await copy_log(plain, LogSpool(disk, home, copied=other), rng=random.Random(4), copied=other)
     log = open_log(disk, home)
     state = state_at(log)
     assert (log.start_offset, log.end_offset) == (0, found.end_offset)

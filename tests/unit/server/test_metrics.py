@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.config.load import load_config
+from metaquorum.errors import ConfigError
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.config.load import load_config
-from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.metrics.catalogue import METRICS
-from metaquorum.runtime.metrics.metric import BROKER, CONTROLLER
+from metaquorum.observability.metrics.catalogue import BROKER, CONTROLLER, METRICS
 from metaquorum.storage.uuids import random_uuid, uuid_to_text
 from tests.unit.server.nodes import (
     CLUSTER_ID,

@@ -9,12 +9,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from metaquorum.clients.quorum.nodes import NodeAnswer
 from metaquorum.controller.server import voter_changes as module
 from metaquorum.controller.server.voter_changes import PROBE_TIMEOUT_MS, VoterChanges
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
-from metaquorum.metadata.requests.common import Done, ReadImageRequest, ReadImageResponse
+from metaquorum.metadata.requests.common import (
+    AddRaftVoterRequest,
+    Done,
+    ReadImageRequest,
+    ReadImageResponse,
+    RemoveRaftVoterRequest,
+    UpgradeKRaftVersionRequest,
+)
 from metaquorum.metadata.requests.settings import (
     FeatureUpdate,
     LevelChange,
@@ -22,16 +30,10 @@ from metaquorum.metadata.requests.settings import (
     SettingsResponse,
     UpdateFeaturesRequest,
 )
-from metaquorum.metadata.requests.voters import (
-    AddRaftVoterRequest,
-    RemoveRaftVoterRequest,
-    UpgradeKRaftVersionRequest,
-)
-from metaquorum.runtime.api.node import NodeReport
-from metaquorum.runtime.client.nodes import NodeAnswer
-from metaquorum.runtime.driver.scheduler import LoopStatistics
+from metaquorum.observability.metrics.statistics import LoopStatistics
+from metaquorum.rpc.messages.node import NodeReport
 from tests.unit.controller.node_quorum import Quorum
-from tests.unit.runtime.test_node_codec import STATUS
+from tests.unit.observability.test_node_codec import STATUS
 
 ENDPOINTS = (VoterEndpoint("IN", "a", 1), VoterEndpoint("OUT", "b", 2))
 VOTER = Voter(STATUS.node_id, STATUS.directory_id, ENDPOINTS)

@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from metaquorum.cli.main import main
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.quorum.nodes import describe_nodes
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.raft.events import ShutdownRequested
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.nodes import describe_nodes
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,

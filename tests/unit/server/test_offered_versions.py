@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from metaquorum.runtime.kafka.forwarded.table import FORWARDED
+from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME, API_VERSIONS
 from metaquorum.wire.messages import ApiVersionsRequest
+from metaquorum.wire.table import API_BY_NAME, API_VERSIONS
 from tests.unit.server.nodes import new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is
 
@@ -29,7 +29,6 @@ NOT_OF_BROKERS = {
     *("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "UpdateRaftVoter"),
     *("AddRaftVoter", "RemoveRaftVoter", "AlterPartition", "AssignReplicasToDirs", "AllocateProducerIds"),
     *("BrokerRegistration", "BrokerHeartbeat", "ControllerRegistration", "Envelope"),
-    *("GetTelemetrySubscriptions", "PushTelemetry"),
 }
 
 

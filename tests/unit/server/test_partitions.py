@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
+from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.partitions import (
@@ -19,8 +20,7 @@ from metaquorum.metadata.requests.partitions import (
     PartitionAlteration,
     ReplicaAssignment,
 )
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.partitions import alter_partition, assign_replicas
+from tests.controller_calls import alter_partition, assign_replicas
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller, without_data
 
 

@@ -10,29 +10,37 @@ from typing import Any, cast
 
 import pytest
 
+from metaquorum import clock
 from metaquorum.broker.replica.events import PeerFetched, PeerFetchFailed
 from metaquorum.broker.server import peers
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
 from metaquorum.broker.server.peers import PeerConnector
+from metaquorum.clients.kafka.connection import REQUESTS_MAX, connect
+from metaquorum.clients.kafka.login import log_in
+from metaquorum.config.addresses import PROTOCOL_IDS
+from metaquorum.config.load import load_config
+from metaquorum.config.security import Credentials
+from metaquorum.errors import ConfigError
+from metaquorum.listeners.login import SaslRules
+from metaquorum.listeners.sasl import Exchange
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.types import BrokerRegistration
-from metaquorum.metadata.records.parts import BrokerEndpoint
-from metaquorum.runtime.config.access.logins import Credentials
-from metaquorum.runtime.config.addresses import PROTOCOL_IDS
-from metaquorum.runtime.config.load import load_config
-from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.kafka.auth.exchange import Exchange
-from metaquorum.runtime.kafka.auth.login import SaslRules
-from metaquorum.runtime.kafka.client.connection import REQUESTS_MAX, connect
-from metaquorum.runtime.kafka.client.login import log_in
-from metaquorum.wire.messages import FetchResponse, ListGroupsRequest, ListGroupsResponse
+from metaquorum.metadata.records.types import BrokerEndpoint
+from metaquorum.wire.messages import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FetchResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from tests.unit.kafka.auth.test_login import PASSWORD
 from tests.unit.kafka.auth.test_proving import USERS, exchange
 from tests.unit.kafka.kafka_node import FakeNode, running
 from tests.unit.kafka.test_connection import until
+from tests.unit.server.certificates import certificate_files
 from tests.unit.server.nodes import Site, new_site
 from tests.unit.server.test_data_peers import following
-from tests.unit.server.test_servers import certificate_files, material
+from tests.unit.server.test_servers import material
 
 SCRAM = "SCRAM-SHA-256"
 KEY = "listener.name.in.scram-sha-256.sasl.jaas.config"
@@ -51,7 +59,11 @@ class SaslNode(FakeNode):
         rules = SaslRules(
             mechanisms=("PLAIN", SCRAM), new_exchange=new_exchange, max_reauth_ms={SCRAM: max_reauth_ms}
         )
-        handlers = {"Fetch": lambda _: FetchResponse(), "ListGroups": lambda _: ListGroupsResponse()}
+        handlers = {
+            "Fetch": lambda _: FetchResponse(),
+            "ListGroups": lambda _: ListGroupsResponse(),
+            "DescribeGroups": lambda _: DescribeGroupsResponse(groups=()),
+        }
         super().__init__(handlers, sasl=rules)
 
 
@@ -150,6 +162,33 @@ async def test_a_refused_login_is_one_line_and_is_tried_again_ever_more_rarely(
         assert len([line for line in caplog.messages if line.startswith("broker 7")]) == 1
 
 
+async def test_a_session_ends_while_the_machine_sleeps(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop's time stands still meanwhile, so that neither end hears of it before the next request."""
+    caplog.set_level(logging.INFO)
+    slept_ns, read_ns = 0, clock._monotonic_ns
+    monkeypatch.setattr(clock, "_monotonic_ns", lambda: read_ns() + slept_ns)
+    node = SaslNode(max_reauth_ms=3_600_000)
+    async with running(node), following(login=login()) as follower:
+
+        async def fetched(number: int) -> type:
+            follower.send(node.port, number)
+            return type(await follower.report())
+
+        assert await fetched(1) is PeerFetched
+        slept_ns += 3_500_000 * 10**6
+        assert await fetched(2) is PeerFetched
+        slept_ns += 8 * 3_600_000 * 10**6
+        asked = len(node.asked)
+        assert await fetched(3) is PeerFetchFailed
+        assert len(node.asked) == asked, "what an ended session asks for is not done"
+        assert "its session has ended without another login" in caplog.text
+        await until(lambda: not node.open)
+        assert await fetched(4) is PeerFetched
+        assert node.logins == 2
+
+
 async def test_requests_that_wait_for_their_turn_wait_for_a_login_too() -> None:
     node = SaslNode(max_reauth_ms=60_000)
     async with running(node):
@@ -160,13 +199,13 @@ async def test_requests_that_wait_for_their_turn_wait_for_a_login_too() -> None:
         await asyncio.sleep(1.1)  # a node takes no login sooner
         held = asyncio.Event()
 
-        async def answer(_: Any) -> ListGroupsResponse:
+        async def answer(_: Any) -> DescribeGroupsResponse:
             await held.wait()
-            return ListGroupsResponse()
+            return DescribeGroupsResponse(groups=())
 
-        node.handlers["ListGroups"] = answer
+        node.handlers["DescribeGroups"] = answer
         asked = [
-            asyncio.create_task(connection.ask(ListGroupsRequest(), timeout_s=60))
+            asyncio.create_task(connection.ask(DescribeGroupsRequest(groups=()), timeout_s=60))
             for _ in range(2 * REQUESTS_MAX)
         ]
         await until(lambda: len(node.asked) == REQUESTS_MAX)

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from metaquorum.cli.admin.plan_file import plan_json
 from metaquorum.cli.main import main
-from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
+from metaquorum.clients.admin import replicas
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, NewTopic, RegisterBrokerRequest
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
-from metaquorum.runtime.api.brokers import HEARTBEAT, REGISTER
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.kafka.admin import moving
+from metaquorum.rpc.messages.brokers import HEARTBEAT, REGISTER
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,
@@ -58,7 +58,7 @@ async def start_brokers(client: AdminClient, *broker_ids: int) -> None:
 
 async def test_the_commands(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_data(monkeypatch)
-    monkeypatch.setattr(moving, "PARTITIONS_PER_REQUEST", 1)
+    monkeypatch.setattr(replicas, "PARTITIONS_PER_REQUEST", 1)
     path = tmp_path / "plan.json"
 
     def run(*arguments: str, expect: int = 0) -> tuple[str, str]:

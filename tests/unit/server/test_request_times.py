@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.server.data.request_times import count_traffic, errors_of, request_name, timed
+from metaquorum.broker.server.data.requests import count_traffic, errors_of, request_name, timed
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.statistics import TrafficStatistics
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.observability.metrics.statistics import NodeStatistics, TrafficStatistics
+from metaquorum.storage.batches.batch import Batches
 from tests.broker_calls import batch
 
 FULL = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "full")

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from metaquorum.broker.replica.disk_work import DirectoryFailed
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.search import ClientError
+from metaquorum.config.security import TlsFiles
+from metaquorum.errors import ConfigError
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.config.tls import TlsFiles
-from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.rpc.channels import open_channel
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.network.tls import TlsMaterial
+from metaquorum.rpc.channels import open_channel
 from metaquorum.wire.messages import UnregisterBrokerRequest
+from tests.unit.server.certificates import certificate_files
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,
@@ -179,8 +175,8 @@ async def test_health_says_serving_while_it_leads_and_not_serving_before_it_ends
 async def test_listings_and_descriptions_come_in_bounded_parts(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaquorum.runtime.rpc.image_service.TOPICS_PER_ANSWER_MAX", 2)
-    monkeypatch.setattr("metaquorum.runtime.rpc.image_service.PARTITIONS_PER_ANSWER_MAX", 4)
+    monkeypatch.setattr("metaquorum.rpc.image_service.TOPICS_PER_ANSWER_MAX", 2)
+    monkeypatch.setattr("metaquorum.rpc.image_service.PARTITIONS_PER_ANSWER_MAX", 4)
     async with (
         running_controller(site.controller_file()),
         running_broker(site.broker_file()),
@@ -208,36 +204,6 @@ async def test_nobody_there_is_one_clear_error(site: Site) -> None:
 
 
 # ---- TLS -----------------------------------------------------------------------------------------
-
-
-def certificate_files(
-    folder: Path, name: str, issuer: tuple[Any, Any] | None, *, days_left: int = 1
-) -> tuple[Any, Any]:
-    """(key, certificate) of an authority (`issuer` None) or of a node; also written as PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if issuer is None else issuer[1].subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=3))
-        .not_valid_after(now + datetime.timedelta(days=days_left))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
-    )
-    certificate = builder.sign(key if issuer is None else issuer[0], hashes.SHA256())
-    pem = certificate.public_bytes(serialization.Encoding.PEM)
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / f"{name}.pem").write_bytes(secret + pem)
-    (folder / f"{name}.crt").write_bytes(pem)
-    return key, certificate
 
 
 @pytest.fixture

@@ -10,8 +10,28 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from metaquorum.cli.formatting.format import bootstrap_checkpoint
 from metaquorum.cli.main import main
+from metaquorum.clients.admin.access import (
+    alter_quotas,
+    create_acls,
+    delete_acls,
+    delete_scram,
+    describe_quotas,
+    describe_users,
+    list_acls,
+    set_scram,
+)
+from metaquorum.clients.admin.cluster import describe_features, update_features
+from metaquorum.clients.admin.configs import (
+    DescribedConfig,
+    alter_configs,
+    configured_names,
+    describe_configs,
+)
+from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.quorum.ids import allocate_producer_ids
+from metaquorum.clients.quorum.voters import register_controller
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.image import Acl, ConfigResource
@@ -31,27 +51,7 @@ from metaquorum.metadata.settings.acls import AclFilter
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource
 from metaquorum.metadata.settings.quotas import QuotaFilter
 from metaquorum.metadata.settings.scram import Mechanism
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.ids import allocate_producer_ids
-from metaquorum.runtime.client.voters import register_controller
-from metaquorum.runtime.kafka.admin.access import (
-    alter_quotas,
-    create_acls,
-    delete_acls,
-    delete_scram,
-    describe_quotas,
-    describe_users,
-    list_acls,
-    set_scram,
-)
-from metaquorum.runtime.kafka.admin.cluster import describe_features, update_features
-from metaquorum.runtime.kafka.admin.configs import (
-    DescribedConfig,
-    alter_configs,
-    configured_names,
-    describe_configs,
-)
-from metaquorum.runtime.kafka.client.cluster import KafkaClient
+from metaquorum.node.formatted import bootstrap_checkpoint
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE
 from tests.broker_calls import calls_to
 from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller

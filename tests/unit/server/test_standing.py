@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from metaquorum.controller.server.standing import SEARCHES_BEFORE_SILENCE, Standing
+from metaquorum.controller.server.main import SEARCHES_BEFORE_SILENCE, Standing
 
 
 def search(standing: Standing, times: int, epoch: int = 4) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from metaquorum.broker.server import main as broker
 from metaquorum.controller.server import main as controller
-from metaquorum.controller.server.partitions_service import PartitionsService
+from metaquorum.controller.server.services import PartitionsService
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.proto import partitions_pb2 as pb
-from metaquorum.runtime.api.errors import NO_HINTS
+from metaquorum.rpc.messages.errors import NO_HINTS
 
 
 @pytest.mark.parametrize(("module", "role"), [(broker, "broker"), (controller, "controller")])

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.config.tls import TlsFiles
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.search import ClientError
+from metaquorum.config.security import TlsFiles
+from metaquorum.network.tls import TlsMaterial
+from tests.unit.server.certificates import certificate_files
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
-from tests.unit.server.test_servers import certificate_files, health_is
+from tests.unit.server.test_servers import health_is
 
 SERVING = 1
 

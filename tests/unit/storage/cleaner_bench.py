@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from metaquorum.broker.replica.store.sync import DirectorySync
-from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_header, seal_batch
+from metaquorum.storage.batches.batch import (
+    Batches,
+    EndMarker,
+    RecordBatch,
+    encode_batch,
+    encode_marker,
+    parse_header,
+    seal_batch,
+)
 from metaquorum.storage.batches.codecs import pack
 from metaquorum.storage.batches.format import HEADER_BYTES, TRANSACTIONAL
-from metaquorum.storage.batches.markers import EndMarker, encode_marker
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
 from metaquorum.storage.cleaner.plan import CleanerSettings, first_dirty_offset, plan_cleaning
 from metaquorum.storage.disk.file_pool import FilePool

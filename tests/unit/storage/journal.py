@@ -28,6 +28,9 @@ class Journal(FaultyDisk):
         self.sync_directory("/")
         self.steps.clear()
 
+    def emptied(self) -> FaultyDisk:
+        return FaultyDisk(self.rng, self.profile)
+
     def begin(self, operation: str, directory: str, path: str) -> None:
         super().begin(operation, directory, path)
         if operation in ("read", "list", "lock"):

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from metaquorum.storage.archive import format as archive_format
-from metaquorum.storage.archive import opened as archive_opened
-from metaquorum.storage.archive import pieces as archive_pieces
-from metaquorum.storage.archive.format import (
+from metaquorum.storage import archive as archive_format
+from metaquorum.storage import archive as archive_opened
+from metaquorum.storage import archive_writer as archive_pieces
+from metaquorum.storage.archive import (
     HEAD,
     HEAD_MAGIC,
     MAX_BLOCK_BYTES,
@@ -27,6 +27,7 @@ from metaquorum.storage.archive.format import (
     Block,
     Extent,
     IndexedStretch,
+    LogArchive,
     check_head,
     decode_block,
     decode_index,
@@ -35,9 +36,7 @@ from metaquorum.storage.archive.format import (
     encode_end,
     encode_head,
 )
-from metaquorum.storage.archive.opened import LogArchive
-from metaquorum.storage.archive.packer import Packer
-from metaquorum.storage.archive.pieces import FilePiece, SeenPieces, pieces
+from metaquorum.storage.archive_writer import FilePiece, Packer, SeenPieces, pieces
 from metaquorum.storage.batches.batch import encode_batch, parse_header, seal_batch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import CorruptFileError, DiskError, FileMissingError
@@ -400,7 +399,7 @@ def test_files_are_read_by_name_and_folders_have_their_names() -> None:
 def test_a_few_blocks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were used last."""
     monkeypatch.setattr(archive_opened, "CACHED_BLOCKS", 2)
-    monkeypatch.setattr("metaquorum.storage.archive.packer.BLOCK_BYTES", 10)
+    monkeypatch.setattr("metaquorum.storage.archive_writer.BLOCK_BYTES", 10)
     file = Bytes(packed({"f": random.Random(1).randbytes(45)}))
     archive = LogArchive(file)  # type: ignore[arg-type]
     one = archive.open("f")
@@ -444,7 +443,7 @@ def test_stretches_lead_through_a_segment_while_its_headers_do(
     end: int | None,
 ) -> None:
     """Batches of 88 bytes, a stretch per 100."""
-    monkeypatch.setattr("metaquorum.storage.archive.packer.STRETCH_BYTES", 100)
+    monkeypatch.setattr("metaquorum.storage.archive_writer.STRETCH_BYTES", 100)
     parts = [changed.get(at, batch(3 + at)) for at in range(5)]
     data = packed({"3.log": b"".join(parts), "other": batch(3)}, bases={"3.log": 3})
     archive = LogArchive(Bytes(data))  # type: ignore[arg-type]

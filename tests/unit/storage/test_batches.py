@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaquorum.storage.batches.batch import encode_batch, iter_batches, parse_header
-from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
-from metaquorum.storage.batches.walk import walk_batches, walk_headers
+from metaquorum.storage.batches.batch import NO_BATCHES, Batches, encode_batch, iter_batches, parse_header
+from metaquorum.storage.batches.format import walk_batches, walk_headers
 from metaquorum.storage.errors import BatchError, CorruptLogError
 from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.testing.faulty_disk import FaultyDisk

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from metaquorum.storage.disk.interface import join, read_file, write_atomically
-from metaquorum.storage.files.clean_shutdown import FILE_NAME, leave_clean_shutdown, take_clean_shutdown
+from metaquorum.storage.partition.replica_directory import CLEAN_SHUTDOWN_FILE as FILE_NAME
+from metaquorum.storage.partition.replica_directory import leave_clean_shutdown, take_clean_shutdown
 from metaquorum.testing.faulty_disk import FaultyDisk
 
 DIRECTORIES = ("a", "b")

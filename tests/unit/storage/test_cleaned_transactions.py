@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from metaquorum.storage.batches.batch import encode_batch, parse_header, seal_batch
+from metaquorum.storage.batches.batch import EndMarker, encode_batch, encode_marker, parse_header, seal_batch
 from metaquorum.storage.batches.format import HEADER_BYTES, TRANSACTIONAL
-from metaquorum.storage.batches.markers import EndMarker, encode_marker
-from metaquorum.storage.cleaner.transactions import CleanedTransactions
-from metaquorum.storage.partition.aborted import AbortedTransaction
+from metaquorum.storage.cleaner.retained import CleanedTransactions
+from metaquorum.storage.partition.producers import AbortedTransaction
 
 PRODUCERS = (-1, 5, 6, 7)
 DATA, PLAIN, COMMIT, ABORT = "data", "plain", "commit", "abort"

@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.storage.batches.batch import (
+    Batches,
+    EndMarker,
     RecordBatch,
     batch_problem,
     encode_batch,
+    encode_marker,
     parse_header,
     seal_batch,
 )
@@ -23,12 +26,8 @@ from metaquorum.storage.batches.format import (
     TRANSACTIONAL,
     Compression,
 )
-from metaquorum.storage.batches.markers import EndMarker, encode_marker
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.places import record_places, retimed
 from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError
-from metaquorum.storage.cleaner.keys import KeyOffsets, key_names
-from metaquorum.storage.cleaner.opened import open_batches
 from metaquorum.storage.cleaner.plan import (
     CleanerSettings,
     CleaningPlan,
@@ -36,10 +35,16 @@ from metaquorum.storage.cleaner.plan import (
     group_segments,
     plan_cleaning,
 )
-from metaquorum.storage.cleaner.retained import LastOfProducer, RecordFilter
-from metaquorum.storage.cleaner.transactions import CleanedTransactions
+from metaquorum.storage.cleaner.retained import (
+    CleanedTransactions,
+    KeyOffsets,
+    LastOfProducer,
+    RecordFilter,
+    key_names,
+    open_batches,
+)
 from metaquorum.storage.errors import CorruptLogError
-from metaquorum.storage.partition.aborted import AbortedTransaction
+from metaquorum.storage.partition.producers import AbortedTransaction
 from tests.unit.storage.cleaner_bench import clean, load, make_disk, settle
 
 NOW, LATER = 10_000, 500

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.errors import DiskError, LogFailedError
 from metaquorum.storage.log.config import LogConfig

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from metaquorum.storage.disk.file_pool import FilePool, PooledFile
+from metaquorum.storage.disk.file_pool import FilePool, OpenFiles, PooledFile
 from metaquorum.storage.disk.interface import read_file
+from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, FileMissingError
 from metaquorum.testing.faulty_disk import FaultyDisk
 from metaquorum.testing.faulty_file import FaultyFile
@@ -160,3 +161,54 @@ def test_staged_files_of_two_writers_do_not_meet(disk: FaultyDisk) -> None:
 def test_a_pool_for_no_file_is_refused(disk: FaultyDisk) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         FilePool(disk, 0)
+
+
+def test_the_pools_of_a_process_share_one_bound() -> None:
+    """A directory has what the others do not use, and gives it up when they do."""
+    disk = FaultyDisk(random.Random(1))
+    disk.make_directory("/one")
+    disk.make_directory("/two")
+    shared = OpenFiles(4)
+    one, two = (FilePool(disk, shared.limit, shared) for _ in range(2))
+    first = [one.file(f"/one/{at}", size=0) for at in range(6)]
+    for file in first:
+        file.append(b"x")
+        file.sync()
+    assert (len(one), len(two)) == (4, 0)
+    second = [two.file(f"/two/{at}", size=0) for at in range(3)]
+    for file in second:
+        file.append(b"y")
+        file.sync()
+        assert len(one) + len(two) == 4
+    assert (len(one), len(two)) == (2, 2)
+    assert [file.read_at(0, 9) for file in (*first, *second)] == [b"x"] * 6 + [b"y"] * 3
+    assert len(one) + len(two) <= 4
+
+
+def test_a_pool_closes_no_file_of_another_that_has_unsynced_bytes_or_is_busy() -> None:
+    disk = FaultyDisk(random.Random(1))
+    for name in ("/one", "/two", "/three"):
+        disk.make_directory(name)
+    shared = OpenFiles(2)
+    one, two = (FilePool(disk, shared.limit, shared) for _ in range(2))
+    dirty, held = one.file("/one/dirty", size=0), one.file("/one/held", size=0)
+    dirty.append(b"d")
+    held.append(b"h")
+    held.sync()
+    held.hold()
+    other = two.file("/two/other", size=0)
+    other.append(b"o")  # more than the bound: nothing may be closed
+    assert dirty.opened is not None and held.opened is not None and other.opened is not None
+    held.release()
+    more = two.file("/two/more", size=0)
+    more.append(b"m")
+    assert held.opened is None and dirty.opened is not None
+
+
+def test_a_pool_does_not_wait_for_a_directory_that_hangs() -> None:
+    disk = PosixDisk()
+    shared = OpenFiles(1)
+    one, two = (FilePool(disk, shared.limit, shared) for _ in range(2))
+    with one._mutex:
+        assert not one.give_up_one()
+    assert not shared.take_from_others(two, larger=False)

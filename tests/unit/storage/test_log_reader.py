@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from metaquorum.storage.batches.batch import RecordBatch, encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, RecordBatch, encode_batch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import CorruptLogError, FileMissingError, LogTruncatedError, NotALogError
 from metaquorum.storage.log import reader as reader_module
-from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.reader import Damage, LogReader
 from metaquorum.storage.log.recovery import RecoveryPoint, store_recovery_point
 from metaquorum.storage.log.runs import BatchRun, RunReader

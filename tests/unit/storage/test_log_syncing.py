@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import DiskFile, read_file
 from metaquorum.storage.errors import DiskError, LogFailedError
+from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
 from metaquorum.storage.log.epochs import EpochTable
-from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.recovery import load_recovery_point
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.storage.types import LogPosition

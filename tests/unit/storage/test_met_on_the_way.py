@@ -8,10 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.batch import Batches, EndMarker, encode_batch, encode_marker
 from metaquorum.storage.batches.format import TRANSACTIONAL
-from metaquorum.storage.batches.markers import EndMarker, encode_marker
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import CorruptLogError, DiskError
 from metaquorum.storage.log.config import LogConfig

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from metaquorum.storage.batches.batch import BatchHeader, plain_header
+from metaquorum.storage.batches.format import decode_varint, encode_varint
 from metaquorum.storage.batches.places import record_starts, renumbered, retimed
-from metaquorum.storage.batches.varint import decode_varint, encode_varint
 from metaquorum.storage.errors import BatchError
 from tests.unit.storage.test_readers_agree import Fields, few, many, payload_of, record, split, told
 

@@ -8,18 +8,16 @@ from itertools import accumulate
 
 import pytest
 
-from metaquorum.storage.batches.batch import encode_batch, parse_header, seal_batch
+from metaquorum.storage.batches.batch import Batches, encode_batch, parse_header, seal_batch
 from metaquorum.storage.batches.format import HEADER_BYTES, LOG_APPEND_TIME
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.disk.interface import write_atomically
 from metaquorum.storage.errors import CorruptLogError, OffsetOutOfRange
 from metaquorum.storage.log.config import LogConfig
-from metaquorum.storage.log.indexes import LogIndexes
 from metaquorum.storage.log.recovery import RecoveryPoint, store_recovery_point
 from metaquorum.storage.log.segment_index import ABORTED_ENTRY, decode_aborted, decode_times, encode_times
 from metaquorum.storage.log.timed_segment import TimedSegment
-from metaquorum.storage.partition.partition_log import MAX_OFFSETS_A_SEGMENT, PartitionLog
+from metaquorum.storage.partition.partition_log import MAX_OFFSETS_A_SEGMENT, LogIndexes, PartitionLog
 from metaquorum.storage.partition.pooled_log import FoundRecord
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.storage.cleaner_bench import clean, settle

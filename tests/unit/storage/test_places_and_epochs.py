@@ -28,7 +28,7 @@ from metaquorum.storage.files.snapshots import (
     read_chunk,
     snapshot_name,
 )
-from metaquorum.storage.partition.aborted import AbortedTransaction, AbortedTransactions
+from metaquorum.storage.partition.producers import AbortedTransaction, AbortedTransactions
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faults import FaultProfile
 from metaquorum.testing.faulty_disk import FaultyDisk

@@ -10,17 +10,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum import platforms
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.disk import kernel_sync
 from metaquorum.storage.disk.interface import DiskFile
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, LogDirectoryLockedError
-from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.reader import LogReader
 from tests.unit.storage.whole_log import whole
 
@@ -262,7 +262,7 @@ def test_the_numbers_of_the_calls_are_those_of_the_machine(
     monkeypatch: pytest.MonkeyPatch, machine: str, system: str
 ) -> None:
     """Of asm/unistd_64.h and asm-generic/unistd.h."""
-    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine=machine, sysname=system))
+    monkeypatch.setattr(platforms, "linux_kernel", lambda: (machine, (6, 1)) if system == "Linux" else None)
     if system != "Linux" or machine == "riscv64":
         with pytest.raises(OSError, match="not implemented"):
             kernel_sync._Aio()
@@ -293,3 +293,17 @@ def test_the_numbers_of_the_calls_are_those_of_the_machine(
             patched.setattr(ctypes, "sizeof", lambda kind, word_bytes=word_bytes: word_bytes)
             with pytest.raises(OSError, match="not implemented"):
                 kernel_sync._Aio()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As some network drives. A node there would not notice a second one."""
+
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(platforms._fcntl, "flock", refuse)
+    with pytest.raises(DiskError, match=f"{tmp_path}.*the file system has no locks.*use a local disk"):
+        PosixDisk().lock(str(tmp_path))

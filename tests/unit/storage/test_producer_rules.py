@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.storage.batches.batch import encode_batch, parse_header
+from metaquorum.storage.batches.batch import EndMarker, encode_batch, encode_marker, parse_header
 from metaquorum.storage.batches.format import TRANSACTIONAL, BatchHeader
-from metaquorum.storage.batches.markers import EndMarker, encode_marker
-from metaquorum.storage.partition.aborted import AbortedTransaction
 from metaquorum.storage.partition.producers import (
+    AbortedTransaction,
     CoordinatorFenced,
     Duplicate,
     EndedTransaction,

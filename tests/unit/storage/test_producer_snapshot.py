@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from metaquorum.storage.batches.batch import encode_batch, parse_header
 from metaquorum.storage.errors import CorruptFileError
-from metaquorum.storage.partition.producer_snapshot import (
+from metaquorum.storage.partition.log_producers import (
+    ProducerSnapshots,
     decode_producers,
     encode_producers,
     parse_snapshot_name,
     snapshot_name,
 )
-from metaquorum.storage.partition.producer_snapshots import ProducerSnapshots
 from metaquorum.storage.partition.producers import KnownBatch, KnownProducer, ProducerTable
 from metaquorum.testing.faulty_disk import FaultyDisk
 

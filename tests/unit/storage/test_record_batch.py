@@ -26,8 +26,7 @@ from metaquorum.storage.batches.batch import (
     parse_header,
     seal_batch,
 )
-from metaquorum.storage.batches.varint import decode_varint, encode_varint
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.format import decode_varint, encode_varint, walk_batches
 from metaquorum.storage.errors import BatchError, CompressedBatchError, CorruptLogError
 from tests.unit.storage.reencoding import reencode_batch
 

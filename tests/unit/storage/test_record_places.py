@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from metaquorum.storage.batches.places import (
     record_places,
     renumbered,
 )
-from metaquorum.storage.cleaner.opened import BatchToClean, open_batches
+from metaquorum.storage.cleaner.retained import BatchToClean, open_batches
 from metaquorum.storage.errors import BatchError
 
+ANY = under_test._Headers(2**63)
 FIELD = st.one_of(st.none(), st.binary(max_size=80))
 RECORDS = st.lists(
     st.tuples(
@@ -52,13 +54,14 @@ def encoded(
 def test_every_field_is_found(records, equal) -> None:  # type: ignore[no-untyped-def]
     records = records + [(index, index, b"key", b"value", []) for index in range(equal)]
     payload = encoded(records)
-    found = [record_places(payload, len(records)), under_test._few(payload, len(records))]
+    found = [record_places(payload, len(records)), under_test._few(payload, len(records), ANY)]
     if records:
-        columns = under_test._many(payload, len(records))
+        columns = under_test._many(payload, len(records), ANY)
         found.append(RecordPlaces(*[column.tolist() for column in columns]))
         times, deltas = found[0].time_deltas, found[0].offset_deltas
         numbered, keyless = deltas == list(range(len(records))), min(found[0].key_lengths) < 0
-        bounds = RecordBounds(min(times), max(times), numbered, keyless)
+        headers = sum(len(one[4]) for one in records)
+        bounds = RecordBounds(min(times), max(times), numbered, keyless, headers)
         assert record_bounds(payload, len(records)) == bounds
     for places in found:
         assert places.time_deltas == [one[0] for one in records]
@@ -121,7 +124,7 @@ def test_damage_raises_nothing_else(data: st.DataObject, count: int) -> None:
     at = data.draw(st.integers(0, len(whole) - 1))
     payload = whole[:at] + bytes([data.draw(st.integers(0, 255))]) + whole[at + 1 :]
     payload = payload[: data.draw(st.integers(0, len(payload)))]
-    for found in (record_places, under_test._few, record_bounds):
+    for found in (record_places, partial(under_test._few, headers=ANY), record_bounds):
         try:
             found(payload, max(count, 1))
         except (BatchError, IndexError):

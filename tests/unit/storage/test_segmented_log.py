@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.storage.batches.batch import encode_batch, iter_batches, parse_header
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch, iter_batches, parse_header
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import (
     BatchError,
@@ -20,8 +19,9 @@ from metaquorum.storage.errors import (
     LogFailedError,
     OffsetOutOfRange,
 )
+from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import EpochTable
-from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.reader import LogReader
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
 from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point

@@ -21,10 +21,11 @@ from metaquorum.storage.errors import (
     StorageError,
 )
 from metaquorum.storage.files.checkpoint_text import decode_offsets, encode_offsets
-from metaquorum.storage.files.directory_ids import add_missing_ids, identity_of
 from metaquorum.storage.files.known_committed import FILE_NAME, Known, KnownCommitted, decode
 from metaquorum.storage.files.meta_properties import (
     MetaProperties,
+    add_missing_ids,
+    identity_of,
     readable_meta_properties,
     store_meta_properties,
 )

@@ -8,11 +8,16 @@ from itertools import combinations
 
 import pytest
 
-from metaquorum.storage.batches.batch import encode_batch, parse_header
+from metaquorum.storage.batches.batch import (
+    Batches,
+    EndMarker,
+    encode_batch,
+    encode_marker,
+    parse_header,
+    read_marker,
+)
 from metaquorum.storage.batches.encode import control_key
 from metaquorum.storage.batches.format import CONTROL, TRANSACTIONAL
-from metaquorum.storage.batches.markers import EndMarker, encode_marker, read_marker
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import read_file, write_atomically
 from metaquorum.storage.errors import CorruptLogError, StorageError

@@ -12,7 +12,7 @@ from metaquorum.storage.batches.format import batch_problem, header_problems
 from metaquorum.storage.errors import CorruptFileError
 from metaquorum.storage.files.known_committed import decode
 from metaquorum.storage.log.segment_index import cut_aborted
-from metaquorum.storage.partition.producer_snapshot import decode_producers
+from metaquorum.storage.partition.log_producers import decode_producers
 from metaquorum.storage.types import LogPosition
 from tests.unit.storage.test_producer_snapshot import kafkas
 

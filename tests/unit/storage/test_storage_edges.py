@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from metaquorum.storage.archive.format import MAX_BLOCK_BYTES, MAX_INDEX_BYTES
-from metaquorum.storage.archive.opened import LogArchive
-from metaquorum.storage.archive.write import ArchiveSource, extract_archive, write_archive
+from metaquorum.storage.archive import MAX_BLOCK_BYTES, MAX_INDEX_BYTES, LogArchive
+from metaquorum.storage.archive_writer import ArchiveSource, extract_archive, write_archive
 from metaquorum.storage.batches.batch import (
+    Batches,
     batch_record_spans,
     encode_batch,
     iter_batches,
@@ -22,14 +22,20 @@ from metaquorum.storage.batches.batch import (
 )
 from metaquorum.storage.batches.codecs import MAX_UNPACKED_BYTES
 from metaquorum.storage.batches.format import HEADER_BYTES, MAX_BATCH_BYTES
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.cleaner.plan import CleanerSettings
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk, join, read_file, write_atomically
-from metaquorum.storage.errors import CorruptLogError, DiskError
+from metaquorum.storage.errors import (
+    CorruptLogError,
+    DiskError,
+    LogFailedError,
+    StorageError,
+    stopped_text,
+)
 from metaquorum.storage.files.snapshots import SnapshotWriter, read_chunk
+from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import EpochTable
-from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.reader import LogReader
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
 from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES
@@ -339,3 +345,16 @@ def test_a_log_whose_end_lies_below_the_recovery_point_names_the_place(disk: Any
     assert caught.value.file == path
     assert caught.value.offset == 59
     assert disk.still_open() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (DiskError("/d", "sync", "Input/output error"), "/output error; repair the disk, then start again"),
+        (LogFailedError("/d"), "no more records; stop the process, repair the disk, start again"),
+        (DiskError("/d", "append", "no space left; free some, then start again"), "some, then start again"),
+    ],
+)
+def test_what_to_do_is_said_once(error: StorageError, text: str) -> None:
+    said = stopped_text(error)
+    assert said.startswith("stopped: ") and said.endswith(text) and said.count("start again") == 1

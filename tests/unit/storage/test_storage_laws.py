@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from metaquorum.storage.batches.batch import (
     BatchError,
+    Batches,
     RawRecord,
     batch_of_records,
     batch_record_spans,
@@ -21,15 +22,14 @@ from metaquorum.storage.batches.batch import (
     seal_batch,
 )
 from metaquorum.storage.batches.format import HEADER_BYTES
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import join, write_atomically
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError
 from metaquorum.storage.files.known_committed import Known, KnownCommitted, decode
 from metaquorum.storage.files.meta_properties import MetaProperties
 from metaquorum.storage.files.snapshots import SnapshotWriter, latest_snapshot
-from metaquorum.storage.log.indexes import LogIndexes
-from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.reader import Damage, LogReader
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
 from metaquorum.storage.log.recovery import (
@@ -40,7 +40,7 @@ from metaquorum.storage.log.recovery import (
 )
 from metaquorum.storage.log.segment import list_segments, segment_name
 from metaquorum.storage.log.segment_index import decode_index, encode_index
-from metaquorum.storage.partition.partition_log import PartitionLog
+from metaquorum.storage.partition.partition_log import LogIndexes, PartitionLog
 from metaquorum.storage.partition.pooled_log import FoundRecord
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from metaquorum.storage.batches.batch import (
+    Batches,
     batch_record_spans,
     encode_batch,
     iter_batches,
@@ -16,10 +17,10 @@ from metaquorum.storage.batches.batch import (
     seal_batch,
 )
 from metaquorum.storage.batches.format import HEADER_BYTES
-from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import BatchError, CorruptFileError
-from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.recovery import RecoveryPoint, find_valid_batch
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.log.segment_index import parse_index_name

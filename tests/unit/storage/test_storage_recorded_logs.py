@@ -15,9 +15,9 @@ from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
 from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state
 from metaquorum.storage.files.snapshots import list_snapshots, parse_snapshot_name
-from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.config import METADATA_DIRECTORY, LogConfig
 from metaquorum.storage.log.epochs import EpochTable
-from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.reader import Damage, LogReader
 from tests.unit.storage.reencoding import reencode_batch
 from tests.unit.storage.whole_log import whole

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.storage.batches.batch import encode_batch, iter_batches
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.batch import Batches, encode_batch, iter_batches
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.segment_index import (

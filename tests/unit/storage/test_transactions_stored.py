@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.storage.batches.batch import iter_batches, parse_header
-from metaquorum.storage.batches.markers import EndMarker, encode_marker, read_marker
+from metaquorum.storage.batches.batch import EndMarker, encode_marker, iter_batches, parse_header, read_marker
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import parent_of
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.segment_index import decode_aborted, encode_aborted
-from metaquorum.storage.partition.aborted import AbortedTransaction, AbortedTransactions
+from metaquorum.storage.partition.log_producers import decode_producers, snapshot_name
 from metaquorum.storage.partition.partition_log import PartitionLog
-from metaquorum.storage.partition.producer_snapshot import decode_producers, snapshot_name
-from metaquorum.storage.partition.producers import ProducerTable
+from metaquorum.storage.partition.producers import AbortedTransaction, AbortedTransactions, ProducerTable
 from metaquorum.testing.faulty_disk import FaultyDisk
 
 GOLDEN = "kafka-3.7-wire/logs/broker-0-after-clean-shutdown/d2/idx-txn-0"

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from metaquorum.raft.store.directory import create_directory
-from metaquorum.raft.voters.voter_set import Endpoint
-from metaquorum.storage.archive.opened import LogArchive
-from metaquorum.storage.archive.write import ArchiveSource, extract_archive, write_archive
-from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.raft.store import create_directory
+from metaquorum.raft.voters import Endpoint
+from metaquorum.storage.archive import LogArchive
+from metaquorum.storage.archive_writer import ArchiveSource, extract_archive, write_archive
+from metaquorum.storage.batches.batch import Batches, encode_batch
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import join, make_durable_directory, read_file, write_atomically
-from metaquorum.storage.files.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
 from metaquorum.storage.files.known_committed import Known, KnownCommitted
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.files.quorum_state import QuorumState, store_quorum_state
@@ -32,14 +30,15 @@ from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point, store_recovery_point
 from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.partition.log_producers import ProducerSnapshots, encode_producers, snapshot_name
 from metaquorum.storage.partition.partition_log import PartitionLog
-from metaquorum.storage.partition.producer_snapshot import encode_producers, snapshot_name
-from metaquorum.storage.partition.producer_snapshots import ProducerSnapshots
 from metaquorum.storage.partition.producers import ProducerTable
 from metaquorum.storage.partition.replica_directory import (
+    leave_clean_shutdown,
     store_cleaned_offsets,
     store_high_watermarks,
     store_log_starts,
+    take_clean_shutdown,
 )
 from metaquorum.storage.partition.swap import finish_swaps
 from metaquorum.storage.types import LogPosition

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+TELEMETRY = (71, 72)
+"""What Java clients ask Kafka about metrics of clients (KIP-714); no node of ours offers it."""
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -24,7 +27,8 @@ class Frame:
 
 
 def frames(folder: Path, only: str = "*") -> Iterator[Frame]:
-    """Every frame of every file, or of that of one scenario. Bare SASL tokens are no frames."""
+    """Every frame of every file, or of that of one scenario, of the APIs that the table has. Bare SASL tokens
+    are no frames."""
     for path in sorted(folder.glob(f"{only}.jsonl.gz")):
         with gzip.open(path) as lines:
             for number, line in enumerate(lines, 1):
@@ -39,6 +43,8 @@ def _frames_of_line(where: str, row: dict[str, object]) -> Iterator[Frame]:
         if isinstance(data, str) and row.get("event") is None:
             key, version = row["api_key"], row["api_version"]
             assert isinstance(key, int) and isinstance(version, int)
+            if key in TELEMETRY:
+                continue
             client_id = str(row.get("client_id") or "")
             yield Frame(where, is_request, key, version, base64.b64decode(data), label, client_id)
 

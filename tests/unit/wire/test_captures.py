@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from metaquorum.wire import codec
-from metaquorum.wire.apis import APIS
 from metaquorum.wire.errors import DecodeError
+from metaquorum.wire.table import APIS
 from tests.unit.wire.captures import NOT_A_REQUEST, TRAILING_BYTES, WRITES_A_DEFAULT, Frame, frames
 
 pytestmark = pytest.mark.shared_data

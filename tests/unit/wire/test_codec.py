@@ -10,8 +10,8 @@ import pytest
 
 import metaquorum.wire.messages as all_messages
 from metaquorum.wire import codec
-from metaquorum.wire.apis import APIS, request_type, response_type
 from metaquorum.wire.errors import DecodeError, EncodeError, UnknownApiError, UnsupportedFieldError
+from metaquorum.wire.explain import misfit
 from metaquorum.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -21,10 +21,9 @@ from metaquorum.wire.messages import (
     MetadataRequest,
     ProduceRequest,
 )
-from metaquorum.wire.misfits import misfit
 from metaquorum.wire.schema import INT_RANGES, Field, StructSchema
 from metaquorum.wire.stubs import stub_text
-from metaquorum.wire.table import read_messages
+from metaquorum.wire.table import APIS, read_messages, request_type, response_type
 
 HEADER = codec.RequestHeader(api_key=1, version=13, correlation_id=9, client_id="me")
 

@@ -17,8 +17,7 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 
 from metaquorum.wire import codec
-from metaquorum.wire.apis import APIS, MessageType, request_type, response_type
-from metaquorum.wire.table import python_name
+from metaquorum.wire.table import APIS, MessageType, python_name, request_type, response_type
 from tests.properties.wire_values import filled, kafkas_fields
 
 KINDS = [kind for key in APIS for kind in (request_type(key), response_type(key))]
@@ -110,7 +109,7 @@ def test_kio_reads_what_is_written_and_writes_what_is_read(kind: MessageType) ->
 
 
 NOT_OFFERED = ("share_", "streams_", "alter_share_", "delete_share_", "describe_share_", "initialize_share_")
-NOT_OFFERED += ("read_share_", "write_share_")
+NOT_OFFERED += ("read_share_", "write_share_", "get_telemetry_subscriptions", "push_telemetry")
 
 
 def kio_versions() -> dict[str, int]:

@@ -1,6 +1,5 @@
 """The two server-side assignors of KIP-848: which member of a group gets which partitions.
 
-Owns the algorithms. They do not know epochs or what a member still has to give up, which is for `reconcile`.
 Pure functions of the subscriptions, the number of partitions, and each member's present assignment. Every
 partition of a subscribed topic goes to exactly one member.
 """

@@ -1,9 +1,7 @@
 """Members of the classic protocol in a group of the new one (KIP-848): JoinGroup, SyncGroup, Heartbeat,
 LeaveGroup.
 
-Owns the checks and the answers for such members; those of classic groups are in `groups.classic`. Does not
-assign: `assignors` do. The coordinator assigns, and no member leads. A member joins again for each step
-towards its target.
+The coordinator assigns, and no member leads. A member joins again for each step towards its target.
 """
 
 from __future__ import annotations
@@ -12,31 +10,26 @@ import random
 
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.groups.consumer.change import GroupChange, topics_of
 from metaquorum.broker.coordinator.groups.consumer.group import (
     ClassicMember,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
 )
-from metaquorum.broker.coordinator.groups.consumer.groups import ConsumerGroups
+from metaquorum.broker.coordinator.groups.consumer.groups import ConsumerGroups, GroupChange, topics_of
 from metaquorum.broker.coordinator.groups.consumer.migration import assignment_of, owned_parts
-from metaquorum.broker.coordinator.groups.group import CONSUMER, GroupMember
-from metaquorum.broker.coordinator.groups.rebalance import MEMBER_ID_REQUIRED, new_member_id
-from metaquorum.broker.coordinator.groups.replies import not_joined, not_synced
-from metaquorum.broker.coordinator.groups.work import Work
+from metaquorum.broker.coordinator.groups.group import CONSUMER, GroupMember, Work
+from metaquorum.broker.coordinator.groups.rebalance import (
+    MEMBER_ID_REQUIRED,
+    new_member_id,
+    not_joined,
+    not_synced,
+)
 from metaquorum.broker.coordinator.state import Ask
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.wire import messages
 from metaquorum.wire.embedded import consumer_subscription
-from metaquorum.wire.messages import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 
 
 class ClassicMembers:
@@ -51,7 +44,7 @@ class ClassicMembers:
 
     def join(self, work: Work, ask: Ask, joining: GroupMember) -> None:
         """`joining`: the member that the JoinGroup describes."""
-        body: JoinGroupRequest = ask.body
+        body: messages.JoinGroupRequest = ask.body
         group = self._consumers.groups[body.group_id]
         error = self._join_error(group, joining, body.protocol_type)
         if error is not None:
@@ -67,7 +60,7 @@ class ClassicMembers:
         before = change.group.members.get(new_id)
         static = change.group.static_member(joining.instance_id)
         if before is None and static is not None:
-            before = change.come_back(static, new_id)
+            before = change.rejoin(static, new_id)
             self._consumers.forget(change.group, static.member_id)
         before = before or ConsumerMember(member_id=new_id)
         self._joined(ask, change, before, joining)
@@ -111,7 +104,7 @@ class ClassicMembers:
         self._consumers.settle(change.work, change.group)
         change.work.reply(
             ask.key,
-            JoinGroupResponse(
+            messages.JoinGroupResponse(
                 generation_id=after.epoch,
                 protocol_type=CONSUMER,
                 protocol_name=name,
@@ -122,7 +115,7 @@ class ClassicMembers:
 
     # ---- existing members ------------------------------------------------------------------------
 
-    def sync(self, work: Work, key: object, body: SyncGroupRequest) -> None:
+    def sync(self, work: Work, key: object, body: messages.SyncGroupRequest) -> None:
         """Answers with the assignment that the coordinator made."""
         group = self._consumers.groups[body.group_id]
         member = _member(group, body.member_id, body.group_instance_id, body.generation_id)
@@ -142,9 +135,11 @@ class ClassicMembers:
         self._consumers.has_synced(group, member)
         self._consumers.heard(work, group, member, is_new_step=False)
         assignment = assignment_of(member, metadata, self._consumers.image)
-        work.reply(key, SyncGroupResponse(protocol_type=CONSUMER, protocol_name=name, assignment=assignment))
+        work.reply(
+            key, messages.SyncGroupResponse(protocol_type=CONSUMER, protocol_name=name, assignment=assignment)
+        )
 
-    def heartbeat(self, work: Work, body: HeartbeatRequest) -> ErrorCode:
+    def heartbeat(self, work: Work, body: messages.HeartbeatRequest) -> ErrorCode:
         """A member joins again when its epoch has passed, when it must give something up, and when it can
         have what it waits for."""
         group = self._consumers.groups[body.group_id]
@@ -162,7 +157,7 @@ class ClassicMembers:
         self._consumers.must_join(work, group, member)
         return ErrorCode.REBALANCE_IN_PROGRESS
 
-    def leave(self, work: Work, body: LeaveGroupRequest) -> tuple[ErrorCode, ...]:
+    def leave(self, work: Work, body: messages.LeaveGroupRequest) -> tuple[ErrorCode, ...]:
         """One code per member; an operator may name a static member by its instance id alone."""
         change = self._consumers.change(work, body.group_id)
         codes = []

@@ -1,7 +1,6 @@
 """A group of KIP-848: the state that its records describe, and what can be derived from it.
 
-Owns the state and its records; only `replay` changes a group. Knows no requests and no timers. Source:
-KIP-848; the records are those of Kafka 3.8 and later.
+Source: KIP-848; the records are those of Kafka 3.8 and later.
 """
 
 from __future__ import annotations
@@ -17,34 +16,20 @@ from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.consumer.assignors import Parts
 from metaquorum.broker.coordinator.groups.group import CONSUMER, Phase, Protocols
-from metaquorum.wire.messages import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupRegularExpressionKey,
-    ConsumerGroupRegularExpressionValue,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMemberValue,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
-)
+from metaquorum.wire import messages
 from metaquorum.wire.stored import StoredRecord
 
 LEFT, AWAY = -1, -2
 """Member epochs: a member leaves; a static member leaves for a while and will come back."""
 
 CONSUMER_RECORDS = (
-    ConsumerGroupMetadataKey,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupRegularExpressionKey,
+    messages.ConsumerGroupMetadataKey,
+    messages.ConsumerGroupPartitionMetadataKey,
+    messages.ConsumerGroupMemberMetadataKey,
+    messages.ConsumerGroupTargetAssignmentMetadataKey,
+    messages.ConsumerGroupTargetAssignmentMemberKey,
+    messages.ConsumerGroupCurrentMemberAssignmentKey,
+    messages.ConsumerGroupRegularExpressionKey,
 )
 
 
@@ -122,28 +107,28 @@ class ConsumerGroup:
     def replay(self, record: StoredRecord) -> None:
         key, value = record.key, record.value
         match key:
-            case ConsumerGroupMetadataKey():
+            case messages.ConsumerGroupMetadataKey():
                 self.epoch = 0 if value is None else value.epoch
-            case ConsumerGroupPartitionMetadataKey():
+            case messages.ConsumerGroupPartitionMetadataKey():
                 found = () if value is None else value.topics
                 self.topics = {each.topic_name: (each.topic_id, each.num_partitions) for each in found}
-            case ConsumerGroupTargetAssignmentMetadataKey():
+            case messages.ConsumerGroupTargetAssignmentMetadataKey():
                 self.target_epoch = 0 if value is None else value.assignment_epoch
-            case ConsumerGroupTargetAssignmentMemberKey(member_id=member_id):
+            case messages.ConsumerGroupTargetAssignmentMemberKey(member_id=member_id):
                 self.targets.pop(member_id, None)
                 if value is not None:
                     self.targets[member_id] = parts_of(value.topic_partitions)
-            case ConsumerGroupMemberMetadataKey(member_id=member_id):
+            case messages.ConsumerGroupMemberMetadataKey(member_id=member_id):
                 self._replay_member(member_id, value)
-            case ConsumerGroupCurrentMemberAssignmentKey(member_id=member_id):
+            case messages.ConsumerGroupCurrentMemberAssignmentKey(member_id=member_id):
                 self._replay_assignment(member_id, value)
-            case ConsumerGroupRegularExpressionKey(regular_expression=pattern):
+            case messages.ConsumerGroupRegularExpressionKey(regular_expression=pattern):
                 self.patterns.pop(pattern, None)
                 if value is not None:
                     topics = frozenset(value.topics)
                     self.patterns[pattern] = ResolvedPattern(topics, value.version, value.timestamp)
 
-    def _replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
+    def _replay_member(self, member_id: str, value: messages.ConsumerGroupMemberMetadataValue | None) -> None:
         if value is None:
             self.members.pop(member_id, None)
             return
@@ -161,7 +146,7 @@ class ConsumerGroup:
         )
 
     def _replay_assignment(
-        self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None
+        self, member_id: str, value: messages.ConsumerGroupCurrentMemberAssignmentValue | None
     ) -> None:
         member = self.members.get(member_id)
         if member is None and value is None:
@@ -270,7 +255,9 @@ def gathered(flattened: Iterable[tuple[bytes, int]]) -> dict[bytes, frozenset[in
     return {topic: frozenset(indexes) for topic, indexes in found.items()}
 
 
-def _classic_of(value: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None) -> ClassicMember | None:
+def _classic_of(
+    value: messages.ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None,
+) -> ClassicMember | None:
     if value is None:
         return None
     protocols = tuple((each.name, each.metadata) for each in value.supported_protocols)
@@ -278,7 +265,7 @@ def _classic_of(value: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | 
 
 
 def member_record(group_id: str, member: ConsumerMember) -> StoredRecord:
-    kinds, classic = ConsumerGroupMemberMetadataValue, member.classic
+    kinds, classic = messages.ConsumerGroupMemberMetadataValue, member.classic
     value = kinds(
         instance_id=member.instance_id,
         rack_id=member.rack_id,
@@ -298,12 +285,12 @@ def member_record(group_id: str, member: ConsumerMember) -> StoredRecord:
         ),
     )
     return StoredRecord(
-        ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id), value, 5
+        messages.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id), value, 5
     )
 
 
 def assignment_record(group_id: str, member: ConsumerMember) -> StoredRecord:
-    kinds = ConsumerGroupCurrentMemberAssignmentValue
+    kinds = messages.ConsumerGroupCurrentMemberAssignmentValue
     value = kinds(
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
@@ -317,47 +304,47 @@ def assignment_record(group_id: str, member: ConsumerMember) -> StoredRecord:
             for topic, indexes in sorted(member.revoking.items())
         ),
     )
-    key = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id)
+    key = messages.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id)
     return StoredRecord(key, value, 8)
 
 
 def target_record(group_id: str, member_id: str, target: Parts) -> StoredRecord:
-    kinds = ConsumerGroupTargetAssignmentMemberValue
+    kinds = messages.ConsumerGroupTargetAssignmentMemberValue
     value = kinds(
         topic_partitions=tuple(
             kinds.TopicPartition(topic_id=topic, partitions=tuple(sorted(indexes)))
             for topic, indexes in sorted(target.items())
         )
     )
-    key = ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    key = messages.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
     return StoredRecord(key, value, 7)
 
 
 def member_tombstones(group_id: str, member_id: str) -> tuple[StoredRecord, ...]:
     """Removes everything stored about a member, in this order."""
-    current = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
-    target = ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
-    metadata = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
+    current = messages.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+    target = messages.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    metadata = messages.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
     return StoredRecord(current, None, 8), StoredRecord(target, None, 7), StoredRecord(metadata, None, 5)
 
 
 def group_record(group_id: str, epoch: int) -> StoredRecord:
-    key = ConsumerGroupMetadataKey(group_id=group_id)
-    return StoredRecord(key, ConsumerGroupMetadataValue(epoch=epoch), 3)
+    key = messages.ConsumerGroupMetadataKey(group_id=group_id)
+    return StoredRecord(key, messages.ConsumerGroupMetadataValue(epoch=epoch), 3)
 
 
 def targets_record(group_id: str, epoch: int) -> StoredRecord:
     """The targets of all members are for this epoch."""
-    key = ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)
-    return StoredRecord(key, ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch), 6)
+    key = messages.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)
+    return StoredRecord(key, messages.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch), 6)
 
 
 def pattern_record(group_id: str, pattern: str, found: ResolvedPattern | None) -> StoredRecord:
     """None: no member still subscribes to it."""
-    key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
+    key = messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
     value = None
     if found is not None:
-        value = ConsumerGroupRegularExpressionValue(
+        value = messages.ConsumerGroupRegularExpressionValue(
             topics=tuple(sorted(found.topics)), version=found.version, timestamp=found.wall_ms
         )
     return StoredRecord(key, value, 16)
@@ -369,7 +356,7 @@ def group_tombstones(group: ConsumerGroup) -> tuple[StoredRecord, ...]:
     return (
         *(record for each in group.members for record in member_tombstones(group_id, each)),
         *(pattern_record(group_id, each, None) for each in sorted(group.patterns)),
-        StoredRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None, 6),
-        StoredRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None, 4),
-        StoredRecord(ConsumerGroupMetadataKey(group_id=group_id), None, 3),
+        StoredRecord(messages.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None, 6),
+        StoredRecord(messages.ConsumerGroupPartitionMetadataKey(group_id=group_id), None, 4),
+        StoredRecord(messages.ConsumerGroupMetadataKey(group_id=group_id), None, 3),
     )

@@ -1,27 +1,43 @@
-"""The consumer groups of one partition: their members' timers, and what happens when a member leaves.
-
-Owns the groups of the new protocol by id. Does not answer requests of members: `heartbeat` and `classic` do.
-"""
+"""The consumer groups of one partition: their members' timers, and what happens when a member leaves."""
 
 from __future__ import annotations
 
-from metaquorum.broker.coordinator.groups.consumer.change import GroupChange
-from metaquorum.broker.coordinator.groups.consumer.group import ConsumerGroup, ConsumerMember, MemberState
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from metaquorum.broker.coordinator.groups.consumer.assignors import ASSIGNORS, Parts, Subscriber
+from metaquorum.broker.coordinator.groups.consumer.group import (
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    ResolvedPattern,
+    assignment_record,
+    flat,
+    gathered,
+    group_record,
+    member_record,
+    member_tombstones,
+    pattern_record,
+    target_record,
+    targets_record,
+)
 from metaquorum.broker.coordinator.groups.consumer.migration import downgrade_records
 from metaquorum.broker.coordinator.groups.consumer.patterns import Patterns
-from metaquorum.broker.coordinator.groups.consumer.replies import consumer_described, consumer_listed
+from metaquorum.broker.coordinator.groups.group import ListGroups, Work
 from metaquorum.broker.coordinator.groups.rebalance import Timer
-from metaquorum.broker.coordinator.groups.requests import ListGroups
-from metaquorum.broker.coordinator.groups.work import Work
 from metaquorum.broker.replica.deadlines import Deadlines
-from metaquorum.metadata.access.authorizer import Authorizer, Caller
+from metaquorum.metadata.authorizer import Authorizer, Caller
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.node_configs.groups import GroupConfig
-from metaquorum.metadata.settings.effective import group_setting
-from metaquorum.metadata.settings.group_keys import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
+from metaquorum.metadata.settings.configs import group_setting
+from metaquorum.metadata.settings.resource_keys import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from metaquorum.wire.messages import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
     ListGroupsResponse,
 )
 from metaquorum.wire.stored import StoredRecord
@@ -147,7 +163,7 @@ class ConsumerGroups:
             self._timers.arm((_PATTERNS, "", ""), work.now.ms)
 
     def _look_on(self, work: Work) -> None:
-        group_id, found = self._patterns.go_on(work.now.wall_ms)
+        group_id, found = self._patterns.advance(work.now.wall_ms)
         if self._patterns.is_looking:
             self._timers.arm((_PATTERNS, "", ""), work.now.ms)
         if found and group_id in self.groups:
@@ -190,3 +206,218 @@ class ConsumerGroups:
 
     def described(self, group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
         return consumer_described(group_id, self.groups.get(group_id), self.image)
+
+
+# Descriptions, for operators, of groups of the new protocol.
+# Those of classic groups are in `groups.replies`.
+
+_CLASSIC, _NEW_PROTOCOL = 0, 1
+"""The type of a member in version 1 of ConsumerGroupDescribe."""
+
+
+def consumer_listed(group: ConsumerGroup) -> ListGroupsResponse.ListedGroup:
+    return ListGroupsResponse.ListedGroup(
+        group_id=group.group_id, protocol_type="consumer", group_state=group.state_name, group_type="consumer"
+    )
+
+
+def consumer_described(
+    group_id: str, group: ConsumerGroup | None, image: MetadataImage
+) -> ConsumerGroupDescribeResponse.DescribedGroup:
+    kinds = ConsumerGroupDescribeResponse
+    if group is None:
+        text = f"Group {group_id} not found."
+        return kinds.DescribedGroup(
+            group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text
+        )
+
+    def assignment(parts: Parts) -> ConsumerGroupDescribeResponse.Assignment:
+        found = []
+        for topic_id, indexes in sorted(parts.items()):
+            topic = image.topics.topic(topic_id)
+            if topic is not None:
+                name, partitions = topic.name, tuple(sorted(indexes))
+                found.append(kinds.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=partitions))
+        return kinds.Assignment(topic_partitions=tuple(found))
+
+    named = sorted(each.assignor for each in group.members.values() if each.assignor)
+    return kinds.DescribedGroup(
+        group_id=group_id,
+        group_state=group.state_name,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=max(named, key=named.count) if named else next(iter(ASSIGNORS)),
+        members=tuple(
+            kinds.Member(
+                member_id=each.member_id,
+                instance_id=each.instance_id,
+                rack_id=each.rack_id,
+                member_epoch=each.epoch,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                subscribed_topic_names=each.topics,
+                subscribed_topic_regex=each.pattern,
+                assignment=assignment(each.assigned),
+                target_assignment=assignment(group.targets.get(each.member_id, {})),
+                member_type=_NEW_PROTOCOL if each.classic is None else _CLASSIC,
+            )
+            for each in group.members.values()
+        ),
+    )
+
+
+# One change of a consumer group in the making.
+# Everything is decided on a draft of the group, to which each record is replayed as it is decided; the
+# group itself changes when the log has the records.
+
+
+class GroupChange:
+    """`group`: the draft. Its records go into `work`."""
+
+    def __init__(self, work: Work, group: ConsumerGroup, image: MetadataImage) -> None:
+        self.work = work
+        self.group = group
+        self._image = image
+
+    def put(self, record: StoredRecord) -> None:
+        self.work.store(record)
+        self.group.replay(record)
+
+    def update(self, before: ConsumerMember, member: ConsumerMember, owned: Parts | None) -> ConsumerMember:
+        """The member that was `before`, perhaps a new one, becomes `member`; it reports that it owns `owned`
+        (None: it does not report it). Returns it after one step towards its target."""
+        draft = self.group
+        is_new = before.member_id not in draft.members
+        topics = draft.topics_of(before)
+        if is_new or member != before:
+            self.put(member_record(draft.group_id, member))
+            self._forget_pattern(before.pattern)
+        self.raise_epoch(must=is_new or draft.topics_of(member) != topics)
+        if draft.epoch > draft.target_epoch:
+            self._assign()
+        after = reconciled(draft, member, owned)
+        if after != member or is_new:
+            self.put(assignment_record(draft.group_id, after))
+        return after
+
+    def rejoin(self, old: ConsumerMember, new_id: str) -> ConsumerMember:
+        """A static member returns to what it had, perhaps under another id."""
+        draft = self.group
+        member = replace(old, member_id=new_id, epoch=0, previous_epoch=-1)
+        target = draft.targets.get(old.member_id, {})
+        if new_id != old.member_id:
+            for record in member_tombstones(draft.group_id, old.member_id):
+                self.put(record)
+        self.put(member_record(draft.group_id, member))
+        self.put(target_record(draft.group_id, new_id, target))
+        self.put(assignment_record(draft.group_id, member))
+        return member
+
+    def remove(self, member_id: str) -> None:
+        pattern = self.group.members[member_id].pattern
+        for record in member_tombstones(self.group.group_id, member_id):
+            self.put(record)
+        self._forget_pattern(pattern)
+
+    def _forget_pattern(self, pattern: str | None) -> None:
+        """Forgets the pattern unless a member still subscribes to it."""
+        if pattern in self.group.patterns and pattern not in self.group.subscribed_patterns():
+            self.put(pattern_record(self.group.group_id, pattern, None))
+
+    def resolved(self, found: Mapping[str, ResolvedPattern]) -> None:
+        """The topics that patterns now match, for patterns that members still subscribe to."""
+        before = self.group.patterns.copy()
+        for pattern in sorted(found.keys() & self.group.subscribed_patterns()):
+            self.put(pattern_record(self.group.group_id, pattern, found[pattern]))
+        self.raise_epoch(
+            must=any(
+                each.topics != (before[pattern].topics if pattern in before else frozenset())
+                for pattern, each in self.group.patterns.items()
+            )
+        )
+
+    def raise_epoch(self, *, must: bool) -> None:
+        """A new epoch if members or their topics changed since the last one."""
+        draft = self.group
+        topics = topics_of(draft, self._image)
+        if topics != draft.topics:
+            must = True
+            kinds = ConsumerGroupPartitionMetadataValue
+            value = kinds(
+                topics=tuple(
+                    kinds.TopicMetadata(topic_id=topic_id, topic_name=name, num_partitions=count)
+                    for name, (topic_id, count) in sorted(topics.items())
+                )
+            )
+            self.put(StoredRecord(ConsumerGroupPartitionMetadataKey(group_id=draft.group_id), value, 4))
+        if must:
+            self.put(group_record(draft.group_id, draft.epoch + 1))
+
+    def _assign(self) -> None:
+        """A target for every member in the group's epoch, by the assignor that most members name."""
+        draft = self.group
+        named = sorted(each.assignor for each in draft.members.values() if each.assignor)
+        name = max(named, key=named.count) if named else next(iter(ASSIGNORS))
+        ids = {topic: topic_id for topic, (topic_id, _) in draft.topics.items()}
+        subscribers = tuple(
+            Subscriber(
+                member_id=each.member_id,
+                instance_id=each.instance_id,
+                topics=frozenset(ids[topic] for topic in draft.topics_of(each) if topic in ids),
+                has=draft.targets.get(each.member_id, {}),
+            )
+            for each in draft.members.values()
+        )
+        targets = ASSIGNORS[name](subscribers, dict(draft.topics.values()))
+        for member_id, target in sorted(targets.items()):
+            if draft.targets.get(member_id) != target:
+                self.put(target_record(draft.group_id, member_id, target))
+        self.put(targets_record(draft.group_id, draft.epoch))
+
+
+def topics_of(group: ConsumerGroup, image: MetadataImage) -> dict[str, tuple[bytes, int]]:
+    """(topic id, number of partitions) of the topics that the group subscribes to and that exist."""
+    topics = image.topics
+    found = {name: topics.topic_named(name) for name in group.subscribed()}
+    return {
+        name: (topic.topic_id, topics.partition_count_of(topic.topic_id))
+        for name, topic in found.items()
+        if topic is not None
+    }
+
+
+# One step of a member from what it has towards its target (KIP-848).
+# Step, for one member. A member first gives up what is not in its target, then takes what others have
+# given up; it is in the target's epoch as soon as it has nothing left to give up. So no partition ever
+# has two owners.
+
+
+def reconciled(group: ConsumerGroup, member: ConsumerMember, owned: Parts | None) -> ConsumerMember:
+    """The member after this heartbeat. `owned`: what it reports to own; None: it does not report it, and has
+    what it had."""
+    if member.state is MemberState.STABLE and member.epoch == group.target_epoch:
+        return member
+    if member.state is MemberState.UNREVOKED and _still_has(member.revoking, owned):
+        return member
+    target = set(flat(group.targets.get(member.member_id, {})))
+    assigned = set(flat(member.assigned))
+    kept, leaving = assigned & target, assigned - target
+    if leaving and _still_has(gathered(leaving), owned):
+        return replace(
+            member, state=MemberState.UNREVOKED, assigned=gathered(kept), revoking=gathered(leaving)
+        )
+    missing = target - kept
+    taken = missing & group.owned_by_others(member.member_id)
+    epoch = group.target_epoch
+    return replace(
+        member,
+        epoch=epoch,
+        previous_epoch=member.previous_epoch if member.epoch == epoch else member.epoch,
+        state=MemberState.UNRELEASED if taken else MemberState.STABLE,
+        assigned=gathered(kept | (missing - taken)),
+        revoking={},
+    )
+
+
+def _still_has(parts: Parts, owned: Parts | None) -> bool:
+    return owned is None or any(owned.get(topic, frozenset()) & indexes for topic, indexes in parts.items())

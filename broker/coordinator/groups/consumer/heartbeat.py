@@ -1,8 +1,4 @@
-"""ConsumerGroupHeartbeat: members join, report what they own, and receive their assignment (KIP-848).
-
-Owns the checks and the answer. Does not keep timers (`groups`) or move a member towards its target
-(`reconcile`).
-"""
+"""ConsumerGroupHeartbeat: members join, report what they own, and receive their assignment (KIP-848)."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import uuid
 from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.consumer.assignors import ASSIGNORS
-from metaquorum.broker.coordinator.groups.consumer.change import GroupChange
 from metaquorum.broker.coordinator.groups.consumer.group import (
     AWAY,
     LEFT,
@@ -21,13 +16,13 @@ from metaquorum.broker.coordinator.groups.consumer.group import (
     flat,
     parts_of,
 )
-from metaquorum.broker.coordinator.groups.consumer.groups import ConsumerGroups
+from metaquorum.broker.coordinator.groups.consumer.groups import ConsumerGroups, GroupChange
 from metaquorum.broker.coordinator.groups.consumer.patterns import pattern_problem
-from metaquorum.broker.coordinator.groups.work import Work
+from metaquorum.broker.coordinator.groups.group import Work
 from metaquorum.broker.coordinator.state import Ask
-from metaquorum.metadata.access.authorizer import Caller
+from metaquorum.metadata.authorizer import Caller
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.node_configs.groups import GroupConfig
+from metaquorum.metadata.node_configs.coordinators import GroupConfig
 from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from metaquorum.wire.stored import StoredRecord
@@ -82,8 +77,8 @@ class ConsumerHeartbeats:
         is_full = body.member_epoch == 0 or (
             body.rebalance_timeout_ms >= 0 and _names_topics(body) and body.topic_partitions is not None
         )
-        tell = is_full or after.assigned != before.assigned
-        change.work.reply(ask.key, self._answer(body.group_id, after, tell=tell))
+        with_assignment = is_full or after.assigned != before.assigned
+        change.work.reply(ask.key, self._answer(body.group_id, after, with_assignment=with_assignment))
         request = ask.request
         caller = Caller(request.principal, request.client_host.removeprefix("/"))
         self._consumers.look_up(change.work, change.group, caller)
@@ -98,7 +93,7 @@ class ConsumerHeartbeats:
         static = draft.static_member(body.instance_id)
         if body.member_epoch == 0 and static is not None and _is_replaceable(static, body.member_id):
             self._consumers.forget(draft, static.member_id)
-            return change.come_back(static, body.member_id or self._new_id())
+            return change.rejoin(static, body.member_id or self._new_id())
         if static is not None and static.member_id != body.member_id:
             return (
                 ErrorCode.UNRELEASED_INSTANCE_ID if body.member_epoch == 0 else ErrorCode.FENCED_INSTANCE_ID
@@ -137,10 +132,12 @@ class ConsumerHeartbeats:
     def _new_id(self) -> str:
         return str(uuid.UUID(bytes=random_uuid(self._rng)))
 
-    def _answer(self, group_id: str, member: ConsumerMember, *, tell: bool) -> ConsumerGroupHeartbeatResponse:
+    def _answer(
+        self, group_id: str, member: ConsumerMember, *, with_assignment: bool
+    ) -> ConsumerGroupHeartbeatResponse:
         kinds = ConsumerGroupHeartbeatResponse
         assignment = None
-        if tell:
+        if with_assignment:
             assignment = kinds.Assignment(
                 topic_partitions=tuple(
                     kinds.TopicPartitions(topic_id=topic, partitions=tuple(sorted(indexes)))
@@ -167,7 +164,7 @@ _WORDS = {
 def _words(error: ErrorCode, body: ConsumerGroupHeartbeatRequest) -> str:
     if error is ErrorCode.INVALID_REGULAR_EXPRESSION:
         pattern = body.subscribed_topic_regex or ""
-        return f"SubscribedTopicRegex {pattern} is not valid in RE2: {pattern_problem(pattern)}"
+        return f"SubscribedTopicRegex {pattern[:200]} {pattern_problem(pattern)}"
     return _WORDS.get(error, error.name)
 
 

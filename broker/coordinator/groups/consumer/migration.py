@@ -1,9 +1,7 @@
 """A group with members changes its protocol (KIP-848): the records that turn a classic group into one of the
 new protocol, and back.
 
-Owns the records of both directions. Does not decide when a group changes its protocol: `groups.state` and
-`groups` do. No partition gets a second owner: what a member may be consuming stays its own until it gives it
-up.
+No partition gets a second owner: what a member may be consuming stays its own until it gives it up.
 """
 
 from __future__ import annotations
@@ -25,8 +23,14 @@ from metaquorum.broker.coordinator.groups.consumer.group import (
     targets_record,
 )
 from metaquorum.broker.coordinator.groups.consumer.group import group_record as consumer_group_record
-from metaquorum.broker.coordinator.groups.group import CONSUMER, Group, GroupMember, Phase
-from metaquorum.broker.coordinator.groups.records import group_record, group_tombstone
+from metaquorum.broker.coordinator.groups.group import (
+    CONSUMER,
+    Group,
+    GroupMember,
+    Phase,
+    group_record,
+    group_tombstone,
+)
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.wire.embedded import (
     assigned_partitions,

@@ -1,7 +1,4 @@
-"""Finds the coordinators of groups and transactional ids; creates the internal topics on first use.
-
-Owns FindCoordinator. Does not know what a coordinator does: `broker.coordinator` does.
-"""
+"""Finds the coordinators of groups and transactional ids; creates the internal topics on first use."""
 
 from __future__ import annotations
 
@@ -10,18 +7,20 @@ import logging
 from collections.abc import Callable, Mapping
 
 from metaquorum.broker.server.kafka.cluster import Viewpoint, endpoint_of
+from metaquorum.clients.kafka.controllers import ask_controllers
+from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.search import ClientError
+from metaquorum.listeners.forwarded.table import FORWARDED
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.coordinators import InternalTopic
-from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire.codec import Request
-from metaquorum.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from metaquorum.wire.messages import CreateTopicsRequest, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION = 0, 1
 """Types of keys."""
-CREATE_TIMEOUT_S = 10.0
+CREATE_TIMEOUT_MS = 10_000
 RETRY_S = 1.0
 """How long after an attempt a topic is not created again: clients retry often."""
 
@@ -52,7 +51,7 @@ class InternalTopics:
         self.by_type = topics
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._retry_s: dict[str, float] = {}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def need(self, topic: InternalTopic) -> None:
         """A client requested a topic that does not exist."""
@@ -62,31 +61,34 @@ class InternalTopics:
 
     def absence(self, topic: InternalTopic) -> str:
         """Why a topic does not exist."""
-        problem = self._told.get(topic.name)
+        problem = self._reported.get(topic.name)
         if problem is None:
             return f"{topic.name} does not exist yet: try again"
         return f"{topic.name} cannot be created: {problem}"
 
     async def _create(self, topic: InternalTopic) -> None:
-        new = NewTopic(
+        setting = CreateTopicsRequest.CreatableTopicConfig
+        new = CreateTopicsRequest.CreatableTopic(
             name=topic.name,
-            partitions=topic.partitions,
+            num_partitions=topic.partitions,
             replication_factor=topic.replication_factor,
-            configs=topic.configs,
+            configs=tuple(setting(name=name, value=value) for name, value in topic.configs),
         )
+        asked = CreateTopicsRequest(topics=(new,), timeout_ms=CREATE_TIMEOUT_MS)
+        version = FORWARDED["CreateTopics"].max_version
         try:
-            async with asyncio.timeout(CREATE_TIMEOUT_S):
-                response = await self._controllers.create_topics([new])
-            result = response.results[0]
-            known = result.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-            problem = None if known else result.message or result.error.name
-        except (ApiError, ClientError, TimeoutError, OSError) as error:
+            response = await ask_controllers(self._controllers, asked, version, timeout_ms=CREATE_TIMEOUT_MS)
+            (result,) = response.topics
+            code = ErrorCode.of(result.error_code)
+            known = code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            problem = None if known else result.error_message or code.name
+        except (ApiError, ClientError, OSError) as error:
             problem = str(error) or "the controllers did not answer"
         if problem is None:
-            self._told.pop(topic.name, None)
+            self._reported.pop(topic.name, None)
             _log.info("created the internal topic %s", topic.name)
-        elif self._told.get(topic.name) != problem:
-            self._told[topic.name] = problem
+        elif self._reported.get(topic.name) != problem:
+            self._reported[topic.name] = problem
             _log.warning("the internal topic %s cannot be created: %s", topic.name, problem)
         self._retry_s[topic.name] = asyncio.get_running_loop().time() + RETRY_S
         del self._creating[topic.name]

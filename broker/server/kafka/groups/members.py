@@ -1,15 +1,11 @@
-"""The group APIs of Kafka's protocol in front of the coordinators: for members, and for operators.
-
-Owns which partition a request goes to, and what depends on the version of the request. Does not decide
-anything about groups; offsets are in `offsets`.
-"""
+"""The group APIs of Kafka's protocol in front of the coordinators: for members, and for operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from metaquorum.broker.coordinator.groups.requests import (
+from metaquorum.broker.coordinator.groups.group import (
     DeleteGroup,
     DescribeConsumerGroup,
     DescribeGroup,
@@ -17,30 +13,13 @@ from metaquorum.broker.coordinator.groups.requests import (
 )
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.groups.find import partition_of
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import CoordinatorRequest
-from metaquorum.runtime.kafka.deferred import together
-from metaquorum.runtime.kafka.services import Client
+from metaquorum.network.deferred import together
+from metaquorum.wire import messages
 from metaquorum.wire.codec import Request
-from metaquorum.wire.messages import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatResponse,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 
 GROUP_OPERATIONS = 328
 """Read, delete, describe: no authorizer forbids any."""
@@ -49,6 +28,8 @@ _NOT_ASKED = -(2**31)
 _MANY_LEAVE, _NULL_PROTOCOL, _NAMED_PROTOCOL, _NOT_FOUND = 3, 7, 5, 6
 """Versions: LeaveGroup with several members, JoinGroup with a nullable protocol, SyncGroup that must name its
 protocol (KIP-559), DescribeGroups with an error for a group that does not exist (KIP-1043)."""
+
+_UNLISTED = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 _CODES = {
     ErrorCode.BROKER_NOT_AVAILABLE: ErrorCode.NOT_COORDINATOR,
@@ -107,69 +88,73 @@ class GroupCoordinators:
 
 
 class GroupHandlers:
-    """Each method is the handler of one API (`runtime.kafka.services`)."""
+    """Each method is the handler of one API (`listeners.services`)."""
 
     def __init__(self, coordinators: GroupCoordinators) -> None:
         self._coordinators = coordinators
 
     # ---- members
 
-    async def join_group(self, request: Request, client: Client) -> JoinGroupResponse:
-        body: JoinGroupRequest = request.body
+    async def join_group(self, request: Request, client: Client) -> messages.JoinGroupResponse:
+        body: messages.JoinGroupRequest = request.body
         answer = await self._ask_member(body.group_id, request, client)
         if isinstance(answer, ErrorCode):
-            answer = JoinGroupResponse(error_code=answer, member_id=body.member_id, protocol_name=None)
-        found: JoinGroupResponse = answer
+            answer = messages.JoinGroupResponse(
+                error_code=answer, member_id=body.member_id, protocol_name=None
+            )
+        found: messages.JoinGroupResponse = answer
         if request.header.version < _NULL_PROTOCOL and found.protocol_name is None:
             found = _with(found, protocol_name="")
         return found
 
-    async def sync_group(self, request: Request, client: Client) -> SyncGroupResponse:
-        body: SyncGroupRequest = request.body
+    async def sync_group(self, request: Request, client: Client) -> messages.SyncGroupResponse:
+        body: messages.SyncGroupRequest = request.body
         if request.header.version >= _NAMED_PROTOCOL and None in (body.protocol_type, body.protocol_name):
-            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            return messages.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         answer = await self._ask_member(body.group_id, request, client)
         if answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # The rebalance is lost with the coordinator: the member joins again, here.
             answer = ErrorCode.REBALANCE_IN_PROGRESS
-        return SyncGroupResponse(error_code=answer) if isinstance(answer, ErrorCode) else answer
+        return messages.SyncGroupResponse(error_code=answer) if isinstance(answer, ErrorCode) else answer
 
-    async def heartbeat(self, request: Request, client: Client) -> HeartbeatResponse:
+    async def heartbeat(self, request: Request, client: Client) -> messages.HeartbeatResponse:
         answer = await self._ask_member(request.body.group_id, request, client)
         if answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # Sessions begin when the coordinator has loaded: until then no member is late.
             answer = ErrorCode.NONE
-        return HeartbeatResponse(error_code=answer) if isinstance(answer, ErrorCode) else answer
+        return messages.HeartbeatResponse(error_code=answer) if isinstance(answer, ErrorCode) else answer
 
-    async def leave_group(self, request: Request, client: Client) -> LeaveGroupResponse:
-        body: LeaveGroupRequest = request.body
+    async def leave_group(self, request: Request, client: Client) -> messages.LeaveGroupResponse:
+        body: messages.LeaveGroupRequest = request.body
         one = request.header.version < _MANY_LEAVE
         if one:
-            member = LeaveGroupRequest.MemberIdentity(member_id=body.member_id)
-            body = LeaveGroupRequest(group_id=body.group_id, members=(member,))
+            member = messages.LeaveGroupRequest.MemberIdentity(member_id=body.member_id)
+            body = messages.LeaveGroupRequest(group_id=body.group_id, members=(member,))
         answer = await self._ask_member(body.group_id, request, client, body)
         if isinstance(answer, ErrorCode):
-            return LeaveGroupResponse(error_code=answer)
-        return LeaveGroupResponse(error_code=answer.members[0].error_code) if one else answer
+            return messages.LeaveGroupResponse(error_code=answer)
+        return messages.LeaveGroupResponse(error_code=answer.members[0].error_code) if one else answer
 
     async def _ask_member(self, group_id: str, request: Request, client: Client, body: Any = None) -> Any:
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         return await self._coordinators.ask(group_id, body or request.body, request, client)
 
-    async def consumer_heartbeat(self, request: Request, client: Client) -> ConsumerGroupHeartbeatResponse:
+    async def consumer_heartbeat(
+        self, request: Request, client: Client
+    ) -> messages.ConsumerGroupHeartbeatResponse:
         answer = await self._ask_member(request.body.group_id, request, client)
         if isinstance(answer, ErrorCode):
-            return ConsumerGroupHeartbeatResponse(error_code=answer)
-        found: ConsumerGroupHeartbeatResponse = answer
+            return messages.ConsumerGroupHeartbeatResponse(error_code=answer)
+        found: messages.ConsumerGroupHeartbeatResponse = answer
         return found
 
     # ---- operators
 
     async def describe_consumer_groups(
         self, request: Request, client: Client
-    ) -> ConsumerGroupDescribeResponse:
-        body: ConsumerGroupDescribeRequest = request.body
+    ) -> messages.ConsumerGroupDescribeResponse:
+        body: messages.ConsumerGroupDescribeRequest = request.body
         found = await together(
             *(
                 self._coordinators.ask(group_id, DescribeConsumerGroup(group_id=group_id), request, client)
@@ -177,17 +162,17 @@ class GroupHandlers:
             )
         )
         operations = GROUP_OPERATIONS if body.include_authorized_operations else _NOT_ASKED
-        kind = ConsumerGroupDescribeResponse.DescribedGroup
+        kind = messages.ConsumerGroupDescribeResponse.DescribedGroup
         groups = []
         for group_id, each in zip(body.group_ids, found, strict=True):
             if isinstance(each, ErrorCode):
                 groups.append(kind(group_id=group_id, error_code=each))
             else:
                 groups.append(_with(each, authorized_operations=operations))
-        return ConsumerGroupDescribeResponse(groups=tuple(groups))
+        return messages.ConsumerGroupDescribeResponse(groups=tuple(groups))
 
-    async def describe_groups(self, request: Request, client: Client) -> DescribeGroupsResponse:
-        body: DescribeGroupsRequest = request.body
+    async def describe_groups(self, request: Request, client: Client) -> messages.DescribeGroupsResponse:
+        body: messages.DescribeGroupsRequest = request.body
         found = await together(
             *(
                 self._coordinators.ask(group_id, DescribeGroup(group_id=group_id), request, client)
@@ -198,7 +183,9 @@ class GroupHandlers:
         groups = []
         for group_id, each in zip(body.groups, found, strict=True):
             if isinstance(each, ErrorCode):
-                groups.append(DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=each))
+                groups.append(
+                    messages.DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=each)
+                )
                 continue
             more: dict[str, Any] = {}
             if each.group_state == "Dead" and request.header.version >= _NOT_FOUND:
@@ -207,10 +194,10 @@ class GroupHandlers:
                     "error_message": f"Group {group_id} not found.",
                 }
             groups.append(_with(each, authorized_operations=operations, **more))
-        return DescribeGroupsResponse(groups=tuple(groups))
+        return messages.DescribeGroupsResponse(groups=tuple(groups))
 
-    async def list_groups(self, request: Request, client: Client) -> ListGroupsResponse:
-        body: ListGroupsRequest = request.body
+    async def list_groups(self, request: Request, client: Client) -> messages.ListGroupsResponse:
+        body: messages.ListGroupsRequest = request.body
         asked = ListGroups(
             states=frozenset(each.lower() for each in body.states_filter),
             types=frozenset(each.lower() for each in body.types_filter),
@@ -221,19 +208,22 @@ class GroupHandlers:
                 for index in self._coordinators.led()
             )
         )
-        codes = {each for each in parts if isinstance(each, ErrorCode)} - {ErrorCode.NOT_COORDINATOR}
+        # A partition that cannot be loaded, as its log says, must not hide the groups of all others.
+        codes = {each for each in parts if isinstance(each, ErrorCode)} - _UNLISTED
         groups = [group for part in parts if not isinstance(part, ErrorCode) for group in part]
-        return ListGroupsResponse(error_code=min(codes, default=ErrorCode.NONE), groups=tuple(groups))
+        return messages.ListGroupsResponse(
+            error_code=min(codes, default=ErrorCode.NONE), groups=tuple(groups)
+        )
 
-    async def delete_groups(self, request: Request, client: Client) -> DeleteGroupsResponse:
-        body: DeleteGroupsRequest = request.body
+    async def delete_groups(self, request: Request, client: Client) -> messages.DeleteGroupsResponse:
+        body: messages.DeleteGroupsRequest = request.body
         names = tuple(dict.fromkeys(body.groups_names))
         codes = await together(
             *(self._coordinators.ask(name, DeleteGroup(group_id=name), request, client) for name in names)
         )
-        return DeleteGroupsResponse(
+        return messages.DeleteGroupsResponse(
             results=tuple(
-                DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=code)
+                messages.DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=code)
                 for name, code in zip(names, codes, strict=True)
             )
         )

@@ -1,29 +1,18 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete of Kafka's protocol in front of the groups' coordinators.
-
-Owns which partitions exist, names for the ids of newer versions, and what depends on the version. Does not
-decide who may commit: the coordinator does.
-"""
+"""OffsetCommit, OffsetFetch and OffsetDelete of Kafka's protocol in front of the groups' coordinators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from metaquorum.broker.coordinator.groups.requests import FetchedOffset, FetchOffsets
+from metaquorum.broker.coordinator.groups.group import FetchedOffset, FetchOffsets
 from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.runtime.kafka.deferred import together
-from metaquorum.runtime.kafka.services import Client
+from metaquorum.network.deferred import together
+from metaquorum.wire import messages
 from metaquorum.wire.codec import Request
-from metaquorum.wire.messages import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 
 _IN_KAFKA, _TOP_LEVEL, _SEVERAL, _IDS = 1, 2, 8, 10
 """Versions: those that keep offsets in Kafka; of OffsetFetch, those with an error of the whole request, and
@@ -32,8 +21,13 @@ with several groups; those with topic ids instead of names."""
 Part = tuple[str, int]
 
 
+def last_of_each(parts: Iterable[Any]) -> dict[int, Any]:
+    """The parts of a topic by their index; of several with one index, the last."""
+    return {part.partition_index: part for part in parts}
+
+
 class OffsetHandlers:
-    """Each method is the handler of one API (`runtime.kafka.services`)."""
+    """Each method is the handler of one API (`listeners.services`)."""
 
     def __init__(self, coordinators: GroupCoordinators, image: Callable[[], MetadataImage]) -> None:
         self._coordinators = coordinators
@@ -50,52 +44,61 @@ class OffsetHandlers:
 
     # ---- OffsetCommit
 
-    async def offset_commit(self, request: Request, client: Client) -> OffsetCommitResponse:
-        body: OffsetCommitRequest = request.body
-        by_id = request.header.version >= _IDS
-        codes: dict[tuple[str, bytes, int], ErrorCode] = {}
-        asked = []
-        for topic in body.topics:
-            name = self._name(topic.topic_id) if by_id else topic.name
-            missing = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if request.header.version < _IN_KAFKA:
-                missing = ErrorCode.UNSUPPORTED_VERSION
-            parts = []
-            for part in topic.partitions:
-                codes[topic.name, topic.topic_id, part.partition_index] = missing
-                if name is not None and self._exists(name, part.partition_index):
-                    parts.append(part)
-            if parts and name is not None and request.header.version >= _IN_KAFKA:
-                asked.append(
-                    OffsetCommitRequest.OffsetCommitRequestTopic(
-                        name=name, topic_id=topic.topic_id, partitions=tuple(parts)
-                    )
-                )
+    async def offset_commit(self, request: Request, client: Client) -> messages.OffsetCommitResponse:
+        body: messages.OffsetCommitRequest = request.body
+        kinds = messages.OffsetCommitResponse
+        asked, codes = self._known_parts(body, request.header.version)
         if asked:
-            codes |= await self._committed(body, tuple(asked), request, client)
-        return OffsetCommitResponse(
+            codes |= await self._committed(body, asked, request, client)
+        answers = {
+            key: kinds.OffsetCommitResponsePartition(partition_index=key[2], error_code=code)
+            for key, code in codes.items()
+        }
+        return kinds(
             topics=tuple(
-                OffsetCommitResponse.OffsetCommitResponseTopic(
+                kinds.OffsetCommitResponseTopic(
                     name=topic.name,
                     topic_id=topic.topic_id,
                     partitions=tuple(
-                        OffsetCommitResponse.OffsetCommitResponsePartition(
-                            partition_index=part.partition_index,
-                            error_code=codes[topic.name, topic.topic_id, part.partition_index],
-                        )
-                        for part in topic.partitions
+                        [
+                            answers[topic.name, topic.topic_id, part.partition_index]
+                            for part in topic.partitions
+                        ]
                     ),
                 )
                 for topic in body.topics
             )
         )
 
+    def _known_parts(
+        self, body: messages.OffsetCommitRequest, version: int
+    ) -> tuple[tuple[Any, ...], dict[tuple[str, bytes, int], ErrorCode]]:
+        """The partitions that exist, each once, with the last offset for it: so a request stores no more
+        records than there are partitions. And the code of each, should it not exist."""
+        codes: dict[tuple[str, bytes, int], ErrorCode] = {}
+        found: dict[tuple[str, bytes], dict[int, Any]] = {}
+        for topic in body.topics:
+            name = self._name(topic.topic_id) if version >= _IDS else topic.name
+            missing = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if version < _IN_KAFKA:
+                name, missing = None, ErrorCode.UNSUPPORTED_VERSION
+            for index, part in last_of_each(topic.partitions).items():
+                codes[topic.name, topic.topic_id, index] = missing
+                if name is not None and self._exists(name, index):
+                    found.setdefault((name, topic.topic_id), {})[index] = part
+        kind = messages.OffsetCommitRequest.OffsetCommitRequestTopic
+        asked = tuple(
+            kind(name=name, topic_id=topic_id, partitions=tuple(parts.values()))
+            for (name, topic_id), parts in found.items()
+        )
+        return asked, codes
+
     async def _committed(
-        self, body: OffsetCommitRequest, topics: tuple[Any, ...], request: Request, client: Client
+        self, body: messages.OffsetCommitRequest, topics: tuple[Any, ...], request: Request, client: Client
     ) -> dict[tuple[str, bytes, int], ErrorCode]:
         """The result of each partition, under the name or id that the request has for it."""
         by_id = request.header.version >= _IDS
-        fixed = OffsetCommitRequest(
+        fixed = messages.OffsetCommitRequest(
             group_id=body.group_id,
             generation_id_or_member_epoch=body.generation_id_or_member_epoch,
             member_id=body.member_id,
@@ -115,14 +118,14 @@ class OffsetHandlers:
 
     # ---- OffsetFetch
 
-    async def offset_fetch(self, request: Request, client: Client) -> OffsetFetchResponse:
-        body: OffsetFetchRequest = request.body
+    async def offset_fetch(self, request: Request, client: Client) -> messages.OffsetFetchResponse:
+        body: messages.OffsetFetchRequest = request.body
         version = request.header.version
         if version >= _SEVERAL:
             groups = await together(
                 *(self._fetch_group(group, body.require_stable, request, client) for group in body.groups)
             )
-            return OffsetFetchResponse(groups=tuple(groups))
+            return messages.OffsetFetchResponse(groups=tuple(groups))
         wanted = None
         if body.topics is not None:
             wanted = tuple((topic.name, index) for topic in body.topics for index in topic.partition_indexes)
@@ -134,9 +137,9 @@ class OffsetHandlers:
         if isinstance(found, ErrorCode):
             code, found = found, _failed(wanted or (), found)
             if version >= _TOP_LEVEL:
-                return OffsetFetchResponse(error_code=code)
-        kinds = OffsetFetchResponse
-        return OffsetFetchResponse(
+                return messages.OffsetFetchResponse(error_code=code)
+        kinds = messages.OffsetFetchResponse
+        return messages.OffsetFetchResponse(
             topics=tuple(
                 kinds.OffsetFetchResponseTopic(
                     name=name,
@@ -148,12 +151,12 @@ class OffsetHandlers:
 
     async def _fetch_group(
         self,
-        group: OffsetFetchRequest.OffsetFetchRequestGroup,
+        group: messages.OffsetFetchRequest.OffsetFetchRequestGroup,
         require_stable: bool,
         request: Request,
         client: Client,
-    ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-        kinds = OffsetFetchResponse
+    ) -> messages.OffsetFetchResponse.OffsetFetchResponseGroup:
+        kinds = messages.OffsetFetchResponse
         by_id = request.header.version >= _IDS
         wanted: tuple[Part, ...] | None = None
         unknown = []
@@ -196,16 +199,17 @@ class OffsetHandlers:
         request: Request,
         client: Client,
     ) -> Any:
-        asked = FetchOffsets(group_id=group_id, partitions=wanted, require_stable=require_stable)
+        once = None if wanted is None else tuple(dict.fromkeys(wanted))
+        asked = FetchOffsets(group_id=group_id, partitions=once, require_stable=require_stable)
         return await self._coordinators.ask(group_id, asked, request, client)
 
     # ---- OffsetDelete
 
-    async def offset_delete(self, request: Request, client: Client) -> OffsetDeleteResponse:
-        body: OffsetDeleteRequest = request.body
+    async def offset_delete(self, request: Request, client: Client) -> messages.OffsetDeleteResponse:
+        body: messages.OffsetDeleteRequest = request.body
         if not body.group_id:
-            return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-        kinds = OffsetDeleteRequest
+            return messages.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        kinds = messages.OffsetDeleteRequest
         known = tuple(
             kinds.OffsetDeleteRequestTopic(
                 name=topic.name,
@@ -215,23 +219,23 @@ class OffsetHandlers:
             )
             for topic in body.topics
         )
-        asked = OffsetDeleteRequest(group_id=body.group_id, topics=known)
+        asked = messages.OffsetDeleteRequest(group_id=body.group_id, topics=known)
         answer = await self._coordinators.ask(body.group_id, asked, request, client)
         if isinstance(answer, ErrorCode) or answer.error_code:
             code = answer if isinstance(answer, ErrorCode) else answer.error_code
-            return OffsetDeleteResponse(error_code=code)
+            return messages.OffsetDeleteResponse(error_code=code)
         codes = {
             (topic.name, part.partition_index): part.error_code
             for topic in answer.topics
             for part in topic.partitions
         }
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return OffsetDeleteResponse(
+        return messages.OffsetDeleteResponse(
             topics=tuple(
-                OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                messages.OffsetDeleteResponse.OffsetDeleteResponseTopic(
                     name=topic.name,
                     partitions=tuple(
-                        OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                        messages.OffsetDeleteResponse.OffsetDeleteResponsePartition(
                             partition_index=part.partition_index,
                             error_code=codes.get((topic.name, part.partition_index), unknown),
                         )

@@ -1,8 +1,4 @@
-"""Requests to other brokers by Kafka's protocol, on the listener by which brokers follow each other.
-
-Owns one connection per broker, and how long an answer may take. Does not know what to send, or what an answer
-means: its user decides.
-"""
+"""Requests to other brokers by Kafka's protocol, on the listener by which brokers follow each other."""
 
 from __future__ import annotations
 
@@ -11,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from metaquorum.broker.server.peers import Peer, PeerConnector
+from metaquorum.clients.kafka.connection import ConnectionFailed, NodeConnection
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.runtime.kafka.client.connection import NodeConnection
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.kafka.deferred import Deferred
+from metaquorum.network.deferred import Deferred
 from metaquorum.wire.codec import Response
 
 LOOK_S = 1.0
@@ -40,7 +35,7 @@ class OtherBrokers:
         self._timeout_s = timeout_s
         self._connections: dict[int, tuple[Peer, NodeConnection]] = {}
         self._locks: dict[int, asyncio.Lock] = {}
-        self._told: dict[Deferred[Response], tuple[NodeConnection, float]] = {}
+        self._in_flight: dict[Deferred[Response], tuple[NodeConnection, float]] = {}
         """Requests without a task: the connection, and the deadline on the loop's clock."""
         self._look: asyncio.TimerHandle | None = None
 
@@ -50,7 +45,7 @@ class OtherBrokers:
         peer = self._peer(broker_id)
         known = self._connections.get(broker_id)
         if known is not None and known[0] == peer and known[1].has_room and not known[1].login_is_due:
-            answer = await self._tell(known[1], body, version)
+            answer = await self._send(known[1], body, version)
         else:
             connecting = asyncio.get_running_loop().create_task(
                 self._connect_and_ask(broker_id, body, version)
@@ -59,29 +54,29 @@ class OtherBrokers:
         self._connector.reached(peer.host, peer.port)
         return answer
 
-    async def _tell(self, connection: NodeConnection, body: Any, version: int | None) -> Any:
+    async def _send(self, connection: NodeConnection, body: Any, version: int | None) -> Any:
         """Without a task, like most requests."""
         answer: Deferred[Response] = Deferred()
         if version is None:
             version = connection.version(type(body).__name__.removesuffix("Request"))
-        connection.tell(body, version=version, to=answer)
+        connection.send(body, version=version, to=answer)
         loop = asyncio.get_running_loop()
-        self._told[answer] = connection, loop.time() + self._timeout_s
+        self._in_flight[answer] = connection, loop.time() + self._timeout_s
         if self._look is None:
             self._look = loop.call_later(LOOK_S, self._look_for_late_ones)
         try:
             return (await answer).body
         finally:
-            del self._told[answer]
+            del self._in_flight[answer]
 
     def _look_for_late_ones(self) -> None:
         """One timer for all: each takes a fraction of its time, as a rule."""
         self._look, loop = None, asyncio.get_running_loop()
         now_s = loop.time()
-        for connection, due_s in list(self._told.values()):
+        for connection, due_s in list(self._in_flight.values()):
             if now_s >= due_s:
                 connection.close(f"no answer within {self._timeout_s:g} s")
-        if self._told:
+        if self._in_flight:
             self._look = loop.call_later(LOOK_S, self._look_for_late_ones)
 
     async def _connect_and_ask(self, broker_id: int, body: Any, version: int | None) -> Any:

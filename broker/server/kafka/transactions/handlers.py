@@ -1,8 +1,6 @@
 """The transaction APIs of Kafka's protocol in front of the coordinators.
 
-Owns what depends on the version of a request, and where producer ids come from. `GroupCoordinators` decides
-which partition of __transaction_state a request goes to. Does not decide anything about transactions: their
-coordinator does.
+`GroupCoordinators` decides which partition of __transaction_state a request goes to.
 """
 
 from __future__ import annotations
@@ -10,26 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from metaquorum.broker.coordinator.transactions.requests import (
-    AddPartitions,
-    DescribeTransaction,
-    EndTransaction,
-    InitializedProducer,
-    InitProducer,
-    ListTransactions,
-    NeedsProducerId,
-    TopicPartition,
-    TransactionDescription,
-)
-from metaquorum.broker.coordinator.transactions.transaction import TransactionStatus
+from metaquorum.broker.coordinator import transaction
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.groups.find import partition_of
 from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.deferred import together
-from metaquorum.runtime.kafka.services import Client
+from metaquorum.network.deferred import together
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -50,11 +37,11 @@ _FENCED_SINCE, _INIT_FENCED_SINCE = 2, 4
 """The versions from which clients know PRODUCER_FENCED (KIP-588)."""
 _MANY = 4
 """The version of AddPartitionsToTxn from which brokers verify several transactions at once (KIP-890)."""
-_STATES = {each.shown for each in TransactionStatus}
+_STATES = {each.shown for each in transaction.TransactionStatus}
 
 
 class TransactionHandlers:
-    """Each method is the handler of one API (`runtime.kafka.services`). `offsets_topic`: the name of the
+    """Each method is the handler of one API (`listeners.services`). `offsets_topic`: the name of the
     groups' topic, and its number of partitions if it does not exist yet."""
 
     def __init__(
@@ -74,7 +61,7 @@ class TransactionHandlers:
     async def init_producer_id(self, request: Request, client: Client) -> InitProducerIdResponse:
         body: InitProducerIdRequest = request.body
         if body.transactional_id == "" or (body.producer_id == -1) != (body.producer_epoch == -1):
-            found: InitializedProducer | ErrorCode = ErrorCode.INVALID_REQUEST
+            found: transaction.InitializedProducer | ErrorCode = ErrorCode.INVALID_REQUEST
         elif body.transactional_id is None:
             found = await self._fresh_id()
         else:
@@ -87,10 +74,10 @@ class TransactionHandlers:
 
     async def _init(
         self, body: InitProducerIdRequest, request: Request, client: Client
-    ) -> InitializedProducer | ErrorCode:
+    ) -> transaction.InitializedProducer | ErrorCode:
         fresh: int | None = None
         while True:
-            asked = InitProducer(
+            asked = transaction.InitProducer(
                 transactional_id=body.transactional_id or "",
                 timeout_ms=body.transaction_timeout_ms,
                 producer_id=body.producer_id,
@@ -98,21 +85,21 @@ class TransactionHandlers:
                 fresh_id=fresh,
             )
             answer = await self._coordinators.ask(asked.transactional_id, asked, request, client)
-            if not isinstance(answer, NeedsProducerId):
-                found: InitializedProducer | ErrorCode = answer
+            if not isinstance(answer, transaction.NeedsProducerId):
+                found: transaction.InitializedProducer | ErrorCode = answer
                 return found
             allocated = await self._fresh_id()
             if isinstance(allocated, ErrorCode):
                 return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # clients retry
             fresh = allocated.producer_id
 
-    async def _fresh_id(self) -> InitializedProducer | ErrorCode:
+    async def _fresh_id(self) -> transaction.InitializedProducer | ErrorCode:
         answer: Any = await self._requests.begin(core.InitProducerIdRequest())
         if isinstance(answer, ApiError):
             # Clients retry the one, and give up on the other.
             fenced = answer.code is ErrorCode.BROKER_NOT_AVAILABLE
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if fenced else answer.code
-        return InitializedProducer(answer.producer_id, answer.producer_epoch)
+        return transaction.InitializedProducer(answer.producer_id, answer.producer_epoch)
 
     # ---- AddPartitionsToTxn, AddOffsetsToTxn, EndTxn
 
@@ -145,7 +132,7 @@ class TransactionHandlers:
         one: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
         request: Request,
         client: Client,
-    ) -> dict[TopicPartition, ErrorCode]:
+    ) -> dict[transaction.TopicPartition, ErrorCode]:
         places = [(topic.name, index) for topic in one.topics for index in topic.partitions]
         if not one.transactional_id:
             return dict.fromkeys(places, ErrorCode.INVALID_REQUEST)
@@ -155,7 +142,7 @@ class TransactionHandlers:
             return {
                 each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if each in unknown else other for each in places
             }
-        asked = AddPartitions(
+        asked = transaction.AddPartitions(
             transactional_id=one.transactional_id,
             producer_id=one.producer_id,
             producer_epoch=one.producer_epoch,
@@ -167,7 +154,7 @@ class TransactionHandlers:
             return dict.fromkeys(places, answer)
         return dict(zip(places, answer, strict=True))
 
-    def _exists(self, place: TopicPartition) -> bool:
+    def _exists(self, place: transaction.TopicPartition) -> bool:
         topics = self._image().topics
         topic = topics.topic_named(place[0])
         return topic is not None and topics.partition(topic.topic_id, place[1]) is not None
@@ -177,7 +164,7 @@ class TransactionHandlers:
         if not body.transactional_id or not body.group_id:
             code = ErrorCode.INVALID_REQUEST if body.group_id else ErrorCode.INVALID_GROUP_ID
             return AddOffsetsToTxnResponse(error_code=code)
-        asked = AddPartitions(
+        asked = transaction.AddPartitions(
             transactional_id=body.transactional_id,
             producer_id=body.producer_id,
             producer_epoch=body.producer_epoch,
@@ -186,7 +173,7 @@ class TransactionHandlers:
         code = await self._coordinators.ask(body.transactional_id, asked, request, client)
         return AddOffsetsToTxnResponse(error_code=_known_to(code, request.header.version, _FENCED_SINCE))
 
-    def offsets_partition(self, group_id: str) -> TopicPartition:
+    def offsets_partition(self, group_id: str) -> transaction.TopicPartition:
         """The partition with the offsets of a group."""
         name, count = self._offsets_topic
         topics = self._image().topics
@@ -199,7 +186,7 @@ class TransactionHandlers:
         body: EndTxnRequest = request.body
         if not body.transactional_id:
             return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
-        asked = EndTransaction(
+        asked = transaction.EndTransaction(
             transactional_id=body.transactional_id,
             producer_id=body.producer_id,
             producer_epoch=body.producer_epoch,
@@ -217,26 +204,26 @@ class TransactionHandlers:
 
     async def _describe(
         self, transactional_id: str, request: Request, client: Client
-    ) -> TransactionDescription:
+    ) -> transaction.TransactionDescription:
         if not transactional_id:
-            return TransactionDescription(error=ErrorCode.INVALID_REQUEST, transactional_id="")
-        asked = DescribeTransaction(transactional_id)
+            return transaction.TransactionDescription(error=ErrorCode.INVALID_REQUEST, transactional_id="")
+        asked = transaction.DescribeTransaction(transactional_id)
         answer = await self._coordinators.ask(transactional_id, asked, request, client)
         if isinstance(answer, ErrorCode):
-            return TransactionDescription(error=answer, transactional_id=transactional_id)
-        found: TransactionDescription = answer
+            return transaction.TransactionDescription(error=answer, transactional_id=transactional_id)
+        found: transaction.TransactionDescription = answer
         return found
 
     async def list_transactions(self, request: Request, client: Client) -> ListTransactionsResponse:
         body: ListTransactionsRequest = request.body
         message = ListTransactionsResponse
         unknown = tuple(each for each in body.state_filters if each not in _STATES)
-        asked = ListTransactions(
+        asked = transaction.ListTransactions(
             states=frozenset(body.state_filters),
             producer_ids=frozenset(body.producer_id_filters),
             min_duration_ms=body.duration_filter,
         )
-        found: list[TransactionDescription] = []
+        found: list[transaction.TransactionDescription] = []
         for partition in self._coordinators.led():
             answer = await self._coordinators.ask_partition(partition, asked, request, client)
             if answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -265,7 +252,7 @@ def _known_to(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
 
 def _results(
     one: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
-    codes: dict[TopicPartition, ErrorCode],
+    codes: dict[transaction.TopicPartition, ErrorCode],
     version: int,
 ) -> tuple[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult, ...]:
     message = AddPartitionsToTxnResponse
@@ -284,7 +271,7 @@ def _results(
     )
 
 
-def _described(one: TransactionDescription) -> DescribeTransactionsResponse.TransactionState:
+def _described(one: transaction.TransactionDescription) -> DescribeTransactionsResponse.TransactionState:
     message = DescribeTransactionsResponse
     if one.error is not ErrorCode.NONE:
         return message.TransactionState(error_code=one.error, transactional_id=one.transactional_id)
@@ -301,7 +288,7 @@ def _described(one: TransactionDescription) -> DescribeTransactionsResponse.Tran
     )
 
 
-def by_topic(places: Iterable[TopicPartition]) -> Sequence[tuple[str, tuple[int, ...]]]:
+def by_topic(places: Iterable[transaction.TopicPartition]) -> Sequence[tuple[str, tuple[int, ...]]]:
     """Partitions in the form of messages."""
     found: dict[str, list[int]] = {}
     for name, index in places:

@@ -1,7 +1,6 @@
 """Sends the markers of decided transactions to the leaders of their partitions, until each has one.
 
-Owns the retries. Does not decide a transaction: the coordinator does, and gets a report when every partition
-has its marker. A deleted topic needs none. A coordinator that was replaced stops: the new one sends them.
+A deleted topic needs none. A coordinator that was replaced stops: the new one sends them.
 """
 
 from __future__ import annotations
@@ -10,18 +9,24 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from metaquorum.broker.coordinator.transactions.requests import MarkersWritten, TopicPartition
+from metaquorum.broker.coordinator.transaction import MarkersWritten, TopicPartition
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
+from metaquorum.clients.kafka.connection import ConnectionFailed
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.kafka.deferred import Driven, together
-from metaquorum.storage.batches.markers import EndMarker, encode_marker
-from metaquorum.storage.batches.parsed import Batches
-from metaquorum.wire.messages import WriteTxnMarkersRequest
+from metaquorum.network.deferred import Driven, together
+from metaquorum.storage.batches.batch import Batches, EndMarker, encode_marker
+from metaquorum.wire.codec import Request
+from metaquorum.wire.messages import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
 _FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
@@ -217,3 +222,119 @@ def _request(partitions: list[TopicPartition], effect: SendTxnMarkers, epoch: in
         coordinator_epoch=epoch,
     )
     return message(markers=(marker,))
+
+
+class ProducerHandlers:
+    """WriteTxnMarkers and DescribeProducers: requests to partitions' leaders about producers. `image` is
+    called at each request. `wall_ms`: the time of day for markers. `timeout_ms`: how long a marker waits
+    for the replicas in sync.
+    """
+
+    def __init__(
+        self,
+        requests: DataRequests,
+        image: Callable[[], MetadataImage],
+        *,
+        wall_ms: Callable[[], int],
+        timeout_ms: int,
+    ) -> None:
+        self._requests = requests
+        self._image = image
+        self._wall_ms = wall_ms
+        self._timeout_ms = timeout_ms
+
+    def _id_of(self, name: str) -> bytes | None:
+        topic = self._image().topics.topic_named(name)
+        return None if topic is None else topic.topic_id
+
+    async def write_txn_markers(self, request: Request, client: Client) -> WriteTxnMarkersResponse:
+        body: WriteTxnMarkersRequest = request.body
+        return WriteTxnMarkersResponse(
+            markers=tuple(await together(*[self._write(marker) for marker in body.markers]))
+        )
+
+    async def _write(
+        self, marker: WriteTxnMarkersRequest.WritableTxnMarker
+    ) -> WriteTxnMarkersResponse.WritableTxnMarkerResult:
+        codes = await write_markers(
+            self._requests,
+            self._image(),
+            EndMarker(marker.transaction_result, marker.coordinator_epoch),
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            partitions=[(topic.name, index) for topic in marker.topics for index in topic.partition_indexes],
+            wall_ms=self._wall_ms(),
+            timeout_ms=self._timeout_ms,
+        )
+        message = WriteTxnMarkersResponse
+        return message.WritableTxnMarkerResult(
+            producer_id=marker.producer_id,
+            topics=tuple(
+                message.WritableTxnMarkerTopicResult(
+                    name=topic.name,
+                    partitions=tuple(
+                        message.WritableTxnMarkerPartitionResult(
+                            partition_index=index, error_code=codes[topic.name, index]
+                        )
+                        for index in topic.partition_indexes
+                    ),
+                )
+                for topic in marker.topics
+            ),
+        )
+
+    async def describe_producers(self, request: Request, client: Client) -> DescribeProducersResponse:
+        body: DescribeProducersRequest = request.body
+        places = [(topic, self._id_of(topic.name)) for topic in body.topics]
+        keys = [
+            (topic_id, index)
+            for topic, topic_id in places
+            if topic_id is not None
+            for index in topic.partition_indexes
+        ]
+        results: dict[core.PartitionKey, core.DescribedProducers] = {}
+        missing = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such topic")
+        if keys:
+            answer: Any = await self._requests.begin(core.DescribeProducersRequest(partitions=tuple(keys)))
+            if isinstance(answer, ApiError):
+                missing = answer
+            else:
+                results = {each.key: each for each in answer.results}
+        return DescribeProducersResponse(
+            topics=tuple(
+                DescribeProducersResponse.TopicResponse(
+                    name=topic.name,
+                    partitions=tuple(
+                        _described(index, results.get((topic_id or b"", index)), missing)
+                        for index in topic.partition_indexes
+                    ),
+                )
+                for topic, topic_id in places
+            )
+        )
+
+
+def _described(
+    index: int, found: core.DescribedProducers | None, missing: ApiError
+) -> DescribeProducersResponse.PartitionResponse:
+    message = DescribeProducersResponse
+    if found is None:
+        return message.PartitionResponse(
+            partition_index=index, error_code=missing.code, error_message=missing.message
+        )
+    return message.PartitionResponse(
+        partition_index=index,
+        error_code=found.error,
+        error_message=found.message,
+        active_producers=tuple(
+            message.ProducerState(
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                last_sequence=each.last_sequence,
+                last_timestamp=each.last_timestamp_ms,
+                coordinator_epoch=each.coordinator_epoch,
+                current_txn_start_offset=each.open_from,
+            )
+            for each in found.producers
+        ),
+    )

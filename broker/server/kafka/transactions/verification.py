@@ -1,8 +1,4 @@
-"""Produces in transactions: verified by the coordinator before the first batch reaches a partition (KIP-890).
-
-Owns the order of a producer's batches while a verification is in progress: later ones wait behind it. Knows
-nothing of what must be verified, or whether the batch is taken in the end: the partition decides.
-"""
+"""Produces in transactions: verified by the coordinator before the first batch (KIP-890)."""
 
 from __future__ import annotations
 
@@ -11,21 +7,33 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec.structs import replace
 
-from metaquorum.broker.coordinator.transactions.requests import AddPartitions, TopicPartition
+from metaquorum.broker.coordinator.transaction import AddPartitions, TopicPartition
 from metaquorum.broker.server.data.requests import Answer, DataRequests
 from metaquorum.broker.server.kafka.groups.find import partition_of
+from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
+from metaquorum.broker.server.kafka.groups.offsets import last_of_each
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
 from metaquorum.broker.server.kafka.transactions.handlers import by_topic
+from metaquorum.clients.kafka.connection import ConnectionFailed
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed
 from metaquorum.storage.batches.format import BatchHeader
-from metaquorum.wire.messages import AddPartitionsToTxnRequest
+from metaquorum.wire.codec import Request
+from metaquorum.wire.messages import (
+    AddPartitionsToTxnRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 
 _VERIFY_VERSION = 4
+_FENCED = frozenset(
+    {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+)
 _LATER = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -193,9 +201,112 @@ def _later(code: ErrorCode) -> ApiError:
     if code in _LATER:
         text = f"the transaction's coordinator did not answer ({code.name}): send the batch again"
         return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
-    if code is ErrorCode.PRODUCER_FENCED:
-        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    if code in _FENCED:
+        text = (
+            f"the producer is fenced ({code.name}): another producer with its transactional.id took over, or "
+            "the transaction timed out; close this producer, and begin the transaction again with a new one"
+        )
+        if code is ErrorCode.PRODUCER_FENCED:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return ApiError(code, text)
     text = (
         f"the transaction's coordinator refuses the partition ({code.name}): add it to the transaction first"
     )
     return ApiError(code, text)
+
+
+# TxnOffsetCommit: offsets that count when their transaction commits (KIP-98, KIP-447).
+# Which partitions exist, and the verification by the transaction's coordinator before offsets are stored:
+# late ones would open a transaction that nothing ends.
+
+_LOADING_SINCE = 2
+"""The version from which clients know COORDINATOR_LOAD_IN_PROGRESS here."""
+
+_FOR_CLIENTS = {
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+}
+"""The client did not ask the transaction's coordinator, so it must retry here."""
+
+
+class TransactionOffsets:
+    """`coordinators` are those of groups; `place` returns the partition of a group's offsets."""
+
+    def __init__(
+        self,
+        coordinators: GroupCoordinators,
+        verifier: TransactionVerifier,
+        image: Callable[[], MetadataImage],
+        place: Callable[[str], TopicPartition],
+    ) -> None:
+        self._coordinators = coordinators
+        self._verifier = verifier
+        self._image = image
+        self._partition_of = place
+
+    async def txn_offset_commit(self, request: Request, client: Client) -> TxnOffsetCommitResponse:
+        body: TxnOffsetCommitRequest = request.body
+        known: dict[str, dict[int, Any]] = {}
+        for topic in body.topics:
+            for index, part in last_of_each(topic.partitions).items():
+                if self._exists(topic.name, index):
+                    known.setdefault(topic.name, {})[index] = part
+        codes: dict[TopicPartition, ErrorCode] = {}
+        if known:
+            kind = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+            asked = tuple(kind(name=name, partitions=tuple(parts.values())) for name, parts in known.items())
+            fixed = msgspec.structs.replace(body, topics=asked)
+            codes = await self._committed(fixed, request, client)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return TxnOffsetCommitResponse(
+            topics=tuple(
+                TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=tuple(
+                        TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                            partition_index=part.partition_index,
+                            error_code=codes.get((topic.name, part.partition_index), unknown),
+                        )
+                        for part in topic.partitions
+                    ),
+                )
+                for topic in body.topics
+            )
+        )
+
+    def _exists(self, name: str, index: int) -> bool:
+        topics = self._image().topics
+        known = topics.topic_named(name)
+        return known is not None and topics.partition(known.topic_id, index) is not None
+
+    async def _committed(
+        self, body: TxnOffsetCommitRequest, request: Request, client: Client
+    ) -> dict[TopicPartition, ErrorCode]:
+        places = [(topic.name, part.partition_index) for topic in body.topics for part in topic.partitions]
+        answer: Any = await self._refusal(body)
+        if answer is None:
+            answer = await self._coordinators.ask(body.group_id, body, request, client)
+        if not isinstance(answer, ErrorCode):
+            return dict(zip(places, answer, strict=True))
+        if answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and request.header.version < _LOADING_SINCE:
+            answer = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return dict.fromkeys(places, answer)
+
+    async def _refusal(self, body: TxnOffsetCommitRequest) -> ErrorCode | None:
+        if not body.group_id or not body.transactional_id:
+            return ErrorCode.INVALID_REQUEST if body.group_id else ErrorCode.INVALID_GROUP_ID
+        place = self._partition_of(body.group_id)
+        codes = await self._verifier.verify(
+            AddPartitions(
+                transactional_id=body.transactional_id,
+                producer_id=body.producer_id,
+                producer_epoch=body.producer_epoch,
+                partitions=(place,),
+                verify_only=True,
+            )
+        )
+        code = codes[place]
+        return None if code is ErrorCode.NONE else _FOR_CLIENTS.get(code, code)

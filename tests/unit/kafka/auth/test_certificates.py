@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from metaquorum.runtime.config.access.certificates import CertificateError, PrincipalRules, distinguished_name
-from metaquorum.runtime.errors import ConfigError
+from metaquorum.config.principals import CertificateError, PrincipalRules, distinguished_name
+from metaquorum.errors import ConfigError
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 

@@ -12,19 +12,22 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from metaquorum.broker.server.kafka.access import docs
-from metaquorum.broker.server.kafka.access.guard import Rights, guarded
-from metaquorum.broker.server.kafka.access.table import CHECKS
-from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.listeners.access import docs
+from metaquorum.listeners.access.guard import Rights, guarded
+from metaquorum.listeners.access.table import CHECKS
+from metaquorum.listeners.services import Client, EndConnection, Later, Offered
+from metaquorum.metadata.authorizer import Authorizer
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, MetadataImage
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
-from metaquorum.runtime.kafka.deferred import Deferred
-from metaquorum.runtime.kafka.services import Client, EndConnection, Later, Offered
+from metaquorum.network.deferred import Deferred
+from metaquorum.storage.uuids import uuid_to_text
 from metaquorum.wire import codec
-from metaquorum.wire.apis import API_BY_NAME, request_type, response_type
+from metaquorum.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 from metaquorum.wire.schema import Field, StructSchema
+from metaquorum.wire.table import API_BY_NAME, request_type, response_type
 
-OPEN = {"ApiVersions", "SaslHandshake", "SaslAuthenticate", "GetTelemetrySubscriptions", "PushTelemetry"}
+OPEN = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
 OPEN |= {"DescribeCluster", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken"}
 """DescribeCluster hides only which operations are allowed; the controller checks whose a token is."""
 OWN = [("CreateDelegationToken", version) for version in range(3)]
@@ -620,3 +623,44 @@ def test_a_follower_is_one_wherever_it_says_so(version: int) -> None:
     for rights, code in ((rights_of(acl), 0), (rights_of((TOPIC, "t", Operation.READ)), 31)):
         found, _ = run("Fetch", version, body, rights, answer)
         assert found.responses[0].partitions[0].error_code == code
+
+
+def test_an_id_that_is_hidden_is_deleted_as_one_that_no_topic_has() -> None:
+    """Even the number of results, their messages and what is said of an id named twice are the same."""
+    ids = {name: bytes([number]) * 16 for number, name in enumerate(("hidden", "seen", "own"), 1)}
+    absent = bytes([9]) * 16
+    topics = MetadataImage().topics.builder()
+    for name, topic_id in ids.items():
+        topics.add_topic(topic_id, name)
+    acls = [(TOPIC, "seen", Operation.DESCRIBE), (TOPIC, "own", Operation.DELETE)]
+    found = replace(image(*acls), topics=topics.freeze())
+    rights = Rights(authorizer=Authorizer(), image=lambda: found)
+    State = DeleteTopicsRequest.DeleteTopicState
+    Result = DeleteTopicsResponse.DeletableTopicResult
+
+    def controller(body: Any) -> Any:
+        given = [each.topic_id for each in body.topics]
+        known = {topic_id: name for name, topic_id in ids.items()}
+        return DeleteTopicsResponse(
+            responses=tuple(
+                Result(name=known[each], topic_id=each)
+                if each in known
+                else Result(
+                    name=None, topic_id=each, error_code=given.count(each), error_message=uuid_to_text(each)
+                )
+                for each in dict.fromkeys(given)
+            )
+        )
+
+    def answers(*topic_ids: bytes) -> list[tuple[Any, ...]]:
+        asked = tuple(State(name=None, topic_id=each) for each in topic_ids)
+        answer, _ = run("DeleteTopics", 6, DeleteTopicsRequest(topics=asked), rights, controller)
+        return [(each.topic_id, each.name, each.error_code, each.error_message) for each in answer.responses]
+
+    for topic_ids in ((ids["hidden"], absent), (absent, absent, ids["hidden"], ids["hidden"])):
+        told = {topic_id: more for topic_id, *more in answers(*topic_ids)}
+        hidden, other = told[ids["hidden"]], told[absent]
+        assert hidden[:2] == other[:2]
+        assert (hidden[2], other[2]) == (uuid_to_text(ids["hidden"]), uuid_to_text(absent))
+    (refused, deleted) = answers(ids["seen"], ids["own"])
+    assert refused[2] == ErrorCode.TOPIC_AUTHORIZATION_FAILED and deleted == (ids["own"], "own", 0, None)

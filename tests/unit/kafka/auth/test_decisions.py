@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.server.kafka.access import steps
-from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.listeners.access import steps
+from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.acls import CLUSTER_NAME, Operation, ResourceType
-from metaquorum.wire.apis import API_BY_NAME
+from metaquorum.wire.table import API_BY_NAME
 from tests.unit.kafka.auth.test_checks import NOBODY, ROOT, ask, image, values_in
 
 RECORDED = Path(__file__).with_name("decisions.txt")

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
+from metaquorum.listeners.login import Login, LoginReply, SaslRules
+from metaquorum.listeners.sasl import Exchange, PlainExchange, ScramExchange, UserCredential
 from metaquorum.metadata.image import ScramCredential
 from metaquorum.metadata.settings.scram import Mechanism, salted_password, stored_keys
-from metaquorum.runtime.kafka.auth.exchange import Exchange
-from metaquorum.runtime.kafka.auth.login import Login, LoginReply, SaslRules
-from metaquorum.runtime.kafka.auth.plain import PlainExchange
-from metaquorum.runtime.kafka.auth.scram import Found, ScramExchange
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
     MetadataRequest,
@@ -55,7 +53,7 @@ class Recorded:
             return PlainExchange({"alice": PASSWORD, "admin": "admin-secret"})
         return ScramExchange(kind(mechanism), self.find, "")
 
-    def find(self, mechanism: Mechanism, name: str, by_token: bool, wall_ms: int) -> Found | None:
+    def find(self, mechanism: Mechanism, name: str, by_token: bool, wall_ms: int) -> UserCredential | None:
         password = {"alice": PASSWORD}.get(name)
         if by_token:
             password = base64.b64encode(hmac.digest(TOKEN_KEY, name.encode(), "sha512")).decode()
@@ -66,8 +64,8 @@ class Recorded:
         if key not in self.made:
             self.made[key] = credential(mechanism, password, salt)
         if by_token:
-            return Found(credential=self.made[key], user="alice", expires_ms=self.lifetime_ms)
-        return Found(credential=self.made[key], user=name)
+            return UserCredential(credential=self.made[key], user="alice", expires_ms=self.lifetime_ms)
+        return UserCredential(credential=self.made[key], user=name)
 
 
 def test_recorded_logins_byte_by_byte(shared_data: Path) -> None:
@@ -144,9 +142,9 @@ def answer(reply: LoginReply, key: int, version: int) -> Any:
 def new_login(mechanism: str = "PLAIN", max_reauth_ms: int = 0, expires_ms: int | None = None) -> Login:
     users = {name: credential(Mechanism.SCRAM_SHA_256, f"{name}-secret") for name in ("alice", "a,b=c")}
 
-    def find(mechanism: Mechanism, name: str, by_token: bool, wall_ms: int) -> Found | None:
+    def find(mechanism: Mechanism, name: str, by_token: bool, wall_ms: int) -> UserCredential | None:
         found = users.get(name)
-        return None if found is None else Found(credential=found, user=name, expires_ms=expires_ms)
+        return None if found is None else UserCredential(credential=found, user=name, expires_ms=expires_ms)
 
     def new_exchange(name: str) -> Exchange:
         if name == "PLAIN":
@@ -285,7 +283,7 @@ def test_scram_refuses_what_is_no_proof(final: bytes) -> None:
 def test_a_credential_with_few_iterations_is_refused() -> None:
     weak = credential(Mechanism.SCRAM_SHA_256, "p", iterations=10)
     exchange = ScramExchange(
-        Mechanism.SCRAM_SHA_256, lambda *_: Found(credential=weak, user="alice"), "server"
+        Mechanism.SCRAM_SHA_256, lambda *_: UserCredential(credential=weak, user="alice"), "server"
     )
     with pytest.raises(Exception, match="fewer than 4096 iterations"):
         exchange.respond(b"n,,n=alice,r=abc", 0)

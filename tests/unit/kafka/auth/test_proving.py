@@ -8,17 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.clients.kafka.login import LoginFailed, ScramProof, new_proof
+from metaquorum.clients.kafka.security import ClientSecurity, client_security, load_client_security
+from metaquorum.clients.search import ClientError
+from metaquorum.config.security import Credentials
+from metaquorum.errors import ConfigError
+from metaquorum.listeners.login import SaslRules
+from metaquorum.listeners.sasl import (
+    Exchange,
+    Granted,
+    PlainExchange,
+    Refused,
+    ScramExchange,
+    UserCredential,
+)
 from metaquorum.metadata.settings.scram import Mechanism
-from metaquorum.runtime.client.admin import ClientError
-from metaquorum.runtime.config.access.logins import Credentials
-from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.kafka.auth.exchange import Exchange, Granted, Refused
-from metaquorum.runtime.kafka.auth.login import SaslRules
-from metaquorum.runtime.kafka.auth.plain import PlainExchange
-from metaquorum.runtime.kafka.auth.proving import LoginFailed, ScramProof, new_proof
-from metaquorum.runtime.kafka.auth.scram import Found, ScramExchange
-from metaquorum.runtime.kafka.client.cluster import KafkaClient
-from metaquorum.runtime.kafka.client.security import ClientSecurity, client_security, load_client_security
 from metaquorum.wire.messages import ListGroupsRequest, ListGroupsResponse
 from tests.unit.kafka.auth.test_login import PASSWORD, credential
 from tests.unit.kafka.kafka_node import FakeNode, running
@@ -27,10 +32,14 @@ SCRAM = [Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512]
 USERS = {"alice": PASSWORD, "a=b,c": "x"}
 
 
-def find(mechanism: Mechanism, name: str, by_token: bool, wall_ms: int) -> Found | None:
+def find(mechanism: Mechanism, name: str, by_token: bool, wall_ms: int) -> UserCredential | None:
     if by_token:
-        return Found(credential=credential(mechanism, "hmac"), user="owner") if name == "token" else None
-    return Found(credential=credential(mechanism, USERS[name]), user=name) if name in USERS else None
+        return (
+            UserCredential(credential=credential(mechanism, "hmac"), user="owner")
+            if name == "token"
+            else None
+        )
+    return UserCredential(credential=credential(mechanism, USERS[name]), user=name) if name in USERS else None
 
 
 def exchange(mechanism: str) -> Exchange:

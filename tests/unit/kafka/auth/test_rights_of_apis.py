@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.broker.server.kafka.access.table import CHECKS
+from metaquorum.listeners.access.table import CHECKS
 from metaquorum.metadata.settings.acls import CLUSTER_NAME, ResourceType
 from metaquorum.metadata.settings.acls import Operation as Op
-from metaquorum.wire.apis import API_BY_NAME
+from metaquorum.wire.table import API_BY_NAME
 from tests.unit.kafka.auth.test_checks import CODES, NOBODY, OPEN, ask, image, values_in
 from tests.unit.kafka.auth.test_the_right_alone import IMPLIED_BY, OPERATIONS
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from metaquorum.metadata.settings.acls import CLUSTER_NAME, Operation, ResourceType
-from metaquorum.wire.apis import API_BY_NAME, response_type
 from metaquorum.wire.messages import (
     AddPartitionsToTxnRequest,
     AlterReplicaLogDirsRequest,
@@ -20,6 +19,7 @@ from metaquorum.wire.messages import (
     MetadataRequest,
     OffsetFetchRequest,
 )
+from metaquorum.wire.table import API_BY_NAME, response_type
 from tests.unit.kafka.auth.test_checks import rights_of, run, values_in
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER

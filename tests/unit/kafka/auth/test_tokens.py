@@ -11,9 +11,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.kafka.auth.exchange import InvalidCredentials
-from metaquorum.runtime.kafka.auth.oauth import OAuthExchange, TokenRules, read_keys
+from metaquorum.errors import ConfigError
+from metaquorum.listeners.oauth import OAuthExchange, TokenRules, read_keys
+from metaquorum.listeners.sasl import InvalidCredentials
 
 NOW_S = 1_700_000_000
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)

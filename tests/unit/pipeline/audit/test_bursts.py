@@ -9,7 +9,7 @@ pytest.importorskip("pyarrow")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaquorum.pipeline.audit.incidents import bursts
+from metaquorum.pipeline.audit.facts import bursts
 
 
 @given(st.lists(st.integers(0, 40), max_size=14).map(sorted), st.integers(1, 5), st.integers(0, 20))

@@ -12,10 +12,16 @@ pytest.importorskip("pyarrow")
 
 from metaquorum.cli.main import main
 from metaquorum.metadata.records import types as r
-from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, TimeSpan
+from metaquorum.pipeline.audit.facts import (
+    INCIDENT_GAP_MS,
+    BrokerPeriod,
+    ClusterFacts,
+    Fleet,
+    Sections,
+    TimeSpan,
+)
 from metaquorum.pipeline.audit.findings import AuditFinding, AuditLimits, findings
 from metaquorum.pipeline.audit.gather import gather
-from metaquorum.pipeline.audit.incidents import INCIDENT_GAP_MS, Stretches
 from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
@@ -44,7 +50,7 @@ def brokers_go(one: ClusterFacts, *, before: str, began_by: str = "FENCE_BROKER_
 
 
 def test_stretches_that_touch_or_nearly_do_are_one_incident() -> None:
-    trouble = Stretches()
+    trouble = Sections()
     trouble.add(ORDERS, 0, 1_000, 5)
     trouble.add(LOGS, 500, 3_000, 6)
     trouble.add(ORDERS, 3_000 + INCIDENT_GAP_MS, 4_000 + INCIDENT_GAP_MS, 9)
@@ -52,14 +58,14 @@ def test_stretches_that_touch_or_nearly_do_are_one_incident() -> None:
     trouble.add(LOGS, late, late + 10, 12, is_open=True)
     first, second = trouble.incidents()
     assert (first.start_ms, first.until_ms, first.offset) == (0, 4_000 + INCIDENT_GAP_MS, 5)
-    assert (first.partitions, first.stretches, first.subject) == (2, 3, "topic/logs/0")
+    assert (first.partitions, first.sections, first.subject) == (2, 3, "topic/logs/0")
     assert (first.worst_ms, first.total_ms) == (2_500, 4_500)
     assert (second.start_ms, second.until_ms, second.open_partitions) == (late, None, 1)
-    assert list(Stretches().incidents()) == []
+    assert list(Sections().incidents()) == []
 
 
 def test_a_long_stretch_holds_later_short_ones() -> None:
-    trouble = Stretches()
+    trouble = Sections()
     trouble.add(ORDERS, 0, 10 * MINUTE, 1)
     trouble.add(LOGS, 1, 2, 2)
     trouble.add(LOGS, 9 * MINUTE, 9 * MINUTE + 1, 3)

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from metaquorum.pipeline.fleet import checkpoint, files
+from metaquorum.pipeline.fleet import files
 from metaquorum.pipeline.fleet.files import write_fleet
 from metaquorum.pipeline.fleet.plan import KINDS, FleetPlan
 
@@ -57,8 +57,8 @@ def test_the_size_of_its_batches_does_not_change_a_checkpoint(
 
     plan: dict[str, Any] = {"clusters": 1, "records": 1_500, "seed": 6, "damaged_every": 0}
     images = []
-    for size in (checkpoint._ROWS, rows):
-        monkeypatch.setattr(checkpoint, "_ROWS", size)
+    for size in (files._ROWS, rows):
+        monkeypatch.setattr(files, "_ROWS", size)
         out = tmp_path / str(size)
         write_fleet(FleetPlan(**plan), out)
         (found,) = sorted(out.rglob("*.checkpoint"))[-1:]

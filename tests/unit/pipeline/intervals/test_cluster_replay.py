@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import KRaftVersionRecord, Voter, VotersRecord
-from metaquorum.metadata.records.parts import ControllerFeature
+from metaquorum.metadata.records.types import ControllerFeature
+from metaquorum.pipeline.intervals.tables import cause_feed
 from tests.unit.pipeline.intervals.telling import (
     DAY_MS,
     DIR_A,
@@ -183,8 +186,8 @@ def test_a_failover_without_a_gap_and_one_with() -> None:
     ]
     rows = told(batches(lines), "failovers")
     assert [(row["old_leader"], row["new_leader"], row["cause"], row["duration_ms"]) for row in rows] == [
-        (1, 2, "fenced", 0),
-        (2, 2, "fenced", 4000),
+        (1, 2, "broker-fenced", 0),
+        (2, 2, "broker-fenced", 4000),
     ]
     (day,) = availability(lines)
     assert (day["leaderless_seconds"], day["failovers"], day["failovers_open"]) == (4.0, 2, 0)
@@ -192,13 +195,16 @@ def test_a_failover_without_a_gap_and_one_with() -> None:
     assert day["leader_changes"] == 3
 
 
-def test_a_fence_that_comes_a_little_later_is_the_cause() -> None:
+def test_a_split_fence_is_the_cause_of_the_batches_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: Line = (2000, [change(isr=(2,), leader=2)])
+    (small,) = told(batches([*BASE, moved, (2400, [fence(1, 1)])]), "failovers")
+    assert small["cause"] == "stopping-or-fenced", "controllers do not split a fence of one partition"
+    monkeypatch.setattr(cause_feed, "SLICE_MIN", 1)
     (soon,) = told(batches([*BASE, moved, (2400, [fence(1, 1)])]), "failovers")
-    assert soon["cause"] == "fenced"
+    assert soon["cause"] == "broker-fenced"
     (late,) = told(batches([*BASE, moved, (30_000, [r.NoOpRecord()]), (30_000, [fence(1, 1)])]), "failovers")
-    assert late["cause"] == "unknown"
-    for at_ms, cause in ((12_000, "fenced"), (12_001, "unknown")):
+    assert late["cause"] == "stopping-or-fenced"
+    for at_ms, cause in ((3_000, "broker-fenced"), (3_001, "stopping-or-fenced")):
         (found,) = told(batches([*BASE, moved, (at_ms, [fence(1, 1)])]), "failovers")
         assert found["cause"] == cause
 
@@ -215,13 +221,12 @@ def test_an_election_by_preference_and_a_reassignment_are_no_failovers() -> None
 def test_a_lost_directory_is_an_event_and_a_cause() -> None:
     lines = [
         *BASE,
-        (2000, [change(isr=(2,), leader=2)]),
-        (2000, [r.BrokerRegistrationChangeRecord(1, 1, log_dirs=(DIR_B,))]),
+        (2000, [change(isr=(2,), leader=2), r.BrokerRegistrationChangeRecord(1, 1, log_dirs=(DIR_B,))]),
         (4000, [change(directories=(DIR_B, DIR_C))]),
     ]
     made = batches(lines)
     (failover,) = told(made, "failovers")
-    assert failover["cause"] == "directory_lost"
+    assert failover["cause"] == "directory-failed"
     events = [row for row in told(made, "log_dir_events") if row["offset"] > 6]
     assert [(row["event"], row["broker_id"], row["replicas"]) for row in events] == [
         ("offline", 1, 1),
@@ -249,8 +254,30 @@ def test_a_new_replica_that_completes_its_reassignment_and_leads_is_clean() -> N
     lines = [
         *BASE,
         (1500, [broker(3, 7), alive(3, 7)]),
-        (2000, [change(replicas=(1, 2, 3), adding_replicas=(3,), directories=(DIR_A,) * 3)]),
-        (3000, [change(replicas=(3,), isr=(3,), leader=3, adding_replicas=(), directories=(DIR_A,))]),
+        (
+            2000,
+            [
+                change(
+                    replicas=(1, 2, 3),
+                    adding_replicas=(3,),
+                    removing_replicas=(1, 2),
+                    directories=(DIR_A,) * 3,
+                )
+            ],
+        ),
+        (
+            3000,
+            [
+                change(
+                    replicas=(3,),
+                    isr=(3,),
+                    leader=3,
+                    adding_replicas=(),
+                    removing_replicas=(),
+                    directories=(DIR_A,),
+                )
+            ],
+        ),
     ]
     rows = told(batches(lines), "partition_states")
     assert rows[-1]["leader"] == 3

@@ -11,7 +11,7 @@ import pytest
 from metaquorum.metadata.replay import ReplayState
 from metaquorum.storage.uuids import uuid_to_text
 from tests.images import replay_all
-from tests.unit.pipeline.intervals.telling import read_log, told
+from tests.unit.pipeline.intervals.telling import named, read_log, replayed, tables_of, told
 
 pytestmark = pytest.mark.shared_data
 GOLDEN = "kafka-3.7/controller-3000/__cluster_metadata-0"
@@ -29,6 +29,18 @@ def tables(shared_data: Path) -> Any:
     }
 
 
+def test_no_row_ends_before_it_begins(shared_data: Path) -> None:
+    seen = set()
+    tables = tables_of(replayed(read_log(shared_data / GOLDEN)))
+    del tables["availability"]  # rows of days
+    for name, rows in tables.items():
+        for row in named(name, rows):
+            if row.get("to_offset") is not None and row.get("from_offset") is not None:
+                seen.add(name)
+                assert row["to_offset"] >= row["from_offset"], (name, row)
+    assert {"failovers", "partition_states", "broker_sessions", "topics", "configs"} <= seen
+
+
 def test_the_epochs_and_their_leaders(tables: Any) -> None:
     found = [(row["epoch"], row["leader_id"], row["from_offset"]) for row in tables["quorum_epochs"]]
     assert found == [(3, 3000, 0), (5, 3001, 2016), (6, 3000, 2070)]
@@ -38,7 +50,7 @@ def test_the_lost_directory(tables: Any) -> None:
     (lost,) = [row for row in tables["log_dir_events"] if row["event"] == "offline" and row["offset"] < 2000]
     assert (lost["offset"], lost["broker_id"]) == (1319, 0)
     at = [
-        row for row in tables["failovers"] if row["cause"] == "directory_lost" and row["from_offset"] < 1320
+        row for row in tables["failovers"] if row["cause"] == "directory-failed" and row["from_offset"] < 1320
     ]
     leaderless = [row for row in at if row["duration_ms"] != 0]
     assert len(leaderless) == 4

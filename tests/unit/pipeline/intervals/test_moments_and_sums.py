@@ -11,8 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaquorum.pipeline.intervals.daily_sums import DailySums, add_sums, difference_of, quantile, sums_row
 from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_JUMP_MS, MAX_TIME_MS, BatchClock, days
+from metaquorum.pipeline.intervals.tables.availability import (
+    DailySums,
+    add_sums,
+    difference_of,
+    quantile,
+    sums_row,
+)
 from metaquorum.pipeline.tables import FAILOVER_BOUNDS_MS, PARTITION_COLUMNS, TABLES
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.pipeline.intervals.moments import Moment
 from metaquorum.pipeline.intervals.rows import Intervals, Memory
 
-A, B, C = (Moment(at, 10 * at, 10 * at, f"who {at}") for at in (3, 5, 9))
+A, B, C = (Moment(at, 10 * at, 10 * at, BatchCause(principal=f"who {at}")) for at in (3, 5, 9))
 
 
 def test_a_value_holds_up_to_the_offset_and_time_at_which_it_ended() -> None:

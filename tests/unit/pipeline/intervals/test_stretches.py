@@ -22,18 +22,17 @@ from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.pipeline.fleet.files import write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.intervals import ClusterReplay, StateError
-from metaquorum.pipeline.intervals.moments import BatchClock
-from metaquorum.pipeline.intervals.silence import Silence
-from metaquorum.pipeline.intervals.stretch import (
+from metaquorum.pipeline.intervals.log_parts import (
     NO_END,
     Before,
     EpochStart,
     LateReplay,
-    ToldStretch,
+    ReplayedSection,
     agrees,
     goes_on,
     spliced,
 )
+from metaquorum.pipeline.intervals.moments import BatchClock, Silence
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.types import LogPosition
 from tests.unit.pipeline.intervals.telling import (
@@ -88,20 +87,20 @@ def as_read(image: MetadataImage) -> MetadataImage:
     return load_snapshot([data], position=at)
 
 
-def stretch_told(
+def section_told(
     given: Sequence[RecordBatch], before: Before, posts: Sequence[int]
-) -> tuple[ToldStretch, Tables] | None:
-    stretch = LateReplay("made", before, posts)
+) -> tuple[ReplayedSection, Tables] | None:
+    section = LateReplay("made", before, posts)
     rows: Tables = {}
     for batch in given:
-        stretch.batch(batch, decode_batch(batch, tolerant=True))
-        collect(rows, stretch.take())
-    collect(rows, stretch.take())
+        section.batch(batch, decode_batch(batch, tolerant=True))
+        collect(rows, section.take())
+    collect(rows, section.take())
     try:
-        told = stretch.told()
+        told = section.told()
     except StateError:
         return None
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=ToldStretch), rows
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=ReplayedSection), rows
 
 
 def collect(rows: Tables, more: Any) -> None:
@@ -109,7 +108,7 @@ def collect(rows: Tables, more: Any) -> None:
         rows.setdefault(table, []).extend(some)
 
 
-def in_stretches(
+def in_sections(
     given: Sequence[RecordBatch], cuts: Sequence[int], posts: Sequence[int]
 ) -> tuple[Tables, list[int]]:
     """The tables of a log that is cut before the batches `cuts`, and for each the post at which it was joined
@@ -120,7 +119,7 @@ def in_stretches(
     joined = []
     for cut, after in zip(cuts, [*cuts[1:], len(given)], strict=True):
         part = given[cut:after]
-        result = stretch_told(part, walk.before(cut), posts)
+        result = section_told(part, walk.before(cut), posts)
         at = -1
         if result is not None and goes_on(engine, result[0]):
             told, body = result
@@ -182,7 +181,7 @@ def test_generated_logs_cut_anywhere_have_the_rows_of_one_replay(
     joined: list[int] = []
     for given in fleet_logs(str(tmp_path_factory.mktemp("fleet")), seed):
         cuts = sorted(rng.sample(boundaries(given), 3))
-        found, at = in_stretches(given, cuts, (rng.choice([8, 64]), 300, 1000))
+        found, at = in_sections(given, cuts, (rng.choice([8, 64]), 300, 1000))
         joined += at
         assert_same(found, given)
     assert max(joined) >= 0, joined
@@ -218,7 +217,7 @@ def test_what_lasts_over_two_seams_is_counted_once_and_began_when_it_did() -> No
     places = [at for at in boundaries(given) if at < len(given) - 1]
     joined = []
     for pair in itertools.combinations(places, 2):
-        found, at = in_stretches(given, pair, (1,))
+        found, at = in_sections(given, pair, (1,))
         assert_same(found, given)
         joined.append(tuple(at))
     assert joined.count((0, 0)) >= 8, joined

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from metaquorum.metadata.inspect.checks.check import check_log
+from metaquorum.metadata.inspect.checks.node_files import FILE_RULES
 from metaquorum.metadata.inspect.checks.record_checks import RECORD_RULES
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.invariants import check_image
 from metaquorum.metadata.records import types as r
-from metaquorum.metadata.records.parts import BrokerFeature
+from metaquorum.metadata.records.types import BrokerFeature
 from metaquorum.metadata.replay import Replayer
 from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
@@ -184,7 +185,7 @@ def first_found(log: MetadataLog) -> dict[tuple[str, str], int]:
     """The same as `log check` finds it."""
     report = check_log(log)
     assert not report.dropped and not report.problems
-    of_others = ("record-applies", "snapshot-agrees", *RECORD_RULES)  # no invariants of states
+    of_others = ("record-applies", "snapshot-agrees", *RECORD_RULES, *FILE_RULES)  # no invariants of states
     return {(one.rule, one.where): one.offset for one in report.findings if one.rule not in of_others}
 
 

@@ -19,7 +19,7 @@ from metaquorum.metadata.records.control import (
     VotersRecord,
 )
 from metaquorum.pipeline.intervals import ClusterReplay
-from metaquorum.pipeline.intervals.tables.voters import VoterPeriods
+from metaquorum.pipeline.intervals.tables.quorum import VoterPeriods
 from metaquorum.storage.batches.batch import RecordBatch
 from tests.unit.pipeline.intervals.telling import Line, batches, feed, leads, named, tables_of, told
 

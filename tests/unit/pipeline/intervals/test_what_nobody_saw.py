@@ -132,7 +132,7 @@ def test_records_without_a_state_tell_what_they_tell_and_are_no_violations() -> 
         (2, 16, "active", "b", False),
     ]
     assert {(row["topic"], row["leader"]) for row in rows["partition_states"]} == {("new", 2), ("new", -1)}
-    assert [(row["old_leader"], row["cause"]) for row in rows["failovers"]] == [(2, "unknown")]
+    assert [(row["old_leader"], row["cause"]) for row in rows["failovers"]] == [(2, "stopping-or-fenced")]
     assert rows["violations"] == []
     events = {row["event"] for row in rows["log_dir_events"]}
     assert events == {"assigned"}, "whether a broker's directory is new cannot be told"

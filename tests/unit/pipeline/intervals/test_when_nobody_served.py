@@ -6,6 +6,7 @@ import pytest
 
 from metaquorum.metadata.records import types as r
 from tests.unit.pipeline.intervals.telling import (
+    DAY_MS,
     ORDERS,
     START_MS,
     Line,
@@ -45,7 +46,7 @@ def day(lines: list[Line]) -> dict[str, float]:
     }
 
 
-def stretches(lines: list[Line], state: str) -> list[tuple[int, int, int, int]]:
+def sections(lines: list[Line], state: str) -> list[tuple[int, int, int, int]]:
     return [
         (row["from_offset"], row["from_time"] - START_MS, row["to_offset"], row["to_time"] - START_MS)
         for row in told(batches(lines), "coverage")
@@ -61,7 +62,7 @@ def test_a_dead_quorum_is_neither_available_nor_without_leaders() -> None:
     assert found["unobserved"] == (again - 9_500) / 1000
     assert found["observed"] == 9.5 + 4.5
     assert found["partition"] == 8.5 + 4.5 and found["leaderless"] == 0
-    assert stretches(lines, "unobserved") == [(23, 9_500, 23, again)]
+    assert sections(lines, "unobserved") == [(23, 9_500, 23, again)]
 
 
 def test_a_partition_without_a_leader_is_not_counted_for_the_silence() -> None:
@@ -85,13 +86,13 @@ def test_silence_is_measured_by_what_the_quorum_does_when_idle(step: int) -> Non
     lines = [*UP, *idle(2_000, 2_000 + 10 * step, step)]
     last = 2_000 + 9 * step
     short, long = last + 9 * step, last + max(5_000, 10 * step) + step
-    assert stretches([*lines, (short, [r.NoOpRecord()])], "unobserved") == []
-    assert len(stretches([*lines, (long, [r.NoOpRecord()])], "unobserved")) == 1
+    assert sections([*lines, (short, [r.NoOpRecord()])], "unobserved") == []
+    assert len(sections([*lines, (long, [r.NoOpRecord()])], "unobserved")) == 1
 
 
 def test_a_log_without_idle_records_says_nothing_about_silence() -> None:
     lines = [*UP, (90 * MINUTE, [change(isr=(1,))]), (200 * MINUTE, [change(isr=(1, 2))])]
-    assert stretches(lines, "unobserved") == []
+    assert sections(lines, "unobserved") == []
     assert day(lines)["observed"] == 200 * 60
 
 
@@ -112,8 +113,27 @@ def test_a_cluster_that_was_switched_off_in_order_lacks_no_leaders() -> None:
     found = day(lines)
     assert found["off"] == 10 and found["leaderless"] == 0 and found["under_min_isr"] == 0
     assert found["observed"] == 11 + 3.5 and found["partition"] == 10 + 3.5
-    assert [(at[1], at[3]) for at in stretches(lines, "off")] == [(11_000, 21_000)]
+    assert [(at[1], at[3]) for at in sections(lines, "off")] == [(11_000, 21_000)]
     assert [row["duration_ms"] for row in told(batches(lines), "failovers")] == [None]
+    assert [row["leaderless_ms"] for row in told(batches(lines), "incidents")] == [None, 0]
+
+
+def test_a_silence_of_the_quorum_is_no_time_without_a_leader() -> None:
+    week_ms = 7 * DAY_MS
+    lines = [
+        *UP,
+        *idle(2_000, 10_000),
+        (10_000, [change(isr=(1,)), fence(2, 2)]),
+        (11_000, [change(leader=-1), fence(1, 1)]),
+        *idle(11_500, 20_000),
+        (20_000 + week_ms, [broker(1, 999)]),
+        *idle(20_500 + week_ms, 22_000 + week_ms),
+        (22_000 + week_ms, [alive(1, 999), change(leader=1)]),
+    ]
+    rows = [row for row in told(batches(lines), "incidents") if row["who"] == "broker/1"]
+    open_for_ms = rows[0]["to_time"] - rows[0]["from_time"]
+    assert open_for_ms > week_ms
+    assert rows[0]["leaderless_ms"] == 22_000 - 11_000 - 500, "from the last record before the silence on"
 
 
 def test_the_last_broker_that_falls_silent_leaves_partitions_without_leaders() -> None:
@@ -143,4 +163,4 @@ def test_it_stays_off_at_the_end_of_the_log_and_through_a_second_run() -> None:
     ]
     made = batches(lines)
     assert_same(in_runs(made, [len(made) // 3, len(made) - 3, len(made) - 1]), made)
-    assert len(stretches(lines, "off")) == 1 and len(stretches(lines, "unobserved")) == 1
+    assert len(sections(lines, "off")) == 1 and len(sections(lines, "unobserved")) == 1

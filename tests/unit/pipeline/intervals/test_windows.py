@@ -14,15 +14,13 @@ from metaquorum.metadata.columnar.windows import BatchWindow, windows
 from metaquorum.metadata.image import images_equal
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
-from metaquorum.pipeline.arrow.states import state_batches
 from metaquorum.pipeline.fleet.files import write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
-from metaquorum.pipeline.ingest.writer import as_arrow, day_of, file_schema
-from metaquorum.pipeline.intervals import ClusterReplay, cluster
+from metaquorum.pipeline.ingest.writer import as_arrow, day_of, file_schema, state_batches
+from metaquorum.pipeline.intervals import ClusterReplay, cluster, many_changes
+from metaquorum.pipeline.intervals.many_changes import feed_window
 from metaquorum.pipeline.intervals.state import decode_state
-from metaquorum.pipeline.intervals.states.ended import FROM_OFFSET, StateColumns, StateRows
-from metaquorum.pipeline.intervals.together import changes
-from metaquorum.pipeline.intervals.together.changes import feed_window
+from metaquorum.pipeline.intervals.tables.states import FROM_OFFSET, StateColumns, StateRows
 from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
 from tests.unit.metadata.random_logs import RandomLog
@@ -125,9 +123,9 @@ def in_any_order(value: Any) -> Any:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two records are enough to be taken together, and it is always tried."""
-    for module in (cluster, changes):
+    for module in (cluster, many_changes):
         monkeypatch.setattr(module, "MIN_TOGETHER", 2)
-    monkeypatch.setattr(changes, "MAX_ALONE", 1)
+    monkeypatch.setattr(many_changes, "MAX_ALONE", 1)
 
 
 @pytest.mark.usefixtures("eager")

@@ -1,4 +1,4 @@
-"""Logs of one cluster id as histories: stretches with holes, snapshots alone, two clusters with one id."""
+"""Logs of one cluster id as histories: sections with holes, snapshots alone, two clusters with one id."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.snapshot import snapshot_batches
-from metaquorum.pipeline.logs.clusters import histories
+from metaquorum.pipeline.logs.clusters import merge_histories
 from metaquorum.pipeline.logs.identity import Facts, read_facts
+from metaquorum.pipeline.logs.merged import MergedHistory
 from metaquorum.pipeline.logs.places import find_logs
-from metaquorum.pipeline.logs.spine import Spine
 from metaquorum.pipeline.logs.survey import LogSurvey, survey
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
@@ -53,37 +53,37 @@ def put(home: Path, given: Sequence[RecordBatch], *, snapshot: MetadataImage | N
     return home
 
 
-def told(*homes: Path) -> list[Spine]:
+def told(*homes: Path) -> list[MergedHistory]:
     surveys = [one for at in find_logs(DISK, [str(home) for home in homes]) for one in survey(DISK, at)]
 
     def facts(logs: list[LogSurvey]) -> list[Facts]:
         found = [read_facts(DISK, log) for log in logs]
         return [msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=Facts) for one in found]
 
-    return histories(surveys, facts)
+    return merge_histories(surveys, facts)
 
 
-def stretches(spine: Spine) -> list[tuple[int | None, int, int]]:
-    return [(at.log.place.node_id, at.start, at.end) for at in spine.stretches]
+def sections(merged: MergedHistory) -> list[tuple[int | None, int, int]]:
+    return [(at.log.place.node_id, at.start, at.end) for at in merged.sections]
 
 
 def test_logs_that_neither_overlap_nor_join_are_stretches_of_one_history(tmp_path: Path) -> None:
     whole = cluster(b"a")
     put(tmp_path / "n1", whole[:10])
     put(tmp_path / "n2", whole[20:])
-    (spine,) = told(tmp_path)
+    (merged,) = told(tmp_path)
     low, high = whole[10].header.base_offset, whole[20].header.base_offset
-    assert stretches(spine) == [(1, 0, low), (2, high, whole[-1].header.next_offset)]
-    assert (spine.holes, spine.conflicts) == ([(low, high)], [])
+    assert sections(merged) == [(1, 0, low), (2, high, whole[-1].header.next_offset)]
+    assert (merged.holes, merged.conflicts) == ([(low, high)], [])
 
 
 def test_logs_that_join_are_one_stretch_after_the_other(tmp_path: Path) -> None:
     whole = cluster(b"a")
     put(tmp_path / "n1", whole[:10])
     put(tmp_path / "n2", whole[10:])
-    (spine,) = told(tmp_path)
-    assert (len(spine.stretches), spine.holes, spine.conflicts) == (2, [], [])
-    assert len(list(spine.runs())) == 1
+    (merged,) = told(tmp_path)
+    assert (len(merged.sections), merged.holes, merged.conflicts) == (2, [], [])
+    assert len(list(merged.runs())) == 1
 
 
 def test_a_missing_segment_of_one_log_is_taken_from_another_or_is_a_hole(tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ def test_a_missing_segment_of_one_log_is_taken_from_another_or_is_a_hole(tmp_pat
     home = put(tmp_path / "n1", whole[:10])
     rest = home / "__cluster_metadata-0" / f"{whole[20].header.base_offset:020d}.log"
     rest.write_bytes(b"".join(batch.data for batch in whole[20:]))
-    (spine,) = told(tmp_path)
-    assert spine.holes == [(whole[10].header.base_offset, whole[20].header.base_offset)]
+    (merged,) = told(tmp_path)
+    assert merged.holes == [(whole[10].header.base_offset, whole[20].header.base_offset)]
     put(tmp_path / "n2", whole[:25])
-    (spine,) = told(tmp_path)
-    assert (spine.holes, spine.conflicts) == ([], [])
+    (merged,) = told(tmp_path)
+    assert (merged.holes, merged.conflicts) == ([], [])
 
 
 @pytest.mark.parametrize("end", [25, 32])
@@ -104,11 +104,11 @@ def test_a_snapshot_alone_hides_no_log(tmp_path: Path, end: int) -> None:
     whole = cluster(b"a")
     put(tmp_path / "n1", whole[:15])
     put(tmp_path / "n2", [], snapshot=image_at(whole, end))
-    (spine,) = told(tmp_path)
+    (merged,) = told(tmp_path)
     there = whole[end - 1].header.next_offset
-    assert stretches(spine) == [(1, 0, whole[15].header.base_offset), (2, there, there)]
-    assert [(run.start, run.end, len(run.snapshots)) for run in spine.runs()][1] == (there, there, 1)
-    assert spine.conflicts == []
+    assert sections(merged) == [(1, 0, whole[15].header.base_offset), (2, there, there)]
+    assert [(run.start, run.end, len(run.snapshots)) for run in merged.runs()][1] == (there, there, 1)
+    assert merged.conflicts == []
 
 
 def test_a_snapshot_alone_of_another_cluster_is_another_cluster(tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ def test_trimmed_logs_of_two_clusters_with_one_id_are_told_apart_by_their_broker
     mine, theirs = cluster(b"a"), cluster(b"z", b"q")
     put(tmp_path / "n1", mine[:12])
     put(tmp_path / "n2", theirs[20:], snapshot=image_at(theirs, 21))
-    assert [spine.cluster for spine in told(tmp_path)] == ["MkU3OEVBNTcwNTJ", "MkU3OEVBNTcwNTJ~2"]
+    assert [merged.cluster for merged in told(tmp_path)] == ["MkU3OEVBNTcwNTJ", "MkU3OEVBNTcwNTJ~2"]
     other = tmp_path / "other"
     put(other / "n1", mine[:12])
     put(other / "n2", mine[20:], snapshot=image_at(mine, 21))
-    assert [spine.cluster for spine in told(other)] == ["MkU3OEVBNTcwNTJ"]
+    assert [merged.cluster for merged in told(other)] == ["MkU3OEVBNTcwNTJ"]
 
 
 def test_epochs_that_fall_are_no_history(tmp_path: Path) -> None:
@@ -167,19 +167,21 @@ def test_a_log_of_another_past_of_the_same_cluster_is_left_out_with_a_reason(tmp
     other: list[Any] = [*whole[:20], *batches([(99, [r.NoOpRecord()])] * 200, [2] * 200)[94:99]]
     put(tmp_path / "n1", whole)
     put(tmp_path / "n2", other)
-    (spine,) = told(tmp_path)
-    (conflict,) = spine.conflicts
+    (merged,) = told(tmp_path)
+    (conflict,) = merged.conflicts
     assert (conflict.kind, conflict.log.place.node_id) == ("superseded", 2)
-    (lagging,) = [log for log in spine.logs if log.place.node_id == 2]
-    assert "superseded" in str(spine.why_unused(lagging, lagging.segments[0]))
+    (lagging,) = [log for log in merged.logs if log.place.node_id == 2]
+    assert "superseded" in str(merged.why_unused(lagging, lagging.segments[0]))
 
 
 @pytest.mark.shared_data
 def test_ids_from_the_wild_that_two_clusters_share(shared_data: Path) -> None:
-    spines = told(shared_data / "kraft-wild")
-    ends = {spine.cluster: (len(spine.logs), spine.end_offset) for spine in spines}
+    histories = told(shared_data / "kraft-wild")
+    ends = {merged.cluster: (len(merged.logs), merged.end_offset) for merged in histories}
     assert ends["5L6g3nShT-eMCtK--X86sw"] == (1, 8565)
     assert ends["5L6g3nShT-eMCtK--X86sw~2"] == (1, 3513)
     assert ends["EP6hyiddQNW5FPrAvR9kWw"] == (3, 2989)
     assert ends["EP6hyiddQNW5FPrAvR9kWw~2"] == (1, 7)
-    assert sum(len(spine.logs) for spine in spines) == len(find_logs(DISK, [str(shared_data / "kraft-wild")]))
+    assert sum(len(merged.logs) for merged in histories) == len(
+        find_logs(DISK, [str(shared_data / "kraft-wild")])
+    )

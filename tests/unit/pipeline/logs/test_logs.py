@@ -15,10 +15,10 @@ from metaquorum.pipeline.logs import follow
 from metaquorum.pipeline.logs.cut import record_pieces
 from metaquorum.pipeline.logs.damage import Dialect, log_damage, parse_dialect
 from metaquorum.pipeline.logs.follow import LogEnd, log_ends, pieces_between
+from metaquorum.pipeline.logs.merged import merge_logs
 from metaquorum.pipeline.logs.pieces import DamagedError, Piece, read_piece
 from metaquorum.pipeline.logs.places import LogPlace, NoLogsError, find_logs
 from metaquorum.pipeline.logs.selection import Selection
-from metaquorum.pipeline.logs.spine import choose_spine
 from metaquorum.pipeline.logs.survey import LogSurvey, hop, survey
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
@@ -235,17 +235,17 @@ def test_the_most_recent_log_is_read_and_its_lost_beginning_from_another(tmp_pat
     made = batches(STORY)
     (late / f"{0:020d}.log").unlink()
     (late / f"{96:020d}.log").write_bytes(b"".join(at.data for at in made if at.header.base_offset >= 96))
-    spine = choose_spine("one", [surveyed(whole), surveyed(late)])
-    assert [(at.log.place.node_id, at.start, at.end) for at in spine.stretches] == [(1, 0, 96), (2, 96, 196)]
-    assert spine.conflicts == []
+    merged = merge_logs("one", [surveyed(whole), surveyed(late)])
+    assert [(at.log.place.node_id, at.start, at.end) for at in merged.sections] == [(1, 0, 96), (2, 96, 196)]
+    assert merged.conflicts == []
 
 
 def test_a_tail_that_was_replaced_is_superseded(tmp_path: Path) -> None:
     old = node(tmp_path / "n1", epochs=[1] * 40)
     new = node(tmp_path / "n2", STORY[:35], epochs=[1] * 30 + [2] * 5)
-    spine = choose_spine("one", [surveyed(old), surveyed(new)])
-    assert [at.log.place.node_id for at in spine.stretches] == [2]
-    (conflict,) = spine.conflicts
+    merged = merge_logs("one", [surveyed(old), surveyed(new)])
+    assert [at.log.place.node_id for at in merged.sections] == [2]
+    (conflict,) = merged.conflicts
     assert (conflict.kind, conflict.offset, conflict.log.place.node_id) == ("superseded", 146, 1)
 
 

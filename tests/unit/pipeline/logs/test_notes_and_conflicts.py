@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from metaquorum.metadata.records import types as r
 from metaquorum.pipeline.logs.damage import DamageNotes, DamageRow, log_damage, parse_dialect
+from metaquorum.pipeline.logs.merged import Conflict, _difference
 from metaquorum.pipeline.logs.places import LogPlace
-from metaquorum.pipeline.logs.spine import Conflict, _difference
 from metaquorum.pipeline.logs.survey import LogSurvey
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 from metaquorum.storage.disk.posix import PosixDisk

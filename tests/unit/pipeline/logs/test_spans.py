@@ -6,15 +6,15 @@ import math
 
 import pytest
 
+from metaquorum.pipeline.logs.merged import HistorySection, MergedHistory
+from metaquorum.pipeline.logs.pieces import MAX_SPANS, SPAN_RECORDS, HistorySpan, spans_of
 from metaquorum.pipeline.logs.places import LogPlace
-from metaquorum.pipeline.logs.spans import MAX_SPANS, SPAN_RECORDS, HistorySpan, spans_of
-from metaquorum.pipeline.logs.spine import Spine, SpineStretch
 from metaquorum.pipeline.logs.survey import LogSurvey
 
 PLACE = LogPlace(path="/logs/n1/__cluster_metadata-0", cluster="c", node_id=1)
 
 
-def history(end: int, *, every: int, start: int = 0) -> Spine:
+def history(end: int, *, every: int, start: int = 0) -> MergedHistory:
     """Offsets `start` to `end` of one log in one epoch, with a snapshot at each `every` offsets."""
     snapshots = [(offset, 5) for offset in range(start or every, end, every)]
     log = LogSurvey(
@@ -27,7 +27,7 @@ def history(end: int, *, every: int, start: int = 0) -> Spine:
         snapshots=snapshots,
         records=end - start,
     )
-    return Spine("c", [SpineStretch(log, start, end)], [], [log])
+    return MergedHistory("c", [HistorySection(log, start, end)], [], [log])
 
 
 def lengths(spans: list[HistorySpan]) -> list[int]:
@@ -59,11 +59,11 @@ def test_two_parts_are_the_least() -> None:
 
 
 def test_a_part_begins_with_the_state_of_the_snapshot_at_its_start() -> None:
-    spine = history(1_000_000, every=10_000)
-    first, *others = spans_of(spine, 0, 1_000_000)
+    merged = history(1_000_000, every=10_000)
+    first, *others = spans_of(merged, 0, 1_000_000)
     assert (first.log, first.epoch, first.elected) == (None, -1, None)
     assert others
-    assert all((span.log, span.epoch, span.elected) == (spine.logs[0], 5, 0) for span in others)
+    assert all((span.log, span.epoch, span.elected) == (merged.logs[0], 5, 0) for span in others)
 
 
 def test_only_what_is_new_is_cut() -> None:
@@ -83,7 +83,9 @@ def test_a_history_without_snapshots_stays_whole() -> None:
 
 
 def test_a_history_with_a_hole_stays_whole() -> None:
-    spine = history(1_000_000, every=10_000)
-    log = spine.logs[0]
-    holed = Spine("c", [SpineStretch(log, 0, 400_000), SpineStretch(log, 500_000, 1_000_000)], [], [log])
+    merged = history(1_000_000, every=10_000)
+    log = merged.logs[0]
+    holed = MergedHistory(
+        "c", [HistorySection(log, 0, 400_000), HistorySection(log, 500_000, 1_000_000)], [], [log]
+    )
     assert spans_of(holed, 0, 1_000_000) == []

@@ -18,10 +18,9 @@ from metaquorum.pipeline.logs.cut import record_pieces
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import find_logs
 from metaquorum.pipeline.logs.selection import Selection
-from metaquorum.pipeline.source import MetadataLogReader
-from metaquorum.pipeline.source_options import Options
+from metaquorum.pipeline.source import MetadataLogReader, Options
 from metaquorum.pipeline.stores.disk import StoreDisk
-from metaquorum.storage.archive.write import ArchiveSource, write_archive
+from metaquorum.storage.archive_writer import ArchiveSource, write_archive
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.posix import PosixDisk
 

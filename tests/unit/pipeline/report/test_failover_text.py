@@ -11,7 +11,8 @@ from metaquorum.pipeline.report.details import failovers
 
 
 def facts(name: str, *durations_ms: int, still: int = 0, **causes: int) -> ClusterFacts:
-    one = ClusterFacts(name, failovers_open=still, failover_causes=Counter(causes))
+    by_rule = Counter({name.replace("_", "-"): number for name, number in causes.items()})
+    one = ClusterFacts(name, failovers_open=still, failover_causes=by_rule)
     if durations_ms:
         one.failover_ms.append(np.array(durations_ms, dtype=np.int64))
     return one
@@ -23,8 +24,8 @@ def text(*clusters: ClusterFacts) -> str:
 
 
 def test_what_is_open_and_how_long_the_others_took() -> None:
-    found = text(facts("a", 1_000, 3_000, 5_000, still=2, fenced=4, broker_shutdown=1))
-    assert "5 leaders had to be replaced. Causes: fenced 4, broker shutdown 1." in found
+    found = text(facts("a", 1_000, 3_000, 5_000, still=2, broker_fenced=4, controlled_shutdown=1))
+    assert "5 leaders had to be replaced. Causes: fenced 4, controlled shutdown 1." in found
     assert " 2 were not replaced by the end." in found
     assert " Median 3.0 s, 95th percentile " in found and ", longest 5.0 s." in found
 

@@ -17,7 +17,7 @@ from metaquorum.pipeline.logs.places import NoLogsError, find_logs
 from metaquorum.pipeline.logs.survey import hop, survey
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.tables import TABLES
-from metaquorum.storage.archive.write import ArchiveSource, write_archive
+from metaquorum.storage.archive_writer import ArchiveSource, write_archive
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import StorageError
 from tests.unit.pipeline.recorded import GOLDEN, LOG

@@ -1,1 +1,0 @@
-"""Commands on who may use a cluster, and how much of it."""

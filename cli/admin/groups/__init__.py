@@ -1,1 +1,0 @@
-"""Commands on consumer groups: what they read, and where they go on."""

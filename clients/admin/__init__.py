@@ -1,0 +1,1 @@
+"""Administration by Kafka's protocol, one function for each question or change."""

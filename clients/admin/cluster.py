@@ -1,0 +1,226 @@
+"""Calls about the cluster as a whole: its brokers, its quorum, feature levels, and leader elections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from metaquorum.clients.admin.replicas import PARTITIONS_PER_REQUEST
+from metaquorum.clients.admin.topics import look_up_topics
+from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.features import KRAFT_VERSION, FeatureDescription
+from metaquorum.metadata.internal_topics import METADATA_TOPIC
+from metaquorum.metadata.records.control import VoterEndpoint
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
+from metaquorum.metadata.requests.partitions import ElectionResult
+from metaquorum.metadata.requests.settings import FeatureUpdate, SettingResult
+from metaquorum.wire.messages import (
+    ApiVersionsRequest,
+    DescribeClusterRequest,
+    DescribeQuorumRequest,
+    ElectLeadersRequest,
+    UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
+)
+
+_PREFERRED, _UNCLEAN = 0, 1
+
+
+class ClusterBroker(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker as clients see it. `is_known` False: the broker that answered has fenced itself, and this is
+    what it knew last."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+    fenced: bool
+    is_known: bool = True
+
+
+async def list_brokers(client: KafkaClient) -> tuple[ClusterBroker, ...]:
+    """The brokers by id, including fenced ones if the cluster reports them (KIP-1073). Raises ApiError."""
+    answer: Any = await client.ask(DescribeClusterRequest(include_fenced_brokers=True))
+    client.refuse(answer.error_code, answer.error_message)
+    # A broker answers its own id as the controller's.
+    stale = any(each.is_fenced and each.broker_id == answer.controller_id for each in answer.brokers)
+    return tuple(
+        ClusterBroker(
+            broker_id=each.broker_id,
+            host=each.host,
+            port=each.port,
+            rack=each.rack,
+            fenced=each.is_fenced,
+            is_known=not stale,
+        )
+        for each in sorted(answer.brokers, key=lambda one: one.broker_id)
+    )
+
+
+async def unregister_broker(client: KafkaClient, broker_id: int) -> None:
+    """Raises ApiError."""
+    answer = await client.ask(UnregisterBrokerRequest(broker_id=broker_id))
+    client.refuse(answer.error_code, answer.error_message)
+
+
+# --- the quorum
+
+
+async def describe_quorum(client: KafkaClient) -> DescribeQuorumResponse:
+    """The quorum, as far as Kafka's protocol describes it. Raises ApiError."""
+    asked = DescribeQuorumRequest.TopicData(
+        topic_name=METADATA_TOPIC, partitions=(DescribeQuorumRequest.PartitionData(partition_index=0),)
+    )
+    answer = await client.ask(DescribeQuorumRequest(topics=(asked,)))
+    client.refuse(answer.error_code, answer.error_message)
+    part = answer.topics[0].partitions[0]
+    client.refuse(part.error_code, part.error_message)
+    cluster = await client.ask(DescribeClusterRequest())
+    levels = {each.name: each.finalized_level for each in (await describe_features(client))[1]}
+    listeners = {each.node_id: each.listeners for each in answer.nodes}
+    end = next((one.log_end_offset for one in part.current_voters if one.replica_id == part.leader_id), 0)
+
+    def statuses(replicas: Sequence[Any], title: str) -> tuple[ReplicaStatus, ...]:
+        return tuple(
+            ReplicaStatus(
+                node_id=each.replica_id,
+                directory_id=each.replica_directory_id if any(each.replica_directory_id) else b"",
+                log_end_offset=each.log_end_offset,
+                lag=max(0, end - each.log_end_offset),
+                last_fetch_ms=_time(each.last_fetch_timestamp),
+                last_caught_up_ms=_time(each.last_caught_up_timestamp),
+                status=title,
+                endpoints=tuple(
+                    VoterEndpoint(name=at.name, host=at.host, port=at.port)
+                    for at in listeners.get(each.replica_id, ())
+                ),
+            )
+            for each in replicas
+        )
+
+    return DescribeQuorumResponse(
+        cluster_id=cluster.cluster_id,
+        leader_id=part.leader_id,
+        leader_epoch=part.leader_epoch,
+        high_watermark=part.high_watermark,
+        voters=statuses(part.current_voters, "Follower"),
+        observers=statuses(part.observers, "Observer"),
+        kraft_version=levels.get(KRAFT_VERSION, 0),
+    )
+
+
+def _time(timestamp_ms: int) -> int | None:
+    return None if timestamp_ms < 0 else timestamp_ms
+
+
+# --- feature levels
+
+
+async def describe_features(client: KafkaClient) -> tuple[int, tuple[FeatureDescription, ...]]:
+    """Returns (offset of the newest level, features by name)."""
+    asked = ApiVersionsRequest(client_software_name="metaquorum", client_software_version="1")
+    answer = await client.ask(asked, lowest=3)
+    client.refuse(answer.error_code)
+    finalized = {each.name: each.max_version_level for each in answer.finalized_features}
+    supported = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+    return answer.finalized_features_epoch, tuple(
+        FeatureDescription(
+            name=name,
+            min_level=supported.get(name, (0, 0))[0],
+            max_level=supported.get(name, (0, 0))[1],
+            finalized_level=finalized.get(name, 0),
+        )
+        for name in sorted(finalized.keys() | supported.keys())
+    )
+
+
+async def update_features(
+    client: KafkaClient, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
+) -> tuple[SettingResult, ...]:
+    """Changes feature levels; one result per feature."""
+    Key = UpdateFeaturesRequest.FeatureUpdateKey
+    body = UpdateFeaturesRequest(
+        timeout_ms=client.timeout_ms,
+        feature_updates=tuple(
+            Key(feature=each.name, max_version_level=each.level, upgrade_type=each.change.value)
+            for each in updates
+        ),
+        validate_only=validate_only,
+    )
+    # From version 2 on, the response has one code for all features.
+    answer = await client.ask(body, lowest=1, highest=1)
+    client.refuse(answer.error_code, answer.error_message)
+    return tuple(
+        SettingResult(
+            subject=each.feature,
+            error=ErrorCode.of(each.error_code),
+            message=each.error_message if each.error_code else None,
+        )
+        for each in answer.results
+    )
+
+
+# --- elections
+
+
+async def elect_leaders(
+    client: KafkaClient, *, unclean: bool, partitions: Sequence[tuple[str, int]] | None
+) -> tuple[ElectionResult, ...]:
+    """Elects leaders, in several requests; one result per (topic, partition). `partitions` None: all that
+    need the election. Raises ApiError."""
+    parts: list[Sequence[tuple[str, int]] | None] = [None]
+    if partitions is not None:
+        firsts = range(0, len(partitions), PARTITIONS_PER_REQUEST)
+        parts = [partitions[first : first + PARTITIONS_PER_REQUEST] for first in firsts]
+    found: list[ElectionResult] = []
+    for part in parts:
+        found += await _elected(client, _UNCLEAN if unclean else _PREFERRED, part)
+    # The response to ElectLeaders does not name the leader.
+    names = sorted({each.topic for each in found if not each.error})
+    leaders = {
+        (topic.name, each.index): each.leader
+        for topic in (await look_up_topics(client, names) if names else ())
+        for each in topic.partitions
+    }
+    return tuple(
+        each
+        if each.error
+        else ElectionResult(
+            topic=each.topic,
+            partition=each.partition,
+            error=each.error,
+            leader=leaders.get((each.topic, each.partition)),
+        )
+        for each in found
+    )
+
+
+async def _elected(
+    client: KafkaClient, kind: int, partitions: Sequence[tuple[str, int]] | None
+) -> list[ElectionResult]:
+    named: dict[str, list[int]] = {}
+    for topic, index in partitions or ():
+        named.setdefault(topic, []).append(index)
+    Part = ElectLeadersRequest.TopicPartitions
+    body = ElectLeadersRequest(
+        election_type=kind,
+        topic_partitions=None
+        if partitions is None
+        else tuple(Part(topic=topic, partitions=tuple(indexes)) for topic, indexes in named.items()),
+        timeout_ms=client.timeout_ms,
+    )
+    answer = await client.ask(body, lowest=1)
+    client.refuse(answer.error_code)
+    return [
+        ElectionResult(
+            topic=topic.topic,
+            partition=each.partition_id,
+            error=ErrorCode.of(each.error_code),
+            message=each.error_message,
+        )
+        for topic in answer.replica_election_results
+        for each in topic.partition_result
+    ]

@@ -1,0 +1,234 @@
+"""Calls about transactions and producers: what coordinators and partition leaders report (KIP-664).
+
+A transaction that its coordinator still knows is never ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from metaquorum.clients.admin.partition_logs import TopicPartition, by_leader, grouped
+from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.wire.messages import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+    WriteTxnMarkersRequest,
+)
+
+STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "PrepareEpochFence",
+)
+_TRANSACTION = 1
+"""The key type of transaction coordinators."""
+PLACES_PER_REQUEST = 500
+_WITH_DURATION = 1
+_TRIES = 5
+_PAUSE_S = 0.3
+
+
+class TransactionListing(msgspec.Struct, frozen=True, kw_only=True):
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+class DescribedTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A transactional id. `started_ms`: start of its last transaction, None if there was none. `places`:
+    partitions that the transaction wrote to and that have no end marker yet."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    started_ms: int | None
+    places: tuple[TopicPartition, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """True if the transaction has not ended."""
+        return self.state == "Ongoing" or self.state.startswith("Prepare")
+
+
+class PartitionProducer(msgspec.Struct, frozen=True, kw_only=True):
+    """A producer's state at the leader of a partition. `open_from`: first offset of its open transaction,
+    None if it has none. `coordinator_epoch` -1: it has not ended a transaction here."""
+
+    place: TopicPartition
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    open_from: int | None
+
+
+async def list_transactions(
+    client: KafkaClient,
+    *,
+    states: Sequence[str] = (),
+    producer_ids: Sequence[int] = (),
+    longer_than_ms: int = -1,
+) -> list[TransactionListing]:
+    """All transactional ids that coordinators know, by name. The filters are those of ListTransactions."""
+    body = ListTransactionsRequest(
+        state_filters=tuple(states), producer_id_filters=tuple(producer_ids), duration_filter=longer_than_ms
+    )
+    lowest = 0 if longer_than_ms < 0 else _WITH_DURATION
+    found = [
+        TransactionListing(
+            transactional_id=each.transactional_id,
+            producer_id=each.producer_id,
+            state=each.transaction_state,
+            coordinator=broker,
+        )
+        for broker, answer in await client.ask_every_broker(body, "its transactions", lowest=lowest)
+        for each in answer.transaction_states
+    ]
+    return sorted(found, key=lambda each: each.transactional_id)
+
+
+async def describe_transaction(client: KafkaClient, transactional_id: str) -> DescribedTransaction | None:
+    """A transaction as its coordinator knows it; None if it does not know the id. Raises ApiError."""
+    answer = await client.ask(
+        DescribeTransactionsRequest(transactional_ids=(transactional_id,)),
+        at=Coordinator(_TRANSACTION, transactional_id),
+    )
+    (found,) = answer.transaction_states
+    if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        return None
+    client.refuse(found.error_code, f"transactional id {transactional_id}")
+    return DescribedTransaction(
+        transactional_id=transactional_id,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        state=found.transaction_state,
+        timeout_ms=found.transaction_timeout_ms,
+        started_ms=None if found.transaction_start_time_ms < 0 else found.transaction_start_time_ms,
+        places=tuple((topic.topic, index) for topic in found.topics for index in topic.partitions),
+    )
+
+
+async def describe_producers(
+    client: KafkaClient, places: Iterable[TopicPartition], *, broker: int | None = None
+) -> list[PartitionProducer]:
+    """The producers of partitions, from their leaders, or from the replicas on `broker`. Raises ApiError for
+    a partition whose state is not available."""
+    found: list[PartitionProducer] = []
+    if broker is not None:
+        led = {broker: list(places)}
+    else:
+        led, refused = await by_leader(client, places)
+        for (topic, index), code in refused.items():
+            raise ApiError(code, f"{topic}-{index} has no leader, or does not exist")
+    for node, held in led.items():
+        for first in range(0, len(held), PLACES_PER_REQUEST):
+            found += await _producers_at(client, node, held[first : first + PLACES_PER_REQUEST])
+    return found
+
+
+async def _producers_at(
+    client: KafkaClient, broker: int, places: Sequence[TopicPartition]
+) -> list[PartitionProducer]:
+    message = DescribeProducersRequest
+    body = message(
+        topics=tuple(
+            message.TopicRequest(name=topic, partition_indexes=tuple(indexes))
+            for topic, indexes in grouped(places).items()
+        )
+    )
+    answer = await client.ask(body, at=broker)
+    found = []
+    for topic in answer.topics:
+        for part in topic.partitions:
+            where = f"{topic.name}-{part.partition_index}"
+            client.refuse(part.error_code, f"{where}: {part.error_message or f'not on broker {broker}'}")
+            found += [_producer((topic.name, part.partition_index), each) for each in part.active_producers]
+    return found
+
+
+def _producer(place: TopicPartition, state: Any) -> PartitionProducer:
+    return PartitionProducer(
+        place=place,
+        producer_id=state.producer_id,
+        epoch=state.producer_epoch,
+        coordinator_epoch=state.coordinator_epoch,
+        last_sequence=state.last_sequence,
+        last_timestamp_ms=state.last_timestamp,
+        open_from=None if state.current_txn_start_offset < 0 else state.current_txn_start_offset,
+    )
+
+
+async def find_hanging(
+    client: KafkaClient, places: Sequence[TopicPartition], *, broker: int | None, silent_since_ms: int
+) -> list[PartitionProducer]:
+    """Hanging transactions: open at a partition, without a record since `silent_since_ms`, and without a
+    coordinator that will end them, because it does not know the producer, or not that it wrote there."""
+    producers = await describe_producers(client, places, broker=broker)
+    suspects: dict[int, list[PartitionProducer]] = defaultdict(list)
+    for each in producers:
+        if each.open_from is not None and each.last_timestamp_ms < silent_since_ms:
+            suspects[each.producer_id].append(each)
+    if not suspects:
+        return []
+    listed = await list_transactions(client, producer_ids=tuple(suspects))
+    known = {each.producer_id: each.transactional_id for each in listed}
+    hanging = []
+    for producer_id, opened in suspects.items():
+        expected: tuple[TopicPartition, ...] = ()
+        if producer_id in known:
+            description = await describe_transaction(client, known[producer_id])
+            expected = () if description is None else description.places
+        hanging += [each for each in opened if each.place not in expected]
+    # A transaction that ended during these queries does not hang.
+    again = await describe_producers(client, sorted({each.place for each in hanging}), broker=broker)
+    still = {(each.place, each.producer_id, each.open_from) for each in again}
+    left = [each for each in hanging if (each.place, each.producer_id, each.open_from) in still]
+    return sorted(left, key=lambda each: (each.place, each.open_from))
+
+
+async def abort_transaction(
+    client: KafkaClient,
+    place: TopicPartition,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+) -> None:
+    """Writes an abort marker at the partition's leader. Raises ApiError."""
+    message = WriteTxnMarkersRequest
+    topic = message.WritableTxnMarkerTopic(name=place[0], partition_indexes=(place[1],))
+    marker = message.WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transaction_result=False,
+        topics=(topic,),
+        # -1 if the producer's first transaction hangs; the epoch of every coordinator is at least 0.
+        coordinator_epoch=max(coordinator_epoch, 0),
+    )
+    code = ErrorCode.NONE
+    for attempt in range(_TRIES):
+        if attempt:
+            await asyncio.sleep(_PAUSE_S)
+        led, refused = await by_leader(client, [place])
+        code = refused.get(place, ErrorCode.NONE)
+        for node in led:
+            answer = await client.ask(message(markers=(marker,)), at=node)
+            code = ErrorCode.of(answer.markers[0].topics[0].partitions[0].error_code)
+        if not code.retriable:
+            break
+    client.refuse(code, f"{place[0]}-{place[1]}")

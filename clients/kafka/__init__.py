@@ -1,0 +1,1 @@
+"""A client of Kafka's protocol: connections, login, and the search for the node that answers."""

@@ -1,0 +1,404 @@
+"""Copies the log of a running quorum into a directory, for the tools that read logs: in Kafka's protocol, or
+over gRPC where a controller of metaquorum speaks that.
+
+`observer` decides what is asked and kept. This has the connections and the files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+import msgspec
+
+from metaquorum.clients.kafka.cluster import CLIENT_ID, client_context
+from metaquorum.clients.kafka.connection import (
+    ConnectionClosed,
+    ConnectionFailed,
+    HostUnknown,
+    LoginRefused,
+    NodeConnection,
+    TlsFailed,
+    UnsupportedVersion,
+    WrongProtocol,
+    connect,
+)
+from metaquorum.clients.kafka.login import log_in
+from metaquorum.clients.kafka.observer import (
+    AskNode,
+    CopyProgress,
+    CopyTrouble,
+    LiveLog,
+    LocateQuorum,
+    LogObserver,
+    NothingHeard,
+    PauseFor,
+    QuorumNodes,
+)
+from metaquorum.clients.kafka.quorum import (
+    FETCH_HIGHEST,
+    FETCH_LOWEST,
+    NO_LOGIN,
+    answer_of,
+    quorum_at,
+    request_of,
+)
+from metaquorum.clients.kafka.security import ClientSecurity
+from metaquorum.clients.search import Address, ClientError
+from metaquorum.clock import SystemClock
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.network.tls import TlsMaterial
+from metaquorum.proto import metadata_pb2 as pb
+from metaquorum.proto.metadata_pb2_grpc import MetadataStub
+from metaquorum.proto.raft_pb2_grpc import RaftStub
+from metaquorum.raft.messages import FetchRequest, FetchSnapshotRequest
+from metaquorum.rpc.channels import END_OF_STREAM, open_channel
+from metaquorum.rpc.messages import raft as raft_codec
+from metaquorum.rpc.reach import UNREADABLE, Reasons, lasts
+from metaquorum.storage.disk.interface import Disk, DiskFile, join
+from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.files.snapshots import SnapshotChunk, SnapshotWriter
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.segment import list_segments, segment_name
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import random_uuid
+
+ANSWER_MAX_BYTES = 64 * 1024 * 1024
+"""The largest response that is read: a fetch may carry one batch of any size."""
+RESERVE_BYTES = 64 * 1024 * 1024
+"""Bytes that a copy leaves free on the disk."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with the offset reached and the target offset."""
+
+Room = Callable[[], int]
+"""Returns the free bytes of the disk."""
+
+
+class LogSpool:
+    """The log as files of a node with the home directory `home`, which is empty, or has what `copied`
+    describes. Raises ClientError if the disk has no `room`, StorageError if it fails."""
+
+    def __init__(
+        self, disk: Disk, home: str, *, room: Room | None = None, copied: LiveLog | None = None
+    ) -> None:
+        self._disk = disk
+        self._home = home
+        self._directory = join(home, METADATA_DIRECTORY)
+        self._room = room
+        self._file: DiskFile | None = None
+        self._snapshot: SnapshotWriter | None = None
+        disk.make_directory(self._directory)
+        if copied is not None:
+            self.begin(max(list_segments(disk, self._directory), default=copied.start_offset))
+
+    def begin(self, offset: int) -> None:
+        self._close_file()
+        self._file = self._disk.open_append(join(self._directory, segment_name(offset)))
+
+    def append(self, records: bytes) -> None:
+        self._need(len(records))
+        if self._file is not None:
+            self._file.append(records)
+
+    def begin_snapshot(self, position: LogPosition) -> None:
+        self.drop_snapshot()
+        self._snapshot = SnapshotWriter(self._disk, self._directory, position)
+
+    def receive(self, chunk: SnapshotChunk) -> None:
+        self._need(len(chunk.data))
+        if self._snapshot is not None:
+            self._snapshot.receive(chunk)
+            if chunk.is_last:
+                self._snapshot.freeze()
+                self._snapshot = None
+
+    def drop_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
+    def nothing_below(self, position: LogPosition) -> None:
+        self.begin_snapshot(position)
+        data = b"".join(snapshot_batches(MetadataImage(), position=position, timestamp_ms=0))
+        self.receive(SnapshotChunk(snapshot_id=position, position=0, size_bytes=len(data), data=data))
+
+    def identify(self, log: LiveLog) -> None:
+        """Writes whose log it is."""
+        if log.cluster_id is not None:
+            identity = MetaProperties(cluster_id=log.cluster_id, node_id=log.leader_id)
+            store_meta_properties(self._disk, self._home, identity)
+
+    def close(self) -> None:
+        self._close_file()
+        self.drop_snapshot()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _need(self, size_bytes: int) -> None:
+        free = None if self._room is None else self._room()
+        if free is not None and free < size_bytes + RESERVE_BYTES:
+            raise ClientError(
+                f"the disk has {free >> 20} MiB free, of which {RESERVE_BYTES >> 20} must stay free: the "
+                "log does not fit; set TMPDIR to a directory on a larger disk"
+            )
+
+
+class LiveSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A running quorum. `addresses`: of controllers, or of brokers that name them. `timeout_ms` bounds the
+    wait for one response, not the whole copy; `rate` the bytes per second."""
+
+    addresses: Sequence[Address]
+    timeout_ms: int
+    security: ClientSecurity = ClientSecurity()
+    rate: int | None = None
+
+
+class FollowingCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """For copies that continue. `on_complete` is called once everything is copied that was committed at the
+    first answer, `on_trouble` with one line if no node answers for a while."""
+
+    on_complete: Callable[[LiveLog], None]
+    on_trouble: Callable[[str], None]
+
+
+async def copy_log(
+    source: LiveSource,
+    spool: LogSpool,
+    *,
+    rng: random.Random,
+    copied: LiveLog | None = None,
+    on_progress: OnProgress | None = None,
+    following: FollowingCopy | None = None,
+) -> LiveLog:
+    """Copies into the spool what was committed at the first answer, or with `copied`, which the spool has,
+    what was committed since. With `following` it continues until it is cancelled.
+
+    Raises ClientError as `LogObserver` does or if the disk has no room, StorageError if it fails, ConfigError
+    for TLS files that cannot be read.
+    """
+    nodes = _Nodes(source.security, source.timeout_ms / 1000)
+    observer = LogObserver(
+        source.addresses,
+        spool,
+        reader=random_uuid(rng),
+        rng=rng,
+        timeout_ms=source.timeout_ms,
+        copied=copied,
+        rate=source.rate,
+        follows=following is not None,
+    )
+    clock, steps = SystemClock(), observer.run()
+    is_complete = False
+    try:
+        step = next(steps)
+        while True:
+            result: Any = None
+            match step:
+                case LocateQuorum() | AskNode():
+                    result = await nodes.result(step)
+                case PauseFor(wait_ms=wait_ms):
+                    await asyncio.sleep(wait_ms / 1000)
+                case CopyTrouble(text=text):
+                    if following is not None:
+                        following.on_trouble(text)
+                case CopyProgress(end_offset=end, target_offset=target):
+                    if on_progress is not None:
+                        on_progress(end, target)
+                    if step.is_complete and not is_complete:
+                        is_complete = True
+                        spool.identify(observer.log)
+                        if following is None:
+                            return observer.log
+                        following.on_complete(observer.log)
+            step = steps.send((clock.monotonic_ms(), result))
+    finally:
+        steps.close()
+        spool.close()
+        await nodes.close()
+
+
+class _Node(Protocol):
+    """A connection to a node."""
+
+    async def locate(self, timeout_s: float) -> QuorumNodes | NothingHeard: ...
+
+    async def ask(self, request: FetchRequest | FetchSnapshotRequest, timeout_s: float) -> Any: ...
+
+    async def close(self) -> None: ...
+
+
+class _Nodes:
+    """Connections, one per address. A node that fails is connected again."""
+
+    def __init__(self, security: ClientSecurity, timeout_s: float) -> None:
+        self._security = security
+        self._context = client_context(security)
+        self._tls = None if security.tls is None else TlsMaterial.load(security.tls)
+        self._timeout_s = timeout_s
+        self._open: dict[Address, _Node] = {}
+        self._refused: set[Address] = set()
+
+    async def close(self) -> None:
+        for address in list(self._open):
+            await self._forget(address)
+
+    async def result(self, step: LocateQuorum | AskNode) -> Any:
+        """The result of a step: NothingHeard rather than an exception."""
+        address = step.address
+        timeout_s = self._timeout_s / 2  # an unresponsive node must leave time for another
+        if isinstance(step, AskNode) and isinstance(step.request, FetchRequest):
+            timeout_s += step.request.max_wait_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                node = self._open.get(address)
+                if node is None:
+                    node = self._open[address] = await self._connect(address, timeout_s)
+                if isinstance(step, LocateQuorum):
+                    found = await node.locate(timeout_s)
+                else:
+                    found = await node.ask(step.request, timeout_s)
+        except TimeoutError:
+            found = NothingHeard(text="no answer in time")
+        except (TlsFailed, LoginRefused, WrongProtocol, UnsupportedVersion, HostUnknown) as error:
+            found = NothingHeard(text=str(error), lasts=True)
+        except ConnectionFailed as error:
+            found = NothingHeard(text=str(error))
+        if isinstance(found, NothingHeard):
+            await self._forget(address)
+        return found
+
+    async def _forget(self, address: Address) -> None:
+        node = self._open.pop(address, None)
+        if node is not None:
+            await node.close()
+
+    async def _connect(self, address: Address, timeout_s: float) -> _Node:
+        try:
+            connection = await connect(
+                *address,
+                client_id=CLIENT_ID,
+                tls=self._context,
+                answer_max_bytes=ANSWER_MAX_BYTES,
+                timeout_s=timeout_s,
+            )
+        except WrongProtocol:
+            return _GrpcNode(address, self._tls)
+        except ConnectionClosed:
+            if self._tls is None:
+                raise
+            return _GrpcNode(address, self._tls)  # it takes no TLS connection that is not for HTTP/2
+        if self._security.login is not None:
+            await log_in(connection, self._security.login, timeout_s=timeout_s)
+        return _KafkaNode(address, connection, self._security, self._refused)
+
+
+class _KafkaNode:
+    """A node of Kafka's protocol. `refused`: nodes that closed a connection at its first request."""
+
+    def __init__(
+        self, address: Address, connection: NodeConnection, security: ClientSecurity, refused: set[Address]
+    ) -> None:
+        self._address = address
+        self._connection = connection
+        self._security = security
+        self._refused = refused
+        self._has_answered = False
+
+    async def locate(self, timeout_s: float) -> QuorumNodes | NothingHeard:
+        steps = quorum_at(self._address, self._connection.offers)
+        try:
+            body = next(steps)
+            while True:
+                body = steps.send(await self._ask(body, timeout_s))
+        except StopIteration as end:
+            found: QuorumNodes | NothingHeard = end.value
+            return found
+
+    async def ask(self, request: FetchRequest | FetchSnapshotRequest, timeout_s: float) -> Any:
+        version = None
+        if isinstance(request, FetchRequest):
+            version = self._connection.version("Fetch", FETCH_LOWEST, FETCH_HIGHEST)
+        return answer_of(await self._ask(request_of(request), timeout_s, version))
+
+    async def _ask(self, body: Any, timeout_s: float, version: int | None = None) -> Any:
+        login = self._security.login
+        if login is not None and self._connection.login_is_due:
+            await log_in(self._connection, login, timeout_s=timeout_s)
+        try:
+            answer = await self._connection.ask(body, version=version, timeout_s=timeout_s)
+        except ConnectionClosed as error:
+            if self._has_answered or login is not None:
+                raise
+            # A node that stops closes connections, too, but not twice in a row.
+            is_first = self._address not in self._refused
+            self._refused.add(self._address)
+            raise (ConnectionClosed if is_first else LoginRefused)(NO_LOGIN) from error
+        self._has_answered = True
+        self._refused.discard(self._address)
+        return answer.body
+
+    async def close(self) -> None:
+        self._connection.close()
+
+
+class _GrpcNode:
+    """A controller of metaquorum: a stream with one request at a time."""
+
+    def __init__(self, address: Address, tls: TlsMaterial | None) -> None:
+        self._address = address
+        self._reasons = Reasons(tls)
+        self._channel = open_channel(*address, tls)
+        self._call: Any = None
+        self._correlation = 0
+
+    async def locate(self, timeout_s: float) -> QuorumNodes | NothingHeard:
+        request = pb.DescribeClusterRequest(consistency=pb.CONSISTENCY_STALE)
+        try:
+            found = await MetadataStub(self._channel).DescribeCluster(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            return await self._failed(error)
+        if found is None:  # gRPC returns None for what it cannot decode
+            return NothingHeard(text=UNREADABLE, lasts=True)
+        controllers = {each.id: (each.host, each.port) for each in found.controllers}
+        is_controller = not controllers or self._address in controllers.values()
+        return QuorumNodes(
+            controllers=controllers, is_controller=is_controller, cluster_id=found.cluster_id or None
+        )
+
+    async def ask(self, request: FetchRequest | FetchSnapshotRequest, timeout_s: float) -> Any:
+        if self._call is None:
+            exchange: Any = RaftStub(self._channel).Exchange
+            self._call = exchange()
+        self._correlation += 1
+        try:
+            await self._call.write(raft_codec.encode(self._correlation, request))
+            envelope = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            return await self._failed(error)
+        except asyncio.InvalidStateError:
+            envelope = END_OF_STREAM
+        if envelope is END_OF_STREAM or envelope.correlation_id != self._correlation:
+            return NothingHeard(text="it closed the stream")
+        try:
+            return raft_codec.decode_response(envelope)
+        except raft_codec.EnvelopeError as error:
+            return NothingHeard(text=f"it runs another release: {error}", lasts=True)
+
+    async def _failed(self, error: grpc.aio.AioRpcError) -> NothingHeard:
+        text = await self._reasons.of(error, self._address)
+        refused = error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+        return NothingHeard(text=text, lasts=lasts(text), is_refusal=refused)
+
+    async def close(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        await self._channel.close(None)

@@ -1,0 +1,3 @@
+"""Calls to the quorum and its nodes by gRPC."""
+
+from metaquorum import grpc_variables as grpc_variables

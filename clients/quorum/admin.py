@@ -1,0 +1,403 @@
+"""The admin client: finds the active controller, retries retriable errors, reports one clear error.
+
+Responses are values of `metadata.requests` and of the image, never protobuf. `AdminClient` is asyncio;
+`BlockingClient` is the same for a command line. For reads, a broker's address suffices (it answers from its
+own image while it is unfenced); changes need a controller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+import grpc
+import grpc.aio
+import msgspec
+
+from metaquorum.clients.search import Address, Attempts, ClientError, NodeChoice, parse_bootstrap
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image.types import BrokerRegistration, PartitionInfo, TopicInfo
+from metaquorum.metadata.requests import common as api
+from metaquorum.network.tls import TlsMaterial
+from metaquorum.proto import admin_pb2 as admin
+from metaquorum.proto import forwarding_pb2 as forwarding
+from metaquorum.proto import metadata_pb2 as pb
+from metaquorum.proto.admin_pb2_grpc import AdminStub
+from metaquorum.proto.forwarding_pb2_grpc import ForwardingStub
+from metaquorum.proto.metadata_pb2_grpc import MetadataStub
+from metaquorum.rpc.channels import Route, direct, open_channel
+from metaquorum.rpc.messages import admin as codec
+from metaquorum.rpc.messages.errors import LeaderAddress, error_from_pb, leader_from_pb
+from metaquorum.rpc.messages.image import BROKER, PARTITION, READ_INFO, ReadInfo
+from metaquorum.rpc.reach import SPEAKS_KAFKA, UNREADABLE, Reasons, lasts
+
+ATTEMPT_MAX_MS = 5_000
+"""The longest wait for one address before the request goes to another."""
+
+ASK_AGAIN = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+
+_REFUSED = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED})
+
+Answer = TypeVar("Answer")
+
+
+NO_BROKER = -1
+"""Broker id of a request that a client sent to the controller directly."""
+
+NOT_LOOKED_AT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
+"""Refusals that mean that nothing was done: the request goes to another controller, or to the same one
+again."""
+
+
+class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
+    read: ReadInfo
+    cluster_id: str
+    controllers: tuple[LeaderAddress, ...]
+    broker_count: int
+    fenced_broker_count: int
+    topic_count: int
+    partition_count: int
+    features: Mapping[str, int]
+
+
+class ForwardedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The frame of a response in Kafka's protocol; everything below `offset` was committed when the
+    controller encoded it."""
+
+    frame: bytes
+    offset: int
+
+
+class BrokerListing(msgspec.Struct, frozen=True, kw_only=True):
+    read: ReadInfo
+    brokers: tuple[BrokerRegistration, ...]
+    unknown_ids: tuple[int, ...] = ()
+
+
+class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
+    info: TopicInfo
+    partition_count: int
+
+
+class TopicListing(msgspec.Struct, frozen=True, kw_only=True):
+    """`read` is that of the last response, if there were several."""
+
+    read: ReadInfo
+    topics: tuple[TopicSummary, ...]
+
+
+class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
+    info: TopicInfo
+    partitions: tuple[PartitionInfo, ...]
+    configs: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class TopicDescriptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`read` is that of the last response, if there were several."""
+
+    read: ReadInfo
+    topics: tuple[TopicDescription, ...]
+    unknown_names: tuple[str, ...] = ()
+    unknown_ids: tuple[bytes, ...] = ()
+
+
+class AdminClient:
+    """`bootstrap`: addresses of controllers (and brokers, for reads), or a function that returns the current
+    ones. `timeout_ms` bounds one call with all its retries; `attempts_max` 1 disables retries, for callers
+    that must know what happened. `gives_up`: what a person has to correct first ends a call at once, for
+    commands: a right or a certificate that is refused, names that cannot be resolved. A node waits. `route`:
+    where to connect for an address.
+
+    Every call raises ApiError if it is refused, ClientError if no node responds. After a ClientError, or a
+    retry, a change may have been made already: creating a topic again then fails because it exists.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address] | str | Callable[[], Sequence[Address]],
+        *,
+        timeout_ms: int = 15_000,
+        attempts_max: int | None = None,
+        tls: TlsMaterial | None = None,
+        rng: random.Random | None = None,
+        gives_up: bool = False,
+        route: Route = direct,
+    ) -> None:
+        self._route = route
+        if callable(bootstrap):
+            self._choice = NodeChoice(bootstrap)
+        else:
+            listed = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
+            self._choice = NodeChoice(lambda: listed)
+        self._timeout_ms = timeout_ms
+        self._attempts_max = attempts_max
+        self._gives_up = gives_up
+        self._tls = tls
+        self._reasons = Reasons(tls)
+        self._rng = rng or random.Random()
+        self._channels: dict[Address, grpc.aio.Channel] = {}
+        self._closing: set[asyncio.Future[None]] = set()
+        self._tls_version = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        channels, self._channels = self._channels, {}
+        await asyncio.gather(*(channel.close(None) for channel in channels.values()))
+
+    # --- changes
+
+    async def create_topics(
+        self, topics: Sequence[api.NewTopic], *, validate_only: bool = False
+    ) -> api.TopicsResponse:
+        """Creates topics; each result has its own error."""
+        request = codec.CREATE_TOPICS.to_pb(
+            api.CreateTopicsRequest(topics=tuple(topics), validate_only=validate_only)
+        )
+        return codec.TOPICS.from_pb(await self._admin(lambda stub: stub.CreateTopics, request))
+
+    async def delete_topics(self, topics: Sequence[str | bytes]) -> api.TopicsResponse:
+        """Deletes topics by name or by id; each result has its own error."""
+        request = codec.DELETE_TOPICS.to_pb(api.DeleteTopicsRequest(topics=tuple(topics)))
+        return codec.TOPICS.from_pb(await self._admin(lambda stub: stub.DeleteTopics, request))
+
+    async def transfer_leadership(self, target_id: int | None = None) -> None:
+        """Starts a transfer to a voter (None: the most caught-up one). Does not wait for the new leader."""
+        request = codec.TRANSFER_LEADERSHIP.to_pb(api.TransferLeadershipRequest(target_id=target_id))
+        await self._admin(lambda stub: stub.TransferLeadership, request)
+
+    # --- reads
+
+    async def describe_quorum(self) -> api.DescribeQuorumResponse:
+        request = admin.DescribeQuorumRequest()
+        return codec.QUORUM.from_pb(await self._admin(lambda stub: stub.DescribeQuorum, request))
+
+    async def describe_cluster(self, *, stale: bool = False) -> ClusterDescription:
+        request = pb.DescribeClusterRequest(consistency=_consistency(stale))
+        answer = await self._metadata(lambda stub: stub.DescribeCluster, request)
+        return ClusterDescription(
+            read=READ_INFO.from_pb(answer.read),
+            cluster_id=answer.cluster_id,
+            controllers=tuple(LeaderAddress(each.id, each.host, each.port) for each in answer.controllers),
+            broker_count=answer.broker_count,
+            fenced_broker_count=answer.fenced_broker_count,
+            topic_count=answer.topic_count,
+            partition_count=answer.partition_count,
+            features={each.name: each.level for each in answer.features},
+        )
+
+    async def list_brokers(self, broker_ids: Sequence[int] = (), *, stale: bool = False) -> BrokerListing:
+        """The brokers with these ids; all if none is given."""
+        request = pb.ListBrokersRequest(consistency=_consistency(stale), broker_ids=broker_ids)
+        answer = await self._metadata(lambda stub: stub.ListBrokers, request)
+        return BrokerListing(
+            read=READ_INFO.from_pb(answer.read),
+            brokers=tuple(BROKER.from_pb(each) for each in answer.brokers),
+            unknown_ids=tuple(answer.unknown_ids),
+        )
+
+    async def list_topics(self, *, stale: bool = False) -> TopicListing:
+        """All topics by ascending name."""
+        topics: list[TopicSummary] = []
+        request = pb.ListTopicsRequest(consistency=_consistency(stale))
+        while True:
+            answer = await self._metadata(lambda stub: stub.ListTopics, request)
+            topics += [
+                TopicSummary(info=TopicInfo(each.topic_id, each.name), partition_count=each.partition_count)
+                for each in answer.topics
+            ]
+            if not answer.more:
+                return TopicListing(read=READ_INFO.from_pb(answer.read), topics=tuple(topics))
+            request.after = answer.topics[-1].name
+
+    async def describe_topics(
+        self, names: Sequence[str] = (), topic_ids: Sequence[bytes] = (), *, stale: bool = False
+    ) -> TopicDescriptions:
+        """These topics with all their partitions; every topic if none is given."""
+        request = pb.DescribeTopicsRequest(consistency=_consistency(stale), names=names, topic_ids=topic_ids)
+        found: dict[str, TopicDescription] = {}
+        while True:
+            answer = await self._metadata(lambda stub: stub.DescribeTopics, request)
+            for each in answer.topics:
+                earlier = found.get(each.name)
+                partitions = tuple(PARTITION.from_pb(one, each.topic_id) for one in each.partitions)
+                found[each.name] = TopicDescription(
+                    info=TopicInfo(each.topic_id, each.name),
+                    partitions=(earlier.partitions if earlier else ()) + partitions,
+                    configs=dict(sorted(each.configs.items())),
+                )
+            if not answer.HasField("next"):
+                break
+            request.start.CopyFrom(answer.next)
+        return TopicDescriptions(
+            read=READ_INFO.from_pb(answer.read),
+            topics=tuple(found.values()),
+            unknown_names=tuple(answer.unknown_names),
+            unknown_ids=tuple(answer.unknown_ids),
+        )
+
+    # --- Kafka's protocol
+
+    async def forward(
+        self,
+        frame: bytes,
+        *,
+        broker_id: int,
+        principal: str,
+        client_address: str,
+        by_token: bool,
+        timeout_ms: int,
+    ) -> ForwardedAnswer:
+        """Sends a frame of Kafka's protocol to the active controller. Raises ApiError if the controllers
+        refuse it until the time is over, and ClientError if none responds: whether the request was carried
+        out is unknown."""
+        request = forwarding.ForwardRequest(
+            frame=frame,
+            broker_id=broker_id,
+            principal=principal,
+            client_address=client_address,
+            by_token=by_token,
+        )
+        answer = await self.ask(
+            lambda channel: ForwardingStub(channel).Forward,
+            request,
+            ask_again=NOT_LOOKED_AT,
+            timeout_ms=timeout_ms,
+        )
+        return ForwardedAnswer(frame=bytes(answer.frame), offset=answer.offset)
+
+    # --- calls
+
+    async def _admin(self, method: Callable[[Any], Any], request: Any) -> Any:
+        return await self.ask(lambda channel: method(AdminStub(channel)), request)
+
+    async def _metadata(self, method: Callable[[Any], Any], request: Any) -> Any:
+        return await self.ask(lambda channel: method(MetadataStub(channel)), request)
+
+    async def ask(
+        self,
+        method: Callable[[grpc.aio.Channel], Any],
+        request: Any,
+        *,
+        ask_again: Collection[ErrorCode] = ASK_AGAIN,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """One call with its retries: after the refusals in `ask_again`, and after no response. The leader
+        named in a refusal is tried at once, other retries wait. `timeout_ms` replaces the client's."""
+        loop = asyncio.get_running_loop()
+        attempts = Attempts(
+            self._choice,
+            self._rng,
+            now_s=loop.time(),
+            limit_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
+            attempt_ms=ATTEMPT_MAX_MS,
+            most=self._attempts_max,
+        )
+        hints = 0
+        refusal: ApiError | None = None
+        while attempt_s := attempts.next_s(loop.time()):
+            address = self.address
+            try:
+                answer = await method(self._channel(address))(request, timeout=attempt_s)
+            except grpc.aio.AioRpcError as error:
+                refusal = None
+                self._choice.pass_over(address)
+                if self._is_over(error, await self._reasons.of(error, address), address, attempts):
+                    raise ClientError(attempts.problem) from error
+            else:
+                if answer is None:  # gRPC returns None for what it cannot decode
+                    raise ClientError(f"{address[0]}:{address[1]}: {UNREADABLE}")
+                if not answer.HasField("error"):
+                    self._choice.prefer(address)
+                    return answer
+                refusal = error_from_pb(answer.error)
+                attempts.failed(address, str(refusal))
+                if refusal.code not in ask_again:
+                    raise refusal
+                hint = leader_from_pb(answer.error)
+                if hint is not None and (hint.host, hint.port) != address:
+                    hints += 1
+                    if hints <= len(self._choice.listed):
+                        self._choice.prefer((hint.host, hint.port))
+                        continue
+                if refusal.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+                    self._choice.pass_over(address)
+            hints = 0
+            await asyncio.sleep(attempts.wait_s(loop.time()))
+        raise refusal or ClientError(attempts.text("quorum"))
+
+    def _is_over(
+        self, error: grpc.aio.AioRpcError, problem: str, address: Address, attempts: Attempts
+    ) -> bool:
+        """Notes the problem; returns whether no later attempt would differ."""
+        lasting = SPEAKS_KAFKA in problem or (self._gives_up and lasts(problem))
+        all_last = attempts.failed(address, problem, lasts=lasting)
+        return all_last or (self._gives_up and error.code() in _REFUSED)
+
+    @property
+    def address(self) -> Address:
+        """Where the last answer came from; before the first, the first address."""
+        return self._choice.current
+
+    def _channel(self, address: Address) -> grpc.aio.Channel:
+        if self._tls is not None:
+            self._tls.refresh()
+            self._renew(self._tls.version)
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(*self._route(*address), self._tls)
+        return channel
+
+    def _renew(self, version: int) -> None:
+        """Reopens channels after the TLS files have changed, since a channel keeps its first certificates."""
+        if version != self._tls_version:
+            self._tls_version = version
+            for channel in self._channels.values():
+                task = asyncio.ensure_future(channel.close(ATTEMPT_MAX_MS / 1000))
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+            self._channels = {}
+
+
+def _consistency(stale: bool) -> pb.Consistency.ValueType:
+    return pb.CONSISTENCY_STALE if stale else pb.CONSISTENCY_DEFAULT
+
+
+class BlockingClient:
+    """`AdminClient` for code without a loop: `BlockingClient(bootstrap).call(lambda c: c.list_topics())`."""
+
+    def __init__(
+        self, bootstrap: Sequence[Address] | str, *, timeout_ms: int = 15_000, tls: TlsMaterial | None = None
+    ) -> None:
+        self._runner = asyncio.Runner()
+        self._client = AdminClient(bootstrap, timeout_ms=timeout_ms, tls=tls, gives_up=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def call(self, method: Callable[[AdminClient], Coroutine[Any, Any, Answer]]) -> Answer:
+        """Runs one call of the client; returns its result."""
+        return self._runner.run(self._run(method))
+
+    async def _run(self, method: Callable[[AdminClient], Awaitable[Answer]]) -> Answer:
+        return await method(self._client)
+
+    def close(self) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()

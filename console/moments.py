@@ -1,0 +1,217 @@
+"""The state at any moment of a log, quickly: states along the log are kept within a memory limit.
+
+Images share the chunks that did not change, so a kept state costs what changed since the one before it.
+A state between two of them is replayed from the nearest earlier one. Where records are lost or do not apply,
+the answer depends on the snapshot it begins with: there `log state --past-corruption` is the way, too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import msgspec
+
+from metaquorum.metadata.errors import InspectError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.clock import LogClock, clock_of
+from metaquorum.metadata.inspect.log.coverage import known_from
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.places import ShownAs
+from metaquorum.metadata.inspect.log.points import END, Point, parse_point
+from metaquorum.metadata.inspect.walk.states import (
+    FoundState,
+    inside_transaction,
+    settle,
+    state_at,
+    states_along,
+    with_quorum,
+)
+
+KEPT_STATES = 256
+"""Into how many parts of equal length a log is divided at first."""
+RECENT_STATES = 16
+"""How many of the states that were asked for last are kept besides."""
+_PAUSE_S = 0.005
+_SMALL_BYTES = 1 << 16
+"""What a kept state costs besides its chunks of partitions, roughly."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A state along the log and what it costs: the bytes that it does not share with the one before it."""
+
+    state: FoundState
+    cost_bytes: int
+
+    @property
+    def offset(self) -> int:
+        return self.state.end_offset
+
+
+class Moments:
+    """States of one log. Every method may be called from several threads."""
+
+    def __init__(self, log: MetadataLog, memory_bytes: int) -> None:
+        self.log = log
+        self._memory_bytes = memory_bytes
+        self._kept: list[Kept] = []
+        self._recent: OrderedDict[int, FoundState] = OrderedDict()
+        self._sound_end: int | None = None
+        """Below this offset, a state may be replayed from an earlier one; None: everywhere."""
+        self._lock = threading.Lock()
+        self._replaying = threading.Lock()
+        self._reading = threading.Lock()
+        self._waiting = 0
+        """How many threads wait for a state."""
+
+    def clock(self) -> LogClock:
+        """The log's clock, which is read once as long as the log does not grow."""
+        with self._reading:
+            return clock_of(self.log)
+
+    def give_way(self) -> None:
+        """For work in the background: returns once no view waits for a state."""
+        while self._waiting:
+            time.sleep(_PAUSE_S)
+
+    def fill(self) -> Iterator[FoundState]:
+        """Replays the log once from where the last call ended, keeps states along it and yields them."""
+        log = self.log
+        if log.is_checkpoint or self._sound_end is not None:
+            return
+        end = self.clock().end_offset
+        first = known_from(log)
+        if first is None or first > end:
+            self._sound_end = 0
+            return
+        with self._lock:
+            last = self._kept[-1].state if self._kept else None
+        if last is None:
+            last = with_quorum(log, state_at(log, Point(offset=first), past_corruption=True))
+            if not self._keep(last):
+                return
+            yield last
+        step = max(1, (end - first) // KEPT_STATES)
+        reached = last.end_offset
+        for state in states_along(log, last, (*range(reached + step, end, step), end)):
+            if state.end_offset == reached and not state.problems:
+                continue  # a batch is larger than the step
+            reached = state.end_offset
+            state.unknown += last.unknown
+            if not self._keep(state):
+                return
+            yield state
+
+    def _keep(self, state: FoundState) -> bool:
+        """Keeps a state, and fewer states if they need too much memory. False where the log is not sound."""
+        if state.problems:
+            self._sound_end = self._kept[-1].offset + 1 if self._kept else 0
+            return False
+        with self._lock:
+            before = self._kept[-1].state.image if self._kept else None
+            self._kept.append(Kept(state, cost_bytes(before, state.image)))
+            while sum(kept.cost_bytes for kept in self._kept) > self._memory_bytes and len(self._kept) > 2:
+                self._thin_out()
+        return True
+
+    def _thin_out(self) -> None:
+        """Drops every second state. The last one stays: the replay continues from it."""
+        states = [kept.state for kept in (*self._kept[:-1:2], self._kept[-1])]
+        images = [None, *(state.image for state in states)]
+        self._kept = [
+            Kept(state, cost_bytes(before, state.image))
+            for before, state in zip(images, states, strict=False)
+        ]
+
+    def state(self, point: Point = END) -> FoundState:
+        """The state at a place, as `log state --past-corruption` shows it. Raises InspectError for a place
+        that the log does not reach."""
+        log = self.log
+        if log.is_checkpoint:
+            return state_at(log, END)
+        with self._lock:
+            self._waiting += 1
+        try:
+            offset, shown = self._place(point)
+            state = self._recently(offset)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        return FoundState(
+            state=state.state,
+            snapshot=state.snapshot,
+            problems=state.problems,
+            notes=state.notes,
+            unknown=state.unknown,
+            stopped=state.stopped,
+            quorum=state.quorum,
+            coverage=state.coverage,
+            shown=inside_transaction(state.state) or shown,
+        )
+
+    def _recently(self, offset: int) -> FoundState:
+        with self._replaying:  # a second question about the same moment waits for the first answer
+            state = self._recent.get(offset)
+            if state is None:
+                state = self._recent[offset] = self._at(offset)
+                while len(self._recent) > RECENT_STATES:
+                    self._recent.popitem(last=False)
+            self._recent.move_to_end(offset)
+            return state
+
+    def _place(self, point: Point) -> tuple[int, ShownAs | None]:
+        settled, shown = settle(self.log, point)
+        if settled.offset is not None:
+            return settled.offset, shown
+        clock = self.clock()
+        if settled.time_ms is None:
+            return max(clock.end_offset, self.log.start_offset), shown
+        if clock.first_ms is not None and settled.time_ms < clock.first_ms:
+            state = state_at(self.log, settled, past_corruption=True)  # a snapshot may be that old
+            return state.end_offset, shown
+        return clock.place(settled.time_ms)[0].offset or 0, shown
+
+    def _at(self, offset: int) -> FoundState:
+        with self._lock:
+            at_hand = bisect_right(self._kept, offset, key=lambda kept: kept.offset)
+            near = self._kept[at_hand - 1].state if at_hand else None
+        is_sound = near is not None and (self._sound_end is None or offset < self._sound_end)
+        if near is not None and is_sound:
+            for state in self._recent.values():
+                if near.end_offset < state.end_offset <= offset and not state.problems:
+                    near = state
+            # Until the whole log was replayed once, a snapshot may be nearer.
+            if not any(near.end_offset < at.offset <= offset for at in self.log.snapshots()):
+                found = self._replayed(near, offset)
+                if not found.problems:
+                    return found
+        known = known_from(self.log)
+        is_known = known is not None and offset >= known  # elsewhere, state_at says what is needed
+        return with_quorum(self.log, state_at(self.log, Point(offset=offset), past_corruption=is_known))
+
+    def _replayed(self, start: FoundState, offset: int) -> FoundState:
+        if start.end_offset == offset:
+            return start
+        state = next(states_along(self.log, start, (offset,)))
+        state.unknown += start.unknown
+        return state
+
+
+def cost_bytes(before: MetadataImage | None, image: MetadataImage) -> int:
+    """What an image needs in memory beside one that was kept before it: the chunks that they do not share."""
+    chunks = image.topics.columns.chunks
+    if before is None:
+        return _SMALL_BYTES + sum(chunk.data.nbytes for chunk in chunks)
+    numbers = image.topics.columns.differing_chunks(before.topics.columns)
+    return _SMALL_BYTES + sum(chunks[number].data.nbytes for number in numbers if number < len(chunks))
+
+
+def place_of(text: str | None) -> Point:
+    """The place that a request names, in the words of the log tools. Raises InspectError."""
+    try:
+        return parse_point(text)
+    except ValueError as error:
+        raise InspectError(str(error)) from None

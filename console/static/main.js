@@ -1,0 +1,156 @@
+// The page: which view is shown, at which moment, and what follows the log.
+
+import { ask } from "./api.js";
+import { h, settings, timeText } from "./dom.js";
+import { go, here, link, moments } from "./place.js";
+import { copy, save } from "./save.js";
+import * as strip from "./strip.js";
+import * as views from "./views.js";
+
+const TABLES = ["brokers", "topics", "partitions", "configs", "features", "acls", "users", "quotas", "tokens", "producer-ids", "quorum"];
+const VIEWS = {
+  overview: views.overview, events: views.events, ...Object.fromEntries(TABLES.map((kind) => [kind, views.tableView(kind)])),
+  records: views.records, diff: views.diff, find: views.find, entity: views.entity, record: views.record, search: views.search,
+};
+const NAV = ["overview", "events", ...TABLES, "records", "diff", "find"];
+const TITLES = { diff: "Difference", find: "Find a moment", acls: "ACLs", "producer-ids": "Producer ids" };
+
+const main = document.getElementById("main");
+let loading = null;
+let shown = { title: "", command: "" };
+let log = null;
+let lastCritical = null;
+
+const titleOf = (view) => TITLES[view] || view[0].toUpperCase() + view.slice(1);
+
+function notice(text) {
+  const line = document.getElementById("notice");
+  line.hidden = !text;
+  line.replaceChildren(text || "");
+}
+
+function navigation(view) {
+  document.getElementById("nav").replaceChildren(...NAV.map((each) => h("a", { href: link(each, moments()), "aria-current": each === view ? "page" : null }, titleOf(each))));
+  document.querySelector("#nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
+/** Shows the view of the URL. A view that is overtaken by the next one is dropped. */
+async function load() {
+  loading?.abort();
+  const mine = (loading = new AbortController());
+  const { view, params } = here();
+  navigation(view);
+  const make = VIEWS[view];
+  const waiting = setTimeout(() => main.setAttribute("aria-busy", "true"), 200);
+  try {
+    if (!make) throw new Error(`There is no view ${view}. Choose one above.`);
+    const made = await make(params, mine.signal);
+    if (mine.signal.aborted) return;
+    shown = made;
+    document.title = `${made.title} · metaquorum`;
+    const focus = document.activeElement?.id;
+    main.replaceChildren(...made.nodes.flat(Infinity).filter(Boolean));
+    if (focus) document.getElementById(focus)?.focus();
+    await showMoments(made, params, mine.signal);
+  } catch (error) {
+    if (error.name === "AbortError" || mine.signal.aborted) return;
+    main.replaceChildren(h("h1", {}, titleOf(view)), h("p", { class: "error" }, error.message));
+  } finally {
+    clearTimeout(waiting);
+    if (loading === mine) main.removeAttribute("aria-busy");
+  }
+}
+
+async function showMoments(made, params, signal) {
+  const placed = async (place) => {
+    const answer = await ask("moment", { at: place }, signal);
+    return { offset: answer.offset, timeMs: answer.timeMs };
+  };
+  const at = made.moment || (await placed(params.at));
+  const since = params.since ? made.since || (await placed(params.since)) : null;
+  if (!signal.aborted) strip.setMoments(at, since);
+}
+
+function follow() {
+  const source = new EventSource("/api/stream");
+  let drawn = -1, waiting = null;
+  source.onmessage = (message) => {
+    const before = log;
+    log = JSON.parse(message.data);
+    document.getElementById("log-name").textContent = log.name + (log.clusterId ? ` · cluster ${log.clusterId}` : "");
+    document.getElementById("log-name").title = `${log.name}, offsets ${log.startOffset} to ${log.endOffset}`;
+    if (log.version !== drawn && !waiting) {
+      waiting = setTimeout(() => { waiting = null; drawn = log.version; strip.refresh(); }, before ? 700 : 0);
+    }
+    const hasGrown = before && before.endOffset !== log.endOffset;
+    if (hasGrown && !here().params.at) load();
+    else if (before && before.progress < 1 && log.progress === 1 && here().view === "events") load();
+    say(before);
+  };
+  source.onerror = () => notice("The server does not answer; it is asked again. If it was stopped, start metaquorum console again and open its new URL.");
+}
+
+function say(before) {
+  if (log.trouble) { notice(`The log cannot be followed now: ${log.trouble}`); return; }
+  const event = log.critical;
+  const isNew = before && before.progress === 1 && event && event.offset > (lastCritical ?? -1);
+  lastCritical = Math.max(lastCritical ?? -1, event ? event.offset : -1);
+  if (isNew) {
+    notice(h("span", {}, "Critical: ", event.text, " at ", h("a", { href: link("overview", { at: `${event.offset}+` }) }, timeText(event.createTime))));
+    return;
+  }
+  const damage = log.problems[0] || log.uncovered[0]?.text;
+  notice(damage ? `This log is not whole: ${damage}` : "");
+}
+
+function theme(name) {
+  const isDark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.classList.toggle("dark", isDark);
+}
+
+function controls() {
+  theme(localStorage.getItem("theme"));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(localStorage.getItem("theme")));
+  document.getElementById("theme").addEventListener("click", () => {
+    const next = document.documentElement.classList.contains("dark") ? "light" : "dark";
+    localStorage.setItem("theme", next);
+    theme(next);
+  });
+  const zone = document.getElementById("zone");
+  const showZone = () => { zone.setAttribute("aria-pressed", String(settings.utc)); zone.textContent = settings.utc ? "UTC" : "Local time"; };
+  showZone();
+  zone.addEventListener("click", () => {
+    settings.utc = !settings.utc;
+    localStorage.setItem("zone", settings.utc ? "utc" : "local");
+    showZone();
+    load();
+    strip.refresh();
+  });
+  document.getElementById("copy").addEventListener("click", async () => notice(shown.command ? await copy(shown.command) : "No single command prints this view."));
+  document.getElementById("save").addEventListener("click", () => save(`${shown.title} ${log ? log.name : ""}`.trim(), shown.command || location.href.split("?token")[0]));
+  const search = document.getElementById("search");
+  document.getElementById("search-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (search.value.trim()) go(link("search", { ...moments(), text: search.value.trim() }));
+  });
+  let typed = null;
+  search.addEventListener("input", () => {
+    clearTimeout(typed);
+    typed = setTimeout(async () => {
+      if (search.value.trim().length < 2) return;
+      const answer = await ask("search", { text: search.value, at: here().params.at }).catch(() => null);
+      if (answer) document.getElementById("completions").replaceChildren(...answer.entities.slice(0, 12).map((each) => h("option", { value: each.path })));
+    }, 200);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "/" && !event.target.closest("input, textarea, select")) { event.preventDefault(); search.focus(); }
+  });
+  document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+}
+
+controls();
+strip.build(document.getElementById("strip"));
+addEventListener("hashchange", load);
+if (!location.hash) history.replaceState(null, "", link("overview"));
+load();
+follow();

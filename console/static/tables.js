@@ -1,0 +1,85 @@
+// A table that the server sorts, filters and cuts into pages.
+
+import { address, ask } from "./api.js";
+import { h, timeText, valueText, word } from "./dom.js";
+import { change, entityLink, here } from "./place.js";
+
+export const SIZE = 100;
+const TITLES = {
+  inSync: "in sync", underMinIsr: "under min ISR", outOfSync: "out of sync", leaderEpoch: "leader epoch",
+  partitionEpoch: "partition epoch", permissionType: "permission", resourceType: "resource type", resourceName: "resource name",
+  patternType: "pattern", issueTimestampMs: "issued", expirationTimestampMs: "expires", nextProducerId: "next producer id",
+  isr: "ISR", differs: "differs from the default", "producer-ids": "kind", value: "value",
+};
+const EMPTY = {
+  acls: "No access control entry is in force at this moment. Without entries, brokers decide by allow.everyone.if.no.acl.found.",
+  users: "No SCRAM credential exists at this moment.", quotas: "No client quota is set at this moment.",
+  tokens: "No delegation token exists at this moment.", configs: "Nothing is configured at this moment: every setting has its default or comes from a node's own file.",
+  brokers: "No broker is registered at this moment. Move the handle to a later one.", topics: "No topic exists at this moment. Move the handle to a later one.",
+};
+
+export const titleOf = (name) => TITLES[name] || name;
+
+/** A table with a caption, headers and rows of cells. */
+export function sheet(caption, columns, rows, empty) {
+  if (!rows.length) return h("p", { class: "empty sheet" }, empty);
+  return h("div", { class: "sheet", tabindex: 0, role: "region", "aria-label": caption },
+    h("table", {}, h("caption", {}, caption),
+      h("thead", {}, h("tr", {}, columns.map((column) => (column instanceof Node ? column : h("th", { scope: "col" }, column))))),
+      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => (cell instanceof Node && cell.tagName === "TD" ? cell : h("td", {}, cell))))))));
+}
+
+function cell(row, name, number) {
+  const value = row[name];
+  if (number === 0) return h("td", { class: valueText(value).length > 24 ? "long" : null }, h("a", { href: entityLink(row.path) }, valueText(value)));
+  if (name === "state") {
+    const words = Array.isArray(value) ? value : [value];
+    const kinds = { leaderless: "critical", underMinIsr: "warning", outOfSync: "info", reassigning: "info" };
+    if (!words.length) return h("td", {}, word("ok", "state-active"));
+    return h("td", {}, words.map((each) => [word(titleOf(each), kinds[each] || `state-${each}`), " "]));
+  }
+  if (name.endsWith("TimestampMs")) return h("td", { class: "time" }, timeText(value));
+  if (name === "leader" && value === -1) return h("td", {}, word("none", "critical"));
+  if (name === "leader") return h("td", {}, valueText(value));
+  if (typeof value === "number") return h("td", { class: "number" }, String(value));
+  const text = valueText(value);
+  return h("td", { class: text.length > 24 ? "long" : null }, text);
+}
+
+/** A page of one of the server's tables, with its filter and its pager; the parameters are the URL's. */
+export async function table(kind, signal, fixed = {}) {
+  const { params } = here();
+  const wanted = { kind, at: params.at, text: params.text, show: params.show, sort: params.sort, order: params.order, start: params.start, size: SIZE, ...fixed };
+  const page = await ask("table", wanted, signal);
+  const start = Number(params.start || 0);
+  const header = (name) => {
+    const isSorted = params.sort === name;
+    const descending = isSorted && params.order === "descending";
+    const turn = isSorted && !descending ? { sort: name, order: "descending" } : isSorted ? { sort: undefined, order: undefined } : { sort: name, order: undefined };
+    const isNumber = page.rows.length > 0 && typeof page.rows[0][name] === "number" && name !== page.columns[0] && name !== "leader";
+    return h("th", { scope: "col", class: isNumber ? "number" : null, "aria-sort": isSorted ? (descending ? "descending" : "ascending") : "none" },
+      h("button", { type: "button", title: `Sort by ${titleOf(name)}`, onclick: () => change({ ...turn, start: undefined }) }, titleOf(name), isSorted ? (descending ? " ↓" : " ↑") : ""));
+  };
+  const filter = h("input", { type: "search", value: params.text || "", placeholder: "Filter", "aria-label": `Filter ${kind}`, id: "filter" });
+  filter.addEventListener("change", () => change({ text: filter.value || undefined, start: undefined }));
+  const shows = page.shows.length ? h("select", { "aria-label": "Show only", id: "show" },
+    [["", `all ${kind}`], ...page.shows.map((each) => [each, titleOf(each)])].map(([value, text]) => h("option", { value, selected: (params.show || "") === value }, text))) : null;
+  shows?.addEventListener("change", () => change({ show: shows.value || undefined, start: undefined }));
+  const last = Math.min(start + page.rows.length, page.count);
+  const fits = page.count === page.total ? `${page.total}` : `${page.count} of ${page.total}`;
+  const caption = `${kind}: ${fits}${page.count > page.rows.length ? `, shown ${start + 1} to ${last}` : ""}`;
+  const file = (format) => h("a", { href: address("table", { ...wanted, format }), download: "" }, format.toUpperCase());
+  const rows = page.rows.map((row) => page.columns.map((name, number) => cell(row, name, number)));
+  const empty = page.total ? `None of the ${page.total} fits the filter. Clear the filter to see them.` : EMPTY[kind] || `There is nothing here at this moment.`;
+  return {
+    page,
+    nodes: [
+      h("div", { class: "bar" }, filter, shows,
+        page.count > SIZE && [
+          h("button", { type: "button", disabled: start === 0, onclick: () => change({ start: start > SIZE ? String(start - SIZE) : undefined }) }, "Previous page"),
+          h("button", { type: "button", disabled: last >= page.count, onclick: () => change({ start: String(start + SIZE) }) }, "Next page")],
+        h("span", { class: "count" }, "as ", file("csv"), " ", file("json"))),
+      sheet(caption, page.columns.map(header), rows, empty)],
+  };
+}
+

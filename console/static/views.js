@@ -1,0 +1,336 @@
+// The views. Each returns {title, nodes, command, moment}, from what the server answered for the moments of the URL.
+
+import { ask } from "./api.js";
+import { h, s, spanText, timeText, valueText, word } from "./dom.js";
+import { change, entityLink, go, here, link, moments } from "./place.js";
+import { sheet, table } from "./tables.js";
+
+/** A link that moves the page to the moment after a record. */
+export function recordLink(offset, text = `record ${offset}`) {
+  return h("a", { href: link("record", { offset, ...moments(), at: `${offset}+` }) }, text);
+}
+
+export function momentLink(offset, text) {
+  const { view, params } = here();
+  return h("a", { href: link(view, { ...params, at: `${offset}+` }), title: "Move the handle here" }, text);
+}
+
+function momentLine(answer) {
+  const leader = answer.leader === null ? "no leader of the quorum is known" : `controller ${answer.leader} leads, epoch ${answer.leaderEpoch}`;
+  return [
+    h("p", { class: "moment" }, `The state at offset ${answer.offset}, ${timeText(answer.timeMs)}; ${leader}.`),
+    answer.notes.length > 0 && h("div", { class: "notes" }, answer.notes.map((note) => h("p", {}, note))),
+  ];
+}
+
+/** What differs between the two moments, if there are two. */
+async function difference(signal, entity) {
+  const { at, since } = moments();
+  if (!since) return null;
+  const found = await ask("diff", { from: since, to: at, entity, size: 50 }, signal);
+  const more = found.count > found.changes.length ? ` The first ${found.changes.length} are shown.` : "";
+  return h("section", { "aria-label": "Difference" },
+    h("h2", {}, `Since offset ${found.from.offset}: ${found.count} ${found.count === 1 ? "entity differs" : "entities differ"}`),
+    found.changes.length ? changesTable(found.changes) : h("p", { class: "empty sheet" }, "Nothing here differs between the two moments."),
+    more && h("p", {}, more, h("a", { href: link("diff", { at, since, entity }) }, "All differences")));
+}
+
+function changesTable(changes) {
+  const rows = changes.flatMap((each) => Object.entries(each.fields).map(([name, field], number) => [
+    number ? "" : h("span", {}, word(each.change, each.change), " ", h("a", { href: entityLink(each.entity) }, each.entity)),
+    h("td", { class: "time" }, name), h("td", { class: "long" }, valueText(field.old)), h("td", { class: "long" }, valueText(field.new)),
+    field.cause ? recordLink(field.cause.offset, `${field.cause.offset} ${field.cause.type}`) : "in a snapshot only",
+  ]));
+  return sheet("differences", ["entity", "field", "before", "after", "changed by"], rows, "");
+}
+
+export async function overview(params, signal) {
+  const answer = await ask("overview", { at: params.at }, signal);
+  const numbers = answer.numbers.map((each) => {
+    const isGood = each.name === "active brokers" ? each.value === each.of && each.of > 0 : each.value === 0;
+    const href = link(each.table, { ...moments(), show: each.show });
+    return h("li", {}, h("a", { href, class: isGood ? "good" : "bad" }, h("b", {}, String(each.value)), `${each.name} `, h("span", {}, `of ${each.of}`)));
+  });
+  const problems = answer.problems.map((each) => h("li", {}, word(each.severity, each.severity), " ",
+    h("a", { href: each.path.includes("/") ? entityLink(each.path) : link("partitions", moments()) }, each.text), each.target && whyDetails(each.target)));
+  return {
+    title: "Overview", command: answer.command, moment: answer,
+    nodes: [
+      h("h1", {}, "Overview"), momentLine(answer), h("ul", { class: "numbers", "aria-label": "Health in five numbers" }, numbers),
+      h("p", { class: "moment" }, `${answer.topics} topics, ${answer.partitions} partitions.`),
+      await difference(signal, ""),
+      h("h2", {}, "What is wrong at this moment"),
+      problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, "Nothing: every broker is active, every partition has its leader and all its replicas in sync."),
+    ],
+  };
+}
+
+/** `why`, asked when it is opened. */
+function whyDetails(target) {
+  const body = h("p", {}, "Reading the records…");
+  const details = h("details", {}, h("summary", {}, "why?"), body);
+  details.addEventListener("toggle", async () => {
+    if (!details.open || body.dataset.done) return;
+    body.dataset.done = "1";
+    try {
+      const found = await ask("why", { target, at: here().params.at, last: 1 });
+      body.replaceChildren(found.headline, ". ", ...found.records.map((each) => recordLink(each.offset)));
+    } catch (error) {
+      body.textContent = error.message;
+    }
+  });
+  return details;
+}
+
+const DIFFERS = { brokers: "broker", topics: "topic", partitions: "topic", configs: "config", features: "feature", acls: "acl", users: "user", quotas: "quota", tokens: "token", "producer-ids": "producer-ids", quorum: "quorum" };
+
+export function tableView(kind) {
+  return async (params, signal) => {
+    const { page, nodes } = await table(kind, signal);
+    const title = kind === "acls" ? "ACLs" : kind[0].toUpperCase() + kind.slice(1).replace("-", " ");
+    return {
+      title, command: page.command, moment: page,
+      nodes: [h("h1", {}, title), momentLine(page), kind === "acls" && (await accessForm(params, signal)), await difference(signal, DIFFERS[kind]), ...nodes],
+    };
+  };
+}
+
+async function accessForm(params, signal) {
+  const field = (name, text, value) => h("label", {}, `${text} `, h("input", { name, value: params[name] || value, size: 14 }));
+  const form = h("form", { class: "bar", "aria-label": "Who may do what" }, field("principal", "May", "User:alice"), field("operation", "perform", "READ"),
+    field("resource", "on", "topic/orders"), field("host", "from host", "*"), h("button", {}, "Answer"));
+  form.addEventListener("submit", (event) => { event.preventDefault(); change({ ...Object.fromEntries(new FormData(form)), asked: "1" }); });
+  if (!params.asked) return form;
+  let answer;
+  try {
+    const { principal, operation, resource, host } = params;
+    answer = await ask("access", { at: params.at, principal, operation, resource, host }, signal);
+  } catch (error) {
+    return [form, h("p", { class: "error" }, error.message)];
+  }
+  return [form, h("p", { class: "error" }, word(answer.allowed ? "allowed" : "denied", answer.allowed ? "state-active" : "state-fenced"), ` ${answer.sentence}.`),
+    answer.entries.length > 0 && sheet("entries that decide", ["entry", "principal", "permission", "operation", "resource", "pattern", "host"],
+      answer.entries.map((each) => [h("a", { href: entityLink(each.path) }, each.path), each.principal, each.permissionType, each.operation, `${each.resourceType.toLowerCase()}/${each.resourceName}`, each.patternType, each.host]), "")];
+}
+
+export async function entity(params, signal) {
+  const path = params.path || "";
+  const answer = await ask("entity", { path, at: params.at }, signal);
+  const kind = answer.path.split("/")[0];
+  const isTopic = kind === "topic" && answer.path.split("/").length === 2;
+  const own = answer.entities.filter((each) => !isTopic || !each.path.startsWith(`${answer.path}/`));
+  const nodes = [h("h1", {}, answer.path), momentLine(answer)];
+  if (!answer.exists) nodes.push(h("p", { class: "empty sheet" }, `${answer.path} does not exist at this moment${answer.hint}. Its history below shows when it did.`));
+  nodes.push(await difference(signal, path));
+  const [why, past] = await story(answer.path, params, signal);
+  nodes.push(h("div", { class: "columns" }, h("section", {}, h("h2", {}, "State"), own.map(fields), isTopic && answer.exists && heat(answer)), why));
+  nodes.push(past, h("p", {}, h("a", { href: link("events", { entity: answer.path, severity: "info", ...moments() }) }, "events about it"), " · ",
+    h("a", { href: link("records", { entity: answer.path, ...moments() }) }, "records about it")));
+  return { title: answer.path, command: answer.command, moment: answer, nodes };
+}
+
+function fields(each) {
+  const rows = Object.entries(each.fields).map(([name, value]) => [name, h("td", { class: "long" }, valueText(value))]);
+  const made = sheet(each.path, ["field", "value"], rows, "It has no fields.");
+  made.classList.add("fields");
+  return made;
+}
+
+/** Partitions × brokers of a topic. */
+function heat(answer) {
+  const rows = answer.entities.filter((each) => each.path.startsWith(`${answer.path}/`));
+  if (!rows.length) return h("p", { class: "empty sheet" }, "It has no partitions.");
+  const brokers = [...new Set(rows.flatMap((each) => each.fields.replicas))].sort((a, b) => a - b);
+  const cell = (partition, broker) => {
+    if (!partition.replicas.includes(broker)) return h("td", {});
+    if (partition.leader === broker) return h("td", { class: "leader", title: "leader" }, "L");
+    return partition.isr.includes(broker) ? h("td", { class: "insync", title: "in sync" }, "●") : h("td", { class: "out", title: "out of sync" }, "○");
+  };
+  return h("section", {}, h("h2", {}, "Partitions × brokers"),
+    h("div", { class: "sheet", tabindex: 0, role: "region", "aria-label": "Partitions and brokers" }, h("table", { class: "heat" },
+      h("caption", {}, `L leads, ● in sync, ○ out of sync${answer.isCut ? "; the first partitions" : ""}`),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "partition"), brokers.map((each) => h("th", { scope: "col" }, h("a", { href: entityLink(`broker/${each}`) }, String(each)))))),
+      h("tbody", {}, rows.map((each) => h("tr", {}, h("th", { scope: "row" }, h("a", { href: entityLink(each.path) }, each.path.split("/").at(-1)), each.fields.leader === -1 && word(" no leader", "critical")), brokers.map((broker) => cell(each.fields, broker))))))));
+}
+
+/** Why the entity is as it is, and its states over time. */
+async function story(path, params, signal) {
+  const asked = [ask("why", { target: path, at: params.at, last: 20 }, signal), ask("history", { target: path, at: params.at }, signal)];
+  const [why, past] = await Promise.allSettled(asked);
+  const failed = (one) => h("p", { class: "empty sheet" }, one.reason.message);
+  return [
+    h("section", {}, h("h2", {}, "Why"), why.status === "fulfilled" ? chain(why.value) : failed(why)),
+    h("section", {}, h("h2", {}, "History"), past.status === "fulfilled" ? spans(past.value) : failed(past))];
+}
+
+function chain(answer) {
+  if (!answer.records.length) return h("p", { class: "empty sheet" }, `${answer.headline}.`);
+  return [h("p", {}, `${answer.headline}.`), h("ol", { class: "chain" }, answer.records.map((each) => h("li", {},
+    recordLink(each.offset), ` ${timeText(each.createTime)} ${each.type} `,
+    h("span", { class: "mono" }, each.changes.map((one) => (one.before === null ? `${one.field} ${valueText(one.after)}` : `${one.field} ${valueText(one.before)} → ${valueText(one.after)}`)).join(", ")),
+    each.causes.map((cause) => h("p", { class: "cause" }, `${cause.rule}: ${cause.text} `, cause.offset !== null && recordLink(cause.offset, `(record ${cause.offset})`)))))),
+    answer.earlierRecords ? h("p", { class: "moment" }, `${answer.earlierRecords} earlier records are not shown.`) : null,
+    answer.askedByText && h("p", { class: "moment" }, `${answer.askedByText}.`),
+    answer.uncovered.map((each) => h("p", { class: "notes" }, each.text))];
+}
+
+function spans(answer) {
+  const rows = answer.spans;
+  if (!rows.length) return h("p", { class: "empty sheet" }, "No record of this log is about it.");
+  const low = Math.min(...rows.map((each) => each.fromTime)), high = Math.max(low + 1, ...rows.map((each) => each.toTime ?? each.fromTime + 1));
+  const spark = s("svg", { class: "spark", viewBox: "0 0 600 26", preserveAspectRatio: "none", role: "img", "aria-label": "Its states over time; the table has them" },
+    rows.map((each) => {
+      const x = (600 * (each.fromTime - low)) / (high - low), end = each.toTime === null ? 600 : (600 * (each.toTime - low)) / (high - low);
+      return s("rect", { x, y: 3, height: 20, width: Math.max(1.5, end - x), class: each.toTime === null ? "now" : null }, s("title", {}, `${timeText(each.fromTime)}: ${valueText(each.fields)}`));
+    }));
+  const isOne = rows.every((each) => each.entity === rows[0].entity);
+  return [isOne && spark, sheet(`${rows.length} states, the newest first`, [...(isOne ? [] : ["entity"]), "from", "for", "by", "state"], rows.map((each) => [
+    ...(isOne ? [] : [h("a", { href: entityLink(each.entity) }, each.entity)]),
+    h("td", { class: "time" }, momentLink(each.fromOffset, timeText(each.fromTime))), each.toTime === null ? "still" : spanText(each.toTime - each.fromTime),
+    each.cause ? recordLink(each.cause.offset, String(each.cause.offset)) : "before", h("td", { class: "long" }, Object.entries(each.fields).map(([name, value]) => `${name}=${valueText(value)}`).join(" ")),
+  ]), "")];
+}
+
+function selectOf(id, text, options, value) {
+  const select = h("select", { id, "aria-label": text }, options.map(([each, shown]) => h("option", { value: each, selected: each === value }, shown)));
+  return select;
+}
+
+function askedText(asked) {
+  if (!asked.request) return `rule ${asked.rule}`;
+  return asked.principal ? `${asked.request} by ${asked.principal}` : asked.request;
+}
+
+export async function events(params, signal) {
+  const start = Number(params.start || 0), severity = params.severity || "warning";
+  const answer = await ask("events", { text: params.text, show: params.entity, severity, from: params.since, to: params.since ? params.at : undefined, start, size: 100, order: params.order }, signal);
+  const choose = selectOf("severity", "Severity", [["critical", "critical"], ["warning", "warning and above"], ["info", "info and above"]], severity);
+  choose.addEventListener("change", () => change({ severity: choose.value, start: undefined }));
+  const text = h("input", { type: "search", value: params.text || "", placeholder: "Filter", "aria-label": "Filter events" });
+  text.addEventListener("change", () => change({ text: text.value || undefined, start: undefined }));
+  const about = h("input", { value: params.entity || "", placeholder: "About: topic/orders, broker/3", "aria-label": "Only about this entity" });
+  about.addEventListener("change", () => change({ entity: about.value || undefined, start: undefined }));
+  const rows = answer.events.map((each) => [
+    h("td", { class: "time" }, momentLink(each.offset, timeText(each.createTime))), word(each.severity, each.severity), each.kind,
+    h("td", { class: "long" }, each.text, each.rule ? ` [${each.rule}]` : "", each.askedBy ? ` (${askedText(each.askedBy)})` : ""),
+    h("td", { class: "name" }, h("a", { href: entityLink(each.entity, { at: `${each.offset}+` }) }, each.entity)), recordLink(each.offset, String(each.offset)),
+  ]);
+  const between = params.since ? " between the two moments" : "";
+  const empty = answer.progress < 1 ? "None so far; the log is still being read." : `No event of this severity${between}. Choose a lower severity to see more.`;
+  return {
+    title: "Events", command: answer.command, moment: null,
+    nodes: [h("h1", {}, `Events${between}`), h("div", { class: "bar" }, choose, text, about,
+      answer.count > 100 && [h("button", { type: "button", disabled: !start, onclick: () => change({ start: start > 100 ? String(start - 100) : undefined }) }, "Previous page"),
+        h("button", { type: "button", disabled: start + 100 >= answer.count, onclick: () => change({ start: String(start + 100) }) }, "Next page")],
+      h("span", { class: "count" }, answer.progress < 1 ? `read ${Math.floor(100 * answer.progress)} % of the log` : "")),
+    sheet(`${answer.count} events`, ["time", "severity", "kind", "what happened", "entity", "record"], rows, empty)],
+  };
+}
+
+export async function records(params, signal) {
+  const at = params.start === undefined && params.at ? params.at.replace("+", "") : params.start;
+  const isAll = !params.entity || params.start !== undefined;
+  const start = isAll && /^\d+$/.test(at || "") ? Number(at) : 0;
+  const answer = await ask("records", { start, size: 100, entity: params.entity }, signal);
+  const first = h("input", { value: String(start), inputmode: "numeric", "aria-label": "First offset", size: 10 });
+  first.addEventListener("change", () => change({ start: first.value }));
+  const rows = answer.records.map((each) => (each.damage
+    ? [String(each.offset), "", word("damaged", "critical"), h("td", { class: "long" }, each.damage), ""]
+    : [recordLink(each.offset, String(each.offset)), h("td", { class: "time" }, timeText(each.timeMs)), each.type,
+      h("td", { class: "long mono" }, Object.entries(each.data).map(([name, value]) => `${name}=${valueText(value)}`).join(" ")),
+      each.entities.slice(0, 1).map((one) => h("a", { href: entityLink(one) }, one))]));
+  const last = answer.records.at(-1);
+  return {
+    title: "Records", command: answer.command, moment: null,
+    nodes: [h("h1", {}, params.entity ? `Records about ${params.entity}` : "Records"), h("div", { class: "bar" }, h("label", {}, "From offset ", first),
+      h("button", { type: "button", disabled: start === 0, onclick: () => change({ start: String(Math.max(0, start - 100)) }) }, "Earlier"),
+      h("button", { type: "button", disabled: !last || last.offset + 1 >= answer.endOffset, onclick: () => change({ start: String(last.offset + 1) }) }, "Later")),
+    sheet(`records from ${start} on; the log ends at ${answer.endOffset}`, ["offset", "time", "type", "fields", "about"], rows, "No record is there.")],
+  };
+}
+
+export async function record(params, signal) {
+  const answer = await ask("record", { offset: params.offset }, signal);
+  const { batch } = answer;
+  const rows = answer.parts.map((each) => [each.name, each.type, h("td", { class: "long" }, each.hex.match(/../g)?.join(" ") ?? ""), h("td", { class: "long" }, each.meaning === null ? "" : valueText(each.meaning))]);
+  const bytes = sheet("the value's bytes", ["field", "type", "bytes", "meaning"], rows, "The record has no value.");
+  bytes.classList.add("bytes");
+  const at = Number(params.offset);
+  return {
+    title: `Record ${params.offset}`, command: answer.command, moment: null,
+    nodes: [h("h1", {}, `Record ${answer.offset}: ${answer.record.type} version ${answer.record.version}`),
+      h("p", { class: "moment" }, `${timeText(answer.timeMs)}, epoch ${batch.leaderEpoch}. `, answer.askedByText ? `Asked: ${answer.askedByText}.` : "No record says who asked for it."),
+      h("p", {}, at > 0 && h("a", { href: link("record", { ...moments(), offset: at - 1, at: `${at - 1}+` }) }, "‹ record before"), " ", h("a", { href: link("record", { ...moments(), offset: at + 1, at: `${at + 1}+` }) }, "record after ›"), " ",
+        h("a", { href: link("diff", { since: String(batch.baseOffset), at: String(batch.lastOffset + 1) }) }, "what its batch changed")),
+      bytes, h("h2", {}, "Its batch"),
+      sheet(`offsets ${batch.baseOffset} to ${batch.lastOffset}`, ["field", "value"], Object.entries(batch).map(([name, value]) => [name, h("td", { class: "long" }, valueText(value))]), "")],
+  };
+}
+
+export async function diff(params, signal) {
+  if (!params.since) {
+    return { title: "Difference", command: "", moment: null, nodes: [h("h1", {}, "Difference"), h("p", { class: "empty sheet" }, "Two moments are needed: press “Second moment” at the strip (or d), then drag either handle.")] };
+  }
+  const start = Number(params.start || 0);
+  const answer = await ask("diff", { from: params.since, to: params.at, entity: params.entity, text: params.text, show: params.show, start, size: 100 }, signal);
+  const text = h("input", { type: "search", value: params.text || "", placeholder: "Filter", "aria-label": "Filter differences" });
+  text.addEventListener("change", () => change({ text: text.value || undefined, start: undefined }));
+  const choose = selectOf("kind", "Kind of change", [["", "all changes"], ["added", "added"], ["changed", "changed"], ["removed", "removed"]], params.show || "");
+  choose.addEventListener("change", () => change({ show: choose.value || undefined, start: undefined }));
+  return {
+    title: "Difference", command: answer.command, moment: answer.to, since: answer.from,
+    nodes: [h("h1", {}, `Difference${params.entity ? ` of ${params.entity}` : ""}`),
+      h("p", { class: "moment" }, `From offset ${answer.from.offset} (${timeText(answer.from.timeMs)}) to ${answer.to.offset} (${timeText(answer.to.timeMs)}): ${answer.total} entities differ.`),
+      h("div", { class: "bar" }, text, choose,
+        answer.count > 100 && [h("button", { type: "button", disabled: !start, onclick: () => change({ start: start > 100 ? String(start - 100) : undefined }) }, "Previous page"),
+          h("button", { type: "button", disabled: start + 100 >= answer.count, onclick: () => change({ start: String(start + 100) }) }, "Next page")]),
+      answer.changes.length ? changesTable(answer.changes) : h("p", { class: "empty sheet" }, "Nothing differs.")],
+  };
+}
+
+const EXAMPLES = ["leaderless() == 0", "len(brokers) >= 3", "partition('orders', 0).leader >= 0", "not broker(1).fenced", "feature('metadata.version') < 19", "quorum.leader_id == 3000"];
+
+export async function find(params, signal) {
+  const box = h("input", { class: "wide mono", value: params.predicate || "", placeholder: "leaderless() == 0", "aria-label": "A condition that holds while the state is right", spellcheck: "false" });
+  const form = h("form", { class: "bar" }, box, h("button", {}, "Find the first moment where it is false"));
+  form.addEventListener("submit", (event) => { event.preventDefault(); change({ predicate: box.value }); });
+  const nodes = [h("h1", {}, "Find a moment"), h("p", {}, "Write a condition in the language of metaquorum log bisect; the answer is the first record after which it is false."), form,
+    h("p", {}, "For example ", EXAMPLES.map((each) => [h("a", { href: link("find", { ...moments(), predicate: each }) }, h("code", {}, each)), " "]))];
+  let command = "";
+  if (params.predicate) {
+    try {
+      const answer = await ask("bisect", { predicate: params.predicate }, signal);
+      command = answer.command;
+      nodes.push(result(answer));
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      nodes.push(h("pre", { class: "error" }, error.message));
+    }
+  }
+  return { title: "Find a moment", command, moment: null, nodes };
+}
+
+function result(answer) {
+  if (answer.alwaysFalse) return h("p", { class: "error" }, `It is false from the first state on, at offset ${answer.offset}.`);
+  if (answer.neverDefined) return h("p", { class: "error" }, "It is never true nor false: what it refers to does not exist in this log.");
+  if (!answer.turnedFalse) return h("p", { class: "error" }, `It never turns false up to offset ${answer.endOffset}.`);
+  return h("section", {}, h("p", { class: "error" }, `It turned false at `, recordLink(answer.offset), ` (${timeText(answer.createTime)}). `,
+    h("button", { type: "button", onclick: () => go(link("overview", { at: `${answer.offset}+` })) }, "Go to this moment")),
+  h("h2", {}, "What its batch changed"), changesTable(answer.changes.slice(0, 50)));
+}
+
+export async function search(params, signal) {
+  const answer = await ask("search", { text: params.text, at: params.at }, signal);
+  const group = (title, list, one) => list.length > 0 && h("section", {}, h("h2", {}, title), h("ul", {}, list.map((each) => h("li", {}, one(each)))));
+  const groups = [
+    group("Moments", answer.moments, (each) => h("a", { href: link("overview", { at: String(each.offset) }) }, `offset ${each.offset}, ${timeText(each.timeMs)}`)),
+    group("Entities", answer.entities, (each) => h("a", { href: entityLink(each.path) }, each.path)),
+    group("Settings", answer.settings, (each) => h("a", { href: entityLink(each.path) }, each.text)),
+    group("Events", answer.events, (each) => [momentLink(each.offset, timeText(each.createTime)), ` ${each.kind}: ${each.text}`]),
+  ].filter(Boolean);
+  return {
+    title: `Search: ${params.text || ""}`, command: "", moment: null,
+    nodes: [h("h1", {}, `Search: ${params.text || ""}`), ...(groups.length ? groups : [h("p", { class: "empty sheet" }, "Nothing has this in its name, value or text at this moment. Move the handle, or search for a part of it.")])],
+  };
+}
+

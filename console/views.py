@@ -1,0 +1,493 @@
+"""What the page shows at a moment or between two: each view asks the functions of the log tools.
+
+Every answer has `command`: the words of the command that prints the same.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from metaquorum.console.access import access
+from metaquorum.console.moments import place_of
+from metaquorum.console.partitions import SHOWS, rows_in_trouble, topics_in_trouble
+from metaquorum.console.record_bytes import record_bytes
+from metaquorum.console.strip import ACTIVE, Strip, broker_states, is_users
+from metaquorum.console.tables import TablePage, TableQuery, table_of
+from metaquorum.metadata.errors import InspectError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.answers import (
+    bisection_json,
+    change_json,
+    event_json,
+    explanation_json,
+    headline,
+    span_json,
+)
+from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, WARNING
+from metaquorum.metadata.inspect.checks.bisect import bisect
+from metaquorum.metadata.inspect.checks.checks import predicate_check
+from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
+from metaquorum.metadata.inspect.entities.diff import EntityChange, diff_points
+from metaquorum.metadata.inspect.entities.history import history
+from metaquorum.metadata.inspect.entities.suggest import continuations, suggestion
+from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_target
+from metaquorum.metadata.inspect.entities.views import Wanted, entities_below, entities_of, resolved
+from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.coverage import known_from
+from metaquorum.metadata.inspect.log.entities import EntityNamer, entity_problem
+from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
+from metaquorum.metadata.inspect.log.places import Limits
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
+from metaquorum.metadata.inspect.walk.states import FoundState
+from metaquorum.metadata.inspect.why.explain import explain
+from metaquorum.metadata.text.dump import payload_json
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.uuids import uuid_to_text
+
+Answer = dict[str, Any]
+ENTITIES_MAX = 200
+SPANS_MAX = 500
+RECORDS_MAX = 200
+SEARCHED_MAX = 20
+KEPT_DIFFS = 4
+_PROBLEMS_MAX = 50
+
+
+class Views:
+    """The views of one log. Methods may be called from several threads; those that name something raise
+    InspectError if the log does not have it."""
+
+    def __init__(self, strip: Strip, words: tuple[str, ...]) -> None:
+        """`words` are the paths that were given, for command lines."""
+        self.moments = strip.moments
+        self.strip = strip
+        self._log: MetadataLog = strip.moments.log
+        self._words = words
+        self._last_log: Answer = {}
+        self._diffs: OrderedDict[tuple[int, int, str], list[EntityChange]] = OrderedDict()
+
+    def command(self, tool: str, *words: str) -> str:
+        """A command line of `metaquorum log`. Tools that read one log get the first path."""
+        paths = self._words if tool in ("timeline", "summary") else self._words[:1]
+        return shlex.join(["metaquorum", "log", tool, *paths, *words])
+
+    def log(self) -> Answer:
+        """Which log it is, from where to where it reaches and what is wrong with it. Of a log that can no
+        longer be read, what was known last."""
+        try:
+            self._last_log = self._log_now()
+        except Exception as error:
+            if not is_users(error) or not self._last_log:
+                raise
+            return {**self._last_log, "trouble": " ".join(str(error).split())}
+        return self._last_log
+
+    def _log_now(self) -> Answer:
+        log, clock = self._log, self.moments.clock()
+        identity = log.identity
+        newest = self.strip.last_change()
+        return {
+            "name": ", ".join(self._words),
+            "clusterId": None if identity is None else identity.cluster_id,
+            "startOffset": log.start_offset,
+            "knownFrom": known_from(log),
+            "endOffset": max(clock.end_offset, log.start_offset),
+            "firstMs": clock.first_ms,
+            "lastMs": clock.last_ms,
+            "isState": log.is_checkpoint,
+            "progress": self.strip.progress,
+            "version": self.strip.version,
+            "trouble": self.strip.trouble,
+            "problems": self.strip.problems[:_PROBLEMS_MAX],
+            "uncovered": [missing.tree() for missing in self.strip.uncovered],
+            "unknownRecords": self.strip.unknown,
+            "critical": None if newest is None else event_json(newest),
+        }
+
+    def moment(self, state: FoundState) -> Answer:
+        """Where a state is, and what it lacks."""
+        made = state.image.provenance
+        quorum = state.quorum
+        return {
+            "offset": state.end_offset,
+            "timeMs": None
+            if made.timestamp_ms < 0
+            else clock_time(self._log, made.offset, made.timestamp_ms),
+            "epoch": made.epoch,
+            "leader": quorum.leader_id if quorum.has_leader else None,
+            "leaderEpoch": quorum.epoch if quorum.has_leader else None,
+            "notes": [
+                *state.problems,
+                *(missing.line for missing in state.coverage),
+                *([] if state.shown is None else [state.shown.text]),
+                *(
+                    [f"{state.unknown} records have a type or version that is not known here"]
+                    * bool(state.unknown)
+                ),
+            ],
+        }
+
+    def state(self, where: str | None) -> FoundState:
+        """The state at a place in the words of the tools."""
+        return self.moments.state(place_of(where))
+
+    def overview(self, where: str | None) -> Answer:
+        """Health in five numbers, and what is wrong, the worst first."""
+        state = self.state(where)
+        image = state.image
+        brokers = broker_states(image)
+        active = sum(name == ACTIVE for name in brokers.values())
+        counts = {show: len(rows_in_trouble(image, show)) for show in SHOWS}
+        numbers = [
+            {"name": "active brokers", "value": active, "of": len(brokers), "table": "brokers", "show": ""},
+            *(
+                {
+                    "name": name,
+                    "value": counts[show],
+                    "of": image.topics.partition_count,
+                    "table": "partitions",
+                    "show": show,
+                }
+                for show, name in zip(
+                    SHOWS, ("leaderless", "under min ISR", "out of sync", "reassigning"), strict=True
+                )
+            ),
+        ]
+        return {
+            **self.moment(state),
+            "numbers": numbers,
+            "topics": len(image.topics),
+            "partitions": image.topics.partition_count,
+            "problems": sorted(_problems(image, brokers, counts), key=_severity)[:_PROBLEMS_MAX],
+            "command": self.command("state", "--at", str(state.end_offset)),
+        }
+
+    def table(self, kind: str, where: str | None, query: TableQuery) -> tuple[TablePage, FoundState]:
+        """A page of a table at a place."""
+        state = self.state(where)
+        return table_of(kind, state, query), state
+
+    def table_command(self, kind: str, state: FoundState) -> str:
+        """The command for the entities of a table."""
+        entity = {
+            "topics": "topic",
+            "partitions": "topic",
+            "brokers": "broker",
+            "configs": "config",
+            "features": "feature",
+            "acls": "acl",
+            "users": "user",
+            "quotas": "quota",
+            "tokens": "token",
+        }.get(kind, kind)
+        return self.command("state", entity, "--at", str(state.end_offset))
+
+    def entity(self, path: str, where: str | None) -> Answer:
+        """The fields of an entity and of those below it."""
+        _check(path)
+        state = self.state(where)
+        path = resolved(path, state.image)
+        below = list(islice(entities_below(state.image, Wanted(path), state.quorum), ENTITIES_MAX + 1))
+        return {
+            **self.moment(state),
+            "path": path,
+            "exists": bool(below),
+            "hint": "" if below else suggestion(path, state.image),
+            "entities": [{"path": each, "fields": fields} for each, fields in below[:ENTITIES_MAX]],
+            "isCut": len(below) > ENTITIES_MAX,
+            "command": self.command("state", path, "--at", str(state.end_offset)),
+        }
+
+    def why(self, target: str, where: str | None, last: int) -> Answer:
+        """The records that led to the state of an entity, the newest first, and a sentence about them."""
+        wanted = _target(target)
+        state = self.state(where)
+        entity = resolved(wanted.entity, state.image)
+        wanted = EntityTarget(entity=entity, field=wanted.field)
+        at = END if self._log.is_checkpoint else Point(offset=state.end_offset)
+        answer = explain(self._log, wanted, at, past_corruption=True, last=last)
+        links = answer.links[-last:][::-1]
+        return {
+            **explanation_json(answer, links),
+            "headline": headline(answer),
+            "command": self.command("why", str(wanted), "--at", str(state.end_offset), "--last", str(last)),
+        }
+
+    def history(self, target: str, where: str | None) -> Answer:
+        """The states of an entity over the whole log, the newest first."""
+        wanted = _target(target)
+        state = self.state(where)
+        limits = Limits()
+        rows = history(
+            self._log,
+            Wanted(resolved(wanted.entity, state.image), wanted.field),
+            limits=limits,
+            past_corruption=True,
+        )
+        spans = sorted(islice(rows, SPANS_MAX), key=lambda span: -span.from_offset)
+        return {
+            "spans": [span_json(span) for span in spans],
+            "uncovered": limits.coverage.tree(),
+            "command": self.command("history", str(wanted)),
+        }
+
+    def events(self, query: TableQuery, severity: str, window: tuple[str | None, str | None]) -> Answer:
+        """Events of at least a severity, about an entity (`show`), with a text, from one place to another."""
+        wanted, text = (
+            at_least(_one_of(severity or WARNING, (DETAIL, INFO, WARNING, CRITICAL))),
+            query.text.lower(),
+        )
+        low, high = (None if end is None else self._offset(place_of(end)) for end in window)
+        listed = [
+            event
+            for event in self.strip.events
+            if event.severity in wanted
+            and (low is None or event.offset >= low)
+            and (high is None or event.offset < high)
+            and (not query.show or event.is_about(query.show))
+            and (not text or text in event.text.lower() or text in event.kind)
+        ]
+        ordered = listed[::-1] if query.descending else listed
+        ends = [
+            word for name, end in zip(("--from", "--to"), window, strict=True) if end for word in (name, end)
+        ]
+        about = ["--entity", query.show] if query.show else []
+        return {
+            "events": [
+                event_json(event) for event in ordered[query.start : query.start + (query.size or 100)]
+            ],
+            "count": len(listed),
+            "progress": self.strip.progress,
+            "command": self.command("timeline", "--severity", severity or WARNING, *about, *ends),
+        }
+
+    def _offset(self, point: Point) -> int:
+        return self.moments.state(point).end_offset if point.offset is None else point.offset
+
+    def records(self, start: int, count: int, entity: str) -> Answer:
+        """Records from an offset on, with the entities that each is about."""
+        first = max(start, self._log.start_offset)
+        log = self._log
+        end = max(log.start_offset, clock_of(log).end_offset)
+        namer = (
+            log.namer()
+            if known_from(log) is None
+            else EntityNamer(
+                {topic.topic_id: topic.name for topic in self.moments.state(END).image.topics.all()}
+            )
+        )
+        rows: list[Answer] = []
+        for item in log.items(first or None):
+            if len(rows) >= min(count, RECORDS_MAX):
+                break
+            if isinstance(item, Damage):
+                if item.offset >= first:
+                    rows.append({"offset": item.offset, "damage": damage_line(item)})
+                continue
+            header = item.batch.header
+            for decoded in item.records:
+                about = namer.entities(decoded.record)
+                if decoded.offset < first or (entity and entity not in about):
+                    continue
+                rows.append(
+                    {
+                        "offset": decoded.offset,
+                        "timeMs": decoded.timestamp_ms,
+                        "epoch": header.leader_epoch,
+                        "batchOffset": header.base_offset,
+                        "entities": list(about),
+                        **payload_json(decoded.record, decoded.version),
+                    }
+                )
+        about_entity = ["--entity", entity] if entity else []
+        return {
+            "records": rows[:count],
+            "endOffset": end,
+            "command": self.command("dump", "--from-offset", str(first), *about_entity),
+        }
+
+    def record(self, offset: int) -> Answer:
+        """One record down to its bytes, with its batch."""
+        answer = record_bytes(self._log, offset)
+        command = self.command("dump", "--from-offset", str(offset), "--to-offset", str(offset), "--causes")
+        return {**answer, "command": command}
+
+    def diff(self, places: tuple[str | None, str | None], entity: str, query: TableQuery) -> Answer:
+        """What differs between two moments, and the record that made each difference."""
+        if entity:
+            _check(entity)
+        if self._log.is_checkpoint:
+            raise InspectError("this is a single state, which has one moment; open the directory of its log")
+        before, after = self.state(places[0]), self.state(places[1])
+        wanted = Wanted(resolved(resolved(entity, before.image), after.image) if entity else None)
+        key = before.end_offset, after.end_offset, wanted.path or ""
+        if key not in self._diffs:
+            self._diffs[key] = diff_points(self._log, before, after, wanted)
+            while len(self._diffs) > KEPT_DIFFS:
+                self._diffs.popitem(last=False)
+        changes = [
+            change
+            for change in self._diffs[key]
+            if query.text.lower() in change.entity.lower() and query.show in ("", change.kind)
+        ]
+        words = [str(key[0]), str(key[1]), *([entity] if entity else [])]
+        return {
+            "from": self.moment(before),
+            "to": self.moment(after),
+            "changes": [
+                change_json(each) for each in changes[query.start : query.start + (query.size or 100)]
+            ],
+            "count": len(changes),
+            "total": len(self._diffs[key]),
+            "command": self.command("diff", *words),
+        }
+
+    def bisect(self, predicate: str, window: tuple[str | None, str | None]) -> Answer:
+        """The first moment at which a predicate turns false."""
+        try:
+            check = predicate_check(compile_predicate(predicate))
+            answer = bisect(
+                self._log,
+                check,
+                None if window[0] is None else place_of(window[0]),
+                place_of(window[1]),
+                past_corruption=True,
+            )
+        except PredicateError as error:
+            raise InspectError(str(error)) from None
+        ends = [
+            word for name, end in zip(("--from", "--to"), window, strict=True) if end for word in (name, end)
+        ]
+        return {
+            **bisection_json(answer),
+            "neverDefined": answer.never_defined,
+            "command": self.command("bisect", "--predicate", predicate, *ends),
+        }
+
+    def access(self, where: str | None, principal: str, operation: str, resource: str, host: str) -> Answer:
+        """Whether a principal may do something, and why."""
+        state = self.state(where)
+        return {
+            **access(state.image, principal, operation, resource, host or "*"),
+            "command": self.command("state", "acl", "--at", str(state.end_offset)),
+        }
+
+    def search(self, text: str, where: str | None) -> Answer:
+        """Moments, entities, settings and events that a text names."""
+        state = self.state(where)
+        wanted = text.strip().lower()
+        found: dict[str, list[Answer]] = {"moments": [], "entities": [], "settings": [], "events": []}
+        if not wanted:
+            return found
+        try:
+            point = place_of(text.strip())
+            found["moments"].append(self.moment(self.moments.state(point)))
+        except InspectError:
+            pass  # it names no moment of this log
+        paths = dict.fromkeys(
+            (*_entities(state.image, wanted), *_first(continuations(text.strip(), state.image)))
+        )
+        found["entities"] = [{"path": path} for path in list(paths)[:SEARCHED_MAX]]
+        found["settings"] = _first(
+            {"path": row["path"], "text": f"{row['resource']}: {row['key']}={row['value']}"}
+            for row in table_of("configs", state, TableQuery(text=wanted, size=SEARCHED_MAX)).rows
+        )
+        found["events"] = _first(event_json(event) for event in self._mentioning(wanted))
+        return found
+
+    def _mentioning(self, text: str) -> Iterator[TimelineEvent]:
+        return (event for event in self.strip.events if text in event.text.lower() or text in event.kind)
+
+
+def _first(several: Any, count: int = SEARCHED_MAX) -> list[Any]:
+    return list(islice(iter(several), count))
+
+
+def clock_time(log: MetadataLog, offset: int, stamp_ms: int) -> int:
+    """The time of the record before an offset, on the log's clock."""
+    return stamp_ms if log.is_checkpoint else clock_of(log).time_ms(max(0, offset - 1), stamp_ms)
+
+
+def _entities(image: MetadataImage, text: str) -> list[str]:
+    topics = (f"topic/{topic.name}" for topic in image.topics.all() if text in topic.name.lower())
+    others = (path for path in entities_of(image, with_topics=False) if text in path.lower())
+    principals = (
+        f"acl/{uuid_to_text(entry_id)}"
+        for entry_id, acl in image.acls.items_sorted()
+        if text in acl.principal.lower() or text in acl.resource_name.lower()
+    )
+    return [*_first(topics), *_first(others), *_first(principals)]
+
+
+def _check(path: str) -> None:
+    problem = entity_problem(path)
+    if problem is not None and path.partition("/")[0] not in ("quota", "scram"):
+        raise InspectError(problem)
+
+
+def _target(text: str) -> EntityTarget:
+    try:
+        return parse_target(text)
+    except ValueError as error:
+        raise InspectError(str(error)) from None
+
+
+def _one_of(word: str, words: tuple[str, ...]) -> str:
+    if word not in words:
+        raise InspectError(f"{word!r} is not one of {', '.join(words)}")
+    return word
+
+
+_ORDER = {CRITICAL: 0, WARNING: 1, INFO: 2, DETAIL: 3}
+
+
+def _severity(problem: Answer) -> tuple[int, int]:
+    return _ORDER[problem["severity"]], -problem["count"]
+
+
+def _problems(image: MetadataImage, brokers: dict[int, str], counts: dict[str, int]) -> Iterator[Answer]:
+    """What is wrong in a state. `target` is what `why` explains."""
+    if brokers and ACTIVE not in brokers.values():
+        yield _problem(CRITICAL, "no broker is active", "broker", f"broker/{min(brokers)}", len(brokers))
+    held = image.topics.replica_counts()
+    for broker_id, name in brokers.items():
+        if name != ACTIVE:
+            count, path = held.get(broker_id, 0), f"broker/{broker_id}"
+            word = "is fenced" if name == "fenced" else "is shutting down"
+            severity = WARNING if count else INFO
+            yield _problem(
+                severity, f"broker {broker_id} {word}; it holds {count} replicas", path, path, count
+            )
+    texts = {
+        "leaderless": (CRITICAL, "without a leader", ".leader"),
+        "underMinIsr": (WARNING, "under min ISR", ".isr"),
+        "outOfSync": (INFO, "with replicas out of the ISR", ".isr"),
+        "reassigning": (INFO, "being reassigned", ""),
+    }
+    for show, (severity, text, field) in texts.items():
+        if counts[show]:
+            yield from _by_topic(image, show, (severity, text, field))
+
+
+def _by_topic(image: MetadataImage, show: str, words: tuple[str, str, str]) -> Iterator[Answer]:
+    """A problem per topic; of the others, how many there are."""
+    severity, text, field = words
+    worst, more, rest = topics_in_trouble(image, show, SEARCHED_MAX)
+    for name, count, index in worst:
+        first = f"topic/{name}/{index}"
+        if count == 1:
+            yield _problem(severity, f"{name}-{index} is {text}", first, first + field, 1)
+        else:
+            text_of_all = f"{name}: {count} partitions {text}"
+            yield _problem(severity, text_of_all, f"topic/{name}", first + field, count)
+    if more:
+        yield _problem(severity, f"{more} more topics: {rest} partitions {text}", "topic", "", rest)
+
+
+def _problem(severity: str, text: str, path: str, target: str, count: int) -> Answer:
+    return {"severity": severity, "text": text, "path": path, "target": target, "count": count}

@@ -1,0 +1,1 @@
+"""APIs that the active controller answers, on whichever node they arrive."""

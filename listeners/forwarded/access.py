@@ -1,0 +1,117 @@
+"""CreateAcls, DeleteAcls, AlterUserScramCredentials and AlterClientQuotas."""
+
+from __future__ import annotations
+
+from metaquorum.clients.acl_fields import CREATION, ENTRY, FILTER, entry, from_message, in_message
+from metaquorum.listeners.forwarded.call import Call, Parts
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests import settings as core
+from metaquorum.metadata.settings.acls import AclFilter
+from metaquorum.wire.messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+)
+
+
+async def create_acls(body: CreateAclsRequest, call: Call) -> CreateAclsResponse:
+    acls = tuple(entry(each, CREATION) for each in body.creations)
+    answer = await call.answer(core.CreateAclsRequest(acls=acls), core.SettingsResponse)
+    results = answer if isinstance(answer, ApiError) else answer.results
+    return CreateAclsResponse(
+        results=tuple(
+            CreateAclsResponse.AclCreationResult(error_code=code, error_message=message or "")
+            for _, (code, message), _ in Parts((acl, None) for acl in acls).settled(results)
+        )
+    )
+
+
+def acl_filter(asked: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
+    """The filter in a request; null matches any value of a field."""
+    return AclFilter(**from_message(asked, FILTER))
+
+
+async def delete_acls(body: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
+    filters = tuple(map(acl_filter, body.filters))
+    answer = await call.answer(core.DeleteAclsRequest(filters=filters), core.DeleteAclsResponse)
+    results = answer if isinstance(answer, ApiError) else answer.results
+    Deleted = DeleteAclsResponse.DeleteAclsMatchingAcl
+    return DeleteAclsResponse(
+        filter_results=tuple(
+            DeleteAclsResponse.DeleteAclsFilterResult(
+                error_code=code,
+                error_message=message,
+                matching_acls=tuple(
+                    Deleted(error_message=None, **in_message(acl, ENTRY))
+                    for acl in (() if result is None else result.acls)
+                ),
+            )
+            for _, (code, message), result in Parts((each, None) for each in filters).settled(results)
+        )
+    )
+
+
+async def alter_user_scram_credentials(
+    body: AlterUserScramCredentialsRequest, call: Call
+) -> AlterUserScramCredentialsResponse:
+    request = core.AlterScramRequest(
+        deletions=tuple(
+            core.ScramDeletion(user=each.name, mechanism=each.mechanism) for each in body.deletions
+        ),
+        upsertions=tuple(
+            core.ScramUpsertion(
+                user=each.name,
+                mechanism=each.mechanism,
+                iterations=each.iterations,
+                salt=bytes(each.salt),
+                salted_password=bytes(each.salted_password),
+            )
+            for each in body.upsertions
+        ),
+    )
+    changes: tuple[core.ScramDeletion | core.ScramUpsertion, ...] = (*request.deletions, *request.upsertions)
+    users = dict.fromkeys(each.user for each in changes)
+    answer = await call.answer(request, core.SettingsResponse)
+    results = answer if isinstance(answer, ApiError) else answer.results
+    return AlterUserScramCredentialsResponse(
+        results=tuple(
+            AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(
+                user=user, error_code=code, error_message=message
+            )
+            for user, (code, message), _ in Parts((user, None) for user in users).settled(results)
+        )
+    )
+
+
+async def alter_client_quotas(body: AlterClientQuotasRequest, call: Call) -> AlterClientQuotasResponse:
+    changes = tuple(
+        core.QuotaChange(
+            entity=tuple((part.entity_type, part.entity_name) for part in entry.entity),
+            ops=tuple(
+                core.QuotaOp(key=each.key, value=None if each.remove else each.value) for each in entry.ops
+            ),
+        )
+        for entry in body.entries
+    )
+    request = core.AlterQuotasRequest(changes=changes, validate_only=body.validate_only)
+    answer = await call.answer(request, core.SettingsResponse)
+    results = answer if isinstance(answer, ApiError) else answer.results
+    return AlterClientQuotasResponse(
+        entries=tuple(
+            AlterClientQuotasResponse.EntryData(
+                error_code=code,
+                error_message=message,
+                entity=tuple(
+                    AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name)
+                    for kind, name in change.entity
+                ),
+            )
+            for change, (code, message), _ in Parts((each, None) for each in changes).settled(results)
+        )
+    )

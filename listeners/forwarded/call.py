@@ -1,0 +1,107 @@
+"""One call of an API that the active controller answers: the caller, the node's state, and the way to the
+controller.
+
+Handlers of this folder must not wait for anything except `Call.ask`, and must not read a clock: with an `ask`
+that refuses, they produce the refusal of their request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from metaquorum.metadata.authorizer import ANONYMOUS
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
+
+Answer = TypeVar("Answer")
+P = TypeVar("P")
+R = TypeVar("R", bound="Result")
+ZERO_ID = bytes(16)
+
+
+class Result(Protocol):
+    """The result of one part of a request."""
+
+    @property
+    def error(self) -> ErrorCode: ...
+
+    @property
+    def message(self) -> str | None: ...
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """The context of a call. `ask` returns the controller's response or refusal. `principal`, `address` and
+    `by_token` are the client's, `node_id` is that of the broker that received the request. `image` is this
+    node's, `static` has the keys set in its file, `token_hmac` returns the secret of a token (None:
+    delegation tokens are disabled), and `wall_ms` is the Unix time."""
+
+    version: int
+    ask: Callable[[ControllerRequest], Awaitable[ControllerResponse | ApiError]]
+    node_id: int
+    wall_ms: int
+    image: MetadataImage
+    principal: str = ANONYMOUS
+    address: str = ""
+    by_token: bool = False
+    static: Mapping[str, str] = msgspec.field(default_factory=dict)
+    token_hmac: Callable[[str], bytes] | None = None
+
+    async def answer(self, request: ControllerRequest, expected: type[Answer]) -> Answer | ApiError:
+        """The controller's response or refusal; an unexpected type becomes ApiError UNKNOWN_SERVER_ERROR."""
+        found = await self.ask(request)
+        if isinstance(found, ApiError | expected):
+            return found
+        text = f"{type(request).__name__} was answered with {type(found).__name__}: report this as a bug"
+        return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+
+
+Outcome = tuple[int, str | None]
+"""The error code of one part, and its text; None for a success."""
+
+
+class Parts(list[tuple[P, ApiError | None]]):
+    """The parts of a request in order, each with its refusal, or None if the controller decides."""
+
+    def asked(self) -> list[P]:
+        return [part for part, refusal in self if refusal is None]
+
+    def settled(self, results: Sequence[R] | ApiError) -> Iterator[tuple[P, Outcome, R | None]]:
+        """Every part with its outcome and its result. `results`: those of the parts in `asked`, in the same
+        order, or the refusal of all."""
+        left = iter(() if isinstance(results, ApiError) else results)
+        for part, refusal in self:
+            error = results if refusal is None and isinstance(results, ApiError) else refusal
+            if error is not None:
+                yield part, (error.code, error.message), None
+            else:
+                result = next(left)
+                yield part, (result.error, result.message), result
+
+
+def once(parts: Iterable[P], key: Callable[[P], Hashable]) -> tuple[list[P], frozenset[Hashable]]:
+    """Returns the first part with each key, and the keys that occur more than once."""
+    first: dict[Hashable, P] = {}
+    found = list(parts)
+    for part in found:
+        first.setdefault(key(part), part)
+    counted = Counter(map(key, found))
+    return list(first.values()), frozenset(each for each, times in counted.items() if times > 1)
+
+
+def invalid(text: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
+def by_name(pairs: Iterable[tuple[str, P]]) -> dict[str, list[P]]:
+    """The parts by topic, in the order in which topics first occur."""
+    found: dict[str, list[P]] = {}
+    for name, part in pairs:
+        found.setdefault(name, []).append(part)
+    return found

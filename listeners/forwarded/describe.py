@@ -1,0 +1,223 @@
+"""Responses that describe settings from an image: entries, credentials and quotas, never a secret.
+
+Pure: the image is an argument.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from types import EllipsisType
+
+from metaquorum.clients.acl_fields import RIGHT, in_message
+from metaquorum.listeners.forwarded.access import acl_filter
+from metaquorum.listeners.forwarded.shown_configs import ShownConfigs
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    Acl,
+    ConfigResource,
+    MetadataImage,
+)
+from metaquorum.metadata.settings.acls import filter_problem, list_acls
+from metaquorum.metadata.settings.configs import ConfigEntry, describe_resource
+from metaquorum.metadata.settings.quotas import CLIENT_ID, IP, USER, QuotaFilter, describe_quotas
+from metaquorum.metadata.settings.scram import describe_users
+from metaquorum.wire.messages import (
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+_EXACT, _DEFAULT, _ANY = 0, 1, 2
+
+
+def describe_acls(body: DescribeAclsRequest, image: MetadataImage) -> DescribeAclsResponse:
+    """The entries that match the filter, by resource."""
+    wanted = acl_filter(body)
+    problem = filter_problem(wanted)
+    if problem is not None:
+        return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+    found = sorted(
+        (acl for _, acl in list_acls(image, wanted)),
+        key=lambda acl: (*_resource(acl), acl.principal, acl.host, acl.operation, acl.permission_type),
+    )
+    return DescribeAclsResponse(
+        error_message="",
+        resources=tuple(
+            DescribeAclsResponse.DescribeAclsResource(
+                resource_type=kind,
+                resource_name=name,
+                pattern_type=pattern,
+                acls=tuple(DescribeAclsResponse.AclDescription(**in_message(acl, RIGHT)) for acl in acls),
+            )
+            for (kind, name, pattern), acls in groupby(found, key=_resource)
+        ),
+    )
+
+
+def _resource(acl: Acl) -> tuple[int, str, int]:
+    return acl.resource_type, acl.resource_name, acl.pattern_type
+
+
+def describe_user_scram_credentials(
+    body: DescribeUserScramCredentialsRequest, image: MetadataImage
+) -> DescribeUserScramCredentialsResponse:
+    """Mechanisms and iterations of these users; of all if the request names none (KIP-554)."""
+    names = [each.name for each in body.users or ()]
+    found = {each.user: each.iterations for each in describe_users(image, tuple(names))}
+    Result = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+
+    def result(name: str) -> DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult:
+        if names.count(name) > 1:
+            text = f"the request names user {name} twice: name each user once"
+            return Result(user=name, error_code=ErrorCode.DUPLICATE_RESOURCE, error_message=text)
+        if name not in found:
+            text = f"user {name} has no SCRAM credentials: describe all users to see which have"
+            return Result(user=name, error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message=text)
+        return Result(
+            user=name,
+            error_message="",
+            credential_infos=tuple(
+                DescribeUserScramCredentialsResponse.CredentialInfo(
+                    mechanism=mechanism, iterations=iterations
+                )
+                for mechanism, iterations in found[name]
+            ),
+        )
+
+    return DescribeUserScramCredentialsResponse(
+        error_message="", results=tuple(map(result, dict.fromkeys(names or found)))
+    )
+
+
+def describe_client_quotas(
+    body: DescribeClientQuotasRequest, image: MetadataImage
+) -> DescribeClientQuotasResponse:
+    """The quotas of the entities that match the components (KIP-546)."""
+    try:
+        wanted = QuotaFilter(parts=_filter(body), strict=body.strict)
+    except ApiError as error:
+        return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)
+    return DescribeClientQuotasResponse(
+        error_message="",
+        entries=tuple(
+            DescribeClientQuotasResponse.EntryData(
+                entity=tuple(
+                    DescribeClientQuotasResponse.EntityData(entity_type=kind, entity_name=name)
+                    for kind, name in entity
+                ),
+                values=tuple(
+                    DescribeClientQuotasResponse.ValueData(key=key, value=value)
+                    for key, value in quotas.items()
+                ),
+            )
+            for entity, quotas in describe_quotas(image, wanted)
+        ),
+    )
+
+
+def describe_configs(
+    body: DescribeConfigsRequest, version: int, image: MetadataImage
+) -> DescribeConfigsResponse:
+    """The configurations as the active controller knows them: without the brokers' files, also for brokers
+    that do not run."""
+    shown = ShownConfigs(version, body.include_synonyms, body.include_documentation)
+
+    def found(resource: ConfigResource) -> tuple[ConfigEntry, ...] | ApiError:
+        return _config_refusal(resource, image) or describe_resource(image, resource, all_keys=True)
+
+    return DescribeConfigsResponse(
+        results=tuple(
+            shown(each, found(ConfigResource(each.resource_type, each.resource_name)))
+            for each in body.resources
+        )
+    )
+
+
+def _config_refusal(resource: ConfigResource, image: MetadataImage) -> ApiError | None:
+    name = resource.name
+    match resource.resource_type:
+        case 2 if image.topics.topic_named(name) is None:
+            text = f"there is no topic {name}: list the topics to see which exist"
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        case 4 if name and name not in map(str, image.brokers):
+            text = f"broker {name} is not registered: list the registered brokers"
+            return ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
+        case 16 | 32 if not name:
+            return ApiError(ErrorCode.INVALID_REQUEST, "this has no default configuration: give a name")
+        case 2 | 4 | 16 | 32:
+            return None
+        case other:
+            text = f"controllers do not describe resource type {other}: use a broker"
+            return ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
+def list_config_resources(
+    body: ListConfigResourcesRequest, version: int, image: MetadataImage
+) -> ListConfigResourcesResponse:
+    """The names of resources that have configurations, of these types or of all; version 0 is about client
+    metrics (KIP-1000, KIP-1142)."""
+    brokers = [str(broker_id) for broker_id in image.brokers]
+    names = {CLIENT_METRICS_RESOURCE: _configured(image, CLIENT_METRICS_RESOURCE)}
+    if version >= 1:
+        names |= {
+            TOPIC_RESOURCE: [each.name for each in image.topics.all()],
+            BROKER_RESOURCE: brokers,
+            BROKER_LOGGER_RESOURCE: brokers,
+            GROUP_RESOURCE: _configured(image, GROUP_RESOURCE),
+        }
+    wanted = body.resource_types or sorted(names)
+    if not names.keys() >= set(wanted):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        config_resources=tuple(
+            ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
+            for kind in dict.fromkeys(wanted)
+            for name in sorted(names[kind])
+        )
+    )
+
+
+def _configured(image: MetadataImage, kind: int) -> list[str]:
+    return [resource.name for resource, _ in image.configs.items_sorted() if resource.resource_type == kind]
+
+
+def _filter(body: DescribeClientQuotasRequest) -> tuple[tuple[str, str | EllipsisType | None], ...]:
+    """The filter in a request. Raises ApiError for components that exclude each other."""
+    parts: dict[str, str | EllipsisType | None] = {}
+    for each in body.components:
+        kind = each.entity_type
+        if not kind or kind in parts:
+            text = f"{kind} is named twice: name it once" if kind else "an entity type is empty: name one"
+            raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        if kind not in {USER, CLIENT_ID, IP}:
+            text = f"{kind!r} is not an entity type: use {USER}, {CLIENT_ID} or {IP}"
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+        parts[kind] = _match(each)
+    if IP in parts and len(parts) > 1:
+        text = "an ip cannot be combined with a user or a client-id: request them separately"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    return tuple(parts.items())
+
+
+def _match(each: DescribeClientQuotasRequest.ComponentData) -> str | EllipsisType | None:
+    if each.match_type not in {_EXACT, _DEFAULT, _ANY}:
+        text = f"{each.match_type} is not a match: 0 takes one name, 1 the default, 2 any name"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    if (each.match is None) == (each.match_type == _EXACT):
+        text = f"{each.entity_type}: match 0 needs a name, and the others take none"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    if each.match_type == _ANY:
+        return ...
+    return each.match

@@ -1,0 +1,58 @@
+"""The APIs that the active controller answers: versions, and the handler of each.
+
+Which APIs brokers forward: those in this table and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from metaquorum.listeners.forwarded import access, cluster, configs, partitions, tokens, topics
+from metaquorum.listeners.forwarded.call import Call
+from metaquorum.wire.table import API_BY_NAME
+
+DEFAULT_TIMEOUT_MS = 30_000
+"""The timeout of requests without one."""
+
+
+class Forwarded(msgspec.Struct, frozen=True):
+    """One API. `handle` returns the response to a request's body. `strict_from`: from this version on,
+    requests over the quota of changes are refused, which older clients would not understand (KIP-599)."""
+
+    min_version: int
+    max_version: int
+    handle: Callable[[Any, Call], Awaitable[Any]]
+    strict_from: int = 0
+
+
+FORWARDED: dict[str, Forwarded] = {
+    "CreateTopics": Forwarded(0, 7, topics.create_topics, strict_from=6),
+    "DeleteTopics": Forwarded(0, 6, topics.delete_topics, strict_from=5),
+    "CreatePartitions": Forwarded(0, 3, topics.create_partitions, strict_from=3),
+    "AlterConfigs": Forwarded(0, 2, configs.alter_configs),
+    "IncrementalAlterConfigs": Forwarded(0, 1, configs.incremental_alter_configs),
+    "ElectLeaders": Forwarded(0, 2, partitions.elect_leaders),
+    "AlterPartitionReassignments": Forwarded(0, 1, partitions.alter_partition_reassignments),
+    "ListPartitionReassignments": Forwarded(0, 0, partitions.list_partition_reassignments),
+    "DescribeQuorum": Forwarded(0, 2, cluster.describe_quorum),
+    "UpdateFeatures": Forwarded(0, 2, cluster.update_features),
+    "UnregisterBroker": Forwarded(0, 0, cluster.unregister_broker),
+    "CreateAcls": Forwarded(0, 3, access.create_acls),
+    "DeleteAcls": Forwarded(0, 3, access.delete_acls),
+    "AlterUserScramCredentials": Forwarded(0, 0, access.alter_user_scram_credentials),
+    "AlterClientQuotas": Forwarded(0, 1, access.alter_client_quotas),
+    "CreateDelegationToken": Forwarded(0, 3, tokens.create_delegation_token),
+    "RenewDelegationToken": Forwarded(0, 2, tokens.renew_delegation_token),
+    "ExpireDelegationToken": Forwarded(0, 2, tokens.expire_delegation_token),
+    "DescribeDelegationToken": Forwarded(0, 3, tokens.describe_delegation_token),
+}
+FORWARDED_BY_KEY = {API_BY_NAME[name].key: each for name, each in FORWARDED.items()}
+
+
+def timeout_ms(body: Any) -> int:
+    """The timeout of a request; the default if it has none, or one that is not positive."""
+    asked = getattr(body, "timeout_ms", DEFAULT_TIMEOUT_MS)
+    return asked if asked > 0 else DEFAULT_TIMEOUT_MS

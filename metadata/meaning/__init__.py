@@ -1,1 +1,0 @@
-"""What each record means: from a record to edits of an ImageBuilder."""

@@ -1,0 +1,1 @@
+"""Metrics: the catalogue, what is counted, and the page that is scraped."""

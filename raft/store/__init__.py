@@ -1,1 +1,0 @@
-"""A replica's directory on disk: its layout, and how it is created, opened and trimmed."""

@@ -1,0 +1,1 @@
+"""Protobuf messages and the values that they stand for, from tables."""

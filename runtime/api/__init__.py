@@ -1,1 +1,0 @@
-"""Requests and responses between values and protobuf."""

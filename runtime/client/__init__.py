@@ -1,1 +1,0 @@
-"""The admin client: finds the active controller and calls it."""

@@ -1,1 +1,0 @@
-"""A node's configuration file: keys, parsing, checks, and the page about them."""

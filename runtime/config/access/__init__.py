@@ -1,1 +1,0 @@
-"""Configuration of authentication and authorization: SASL, certificates, super users."""

@@ -1,1 +1,0 @@
-"""Listeners of Kafka's protocol: frames, order of responses, limits. Knows no API but ApiVersions."""

@@ -1,1 +1,0 @@
-"""Authentication of a connection's client: SASL's mechanisms and certificates, without input or output."""

@@ -1,1 +1,0 @@
-"""What bounds the listeners: connections, the memory of requests, and that of answers."""

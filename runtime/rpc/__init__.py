@@ -1,1 +1,0 @@
-"""gRPC plumbing: channels, the Raft transport, shared services, and why a connection failed."""

@@ -1,1 +1,0 @@
-"""Keys and certificates of a process, for gRPC and for all other TLS connections."""

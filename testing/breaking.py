@@ -1,0 +1,333 @@
+"""What a test can break: nodes, their network and disks, and single requests."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, Self, Unpack
+
+from metaquorum.testing import disk_faults
+from metaquorum.testing.chaos import ChaosThread
+from metaquorum.testing.contents import ClusterContents
+from metaquorum.testing.errors import ClusterError
+from metaquorum.testing.healing import ActiveFault, ActiveRequestFault
+from metaquorum.testing.interception import ClientFault, Interceptor, Replacement
+from metaquorum.testing.memory_disk import DiskCopy, DiskFault, MemoryDisk
+from metaquorum.testing.network import Delay, Sending
+from metaquorum.testing.node import TestNode
+from metaquorum.testing.request_faults import How, RequestFault, check_api, describe
+
+WAYS = {"both": (True, True), "to": (True, False), "from": (False, True)}
+"""Directions of a fault of the network."""
+
+
+class NodeCopy(NamedTuple):
+    """What was on a node's disk, and when, in Unix time by the cluster's clock."""
+
+    node: int
+    copy: DiskCopy
+    wall_ms: int
+
+
+class BreakableCluster(ClusterContents):
+    """See the module. Each fault is an event, and heals when its context ends."""
+
+    _chaos_thread: ChaosThread | None = None
+
+    def start(self) -> Self:
+        """Starts all nodes and waits until they serve. `with` does it."""
+        steps = self._chaos.schedule(random.Random(self.seed), range(self._shape.brokers))
+        super().start()
+        if steps:
+            self._chaos_thread = ChaosThread(self, steps)
+        return self
+
+    def close(self) -> None:
+        """Ends all nodes, and gives back threads, ports and memory; a second call does nothing."""
+        self._end_chaos()
+        super().close()
+
+    def wait_for_chaos(self) -> None:
+        """Returns once all faults of `chaos` have happened and healed."""
+        thread = self._chaos_thread
+        if thread is not None:
+            self.wait_until(thread.is_over.is_set, "chaos to end")
+
+    def clean(self) -> None:
+        """As `ClusterContents.clean`, after the end of chaos."""
+        self._end_chaos()
+        super().clean()
+
+    def _end_chaos(self) -> None:
+        thread, self._chaos_thread = self._chaos_thread, None
+        if thread is not None and os.getpid() == self._pid:
+            thread.end()
+
+    # --- nodes
+
+    def kill(self, node: int, *, power_lost: bool = False) -> ActiveFault:
+        """Ends a node as `kill -9` does; healing starts it again. `power_lost`: what it had not synced may
+        be lost, as when the machine stops."""
+        found = self._running(node)
+        text = f"{found.name} lost power" if power_lost else f"{found.name} was killed"
+        if power_lost and not isinstance(found.disk, MemoryDisk):
+            raise ClusterError("a power loss needs data in memory: leave `directory` out")
+        self._run(found.kill(power_lost=power_lost), f"{found.name} to end")
+        return self._fault(text, lambda: self._start_again(found))
+
+    def stop(self, node: int) -> ActiveFault:
+        """A controlled shutdown of a node; healing starts it again."""
+        found = self._running(node)
+        self._run(found.stop(), f"{found.name} to stop")
+        return self._fault(f"{found.name} was stopped", lambda: self._start_again(found))
+
+    def restart(self, node: int) -> None:
+        """Starts a node that is down, or stops it and starts it again; returns when it serves."""
+        found = self._node(node)
+        if found.is_up:
+            self._run(found.stop(), f"{found.name} to stop")
+        self._start_again(found)
+
+    def pause(self, node: int) -> ActiveFault:
+        """Refused: nodes of one process cannot be paused alone."""
+        raise ClusterError(
+            f"{self._node(node).name} shares the process of the test and cannot be paused: pause a node of"
+            " `metaquorum local up`"
+        )
+
+    # --- the network
+
+    def cut(self, a: int | str, b: int | str, *, direction: str = "both") -> ActiveFault:
+        """Nothing passes between two nodes, or between a node and a client, which is named by its client id
+        or its principal. Connections stay open, as when packets are lost. `direction`: "to" stops only what
+        `a` sends to `b`, "from" only what it gets from it."""
+        return self._between(a, b, direction, None, "nothing passes")
+
+    def isolate(self, node: int, *, clients: bool = False) -> ActiveFault:
+        """A node and all other nodes cannot reach each other; with `clients`, no client reaches it either."""
+        name = self._node(node).name
+        sendings = [
+            way
+            for other in self._nodes
+            if other != node
+            for way in (self._network.sending(node, other), self._network.sending(other, node))
+        ]
+        faults = [ClientFault(None, node, (True, True), None)] if clients else []
+        self._isolated.append(node)
+
+        def healed() -> None:
+            self._isolated.remove(node)
+
+        return self._network_fault(f"{name} is isolated", sendings, faults, None, healed)
+
+    def delay(
+        self, a: int | str, b: int | str, *, ms: float, jitter: float = 0, direction: str = "both"
+    ) -> ActiveFault:
+        """What two nodes, or a node and a client, send each other arrives `ms` later, give or take up to
+        `jitter` ms. `direction`: as in `cut`."""
+        if ms < 0 or jitter < 0:
+            raise ClusterError(f"ms={ms:g}, jitter={jitter:g}: a delay is not negative")
+        text = f"{ms:g} ms late" + (f", give or take {jitter:g} ms" if jitter else "")
+        return self._between(a, b, direction, (ms, jitter), text)
+
+    def drop_connections(self, a: int | str, b: int | str) -> int:
+        """Ends all connections between two nodes, or a node and a client, which may connect again; returns
+        how many."""
+        first, second = self._ends(a, b)
+
+        async def drop() -> int:
+            if isinstance(first, int):
+                return self._network.drop(first, second)
+            return self._nodes[second].end_connections(first)
+
+        count = self._run(drop(), "connections to end")
+        self._note(f"{count} connections between {self._name(a)} and {self._name(b)} were dropped")
+        return count
+
+    def _ends(self, a: int | str, b: int | str) -> tuple[int | str, int]:
+        """Both ends, checked: a node or a client, and a node."""
+        if isinstance(a, str) and isinstance(b, str):
+            raise ClusterError(f"{a!r} and {b!r} are clients: name a node, by its id")
+        for end in (a, b):
+            if isinstance(end, int):
+                self._node(end)
+        if a == b:
+            raise ClusterError(f"{self._name(a)} is both ends: name two nodes, or a node and a client")
+        return (b, a) if isinstance(a, int) and isinstance(b, str) else (a, int(b))
+
+    def _between(
+        self, a: int | str, b: int | str, direction: str, delay: Delay | None, text: str
+    ) -> ActiveFault:
+        if direction not in WAYS:
+            raise ClusterError(f'direction={direction!r}: write "both", "to" or "from"')
+        forth, back = WAYS[direction]
+        first, second = self._ends(a, b)
+        if first != a:
+            forth, back = back, forth
+        sendings, faults = [], []
+        if isinstance(first, int):
+            ways = ((forth, first, second), (back, second, first))
+            sendings = [self._network.sending(one, other) for is_meant, one, other in ways if is_meant]
+        else:
+            faults = [ClientFault(first, second, (forth, back), delay)]
+        where = {"both": "between {} and {}", "to": "from {} to {}", "from": "to {} from {}"}[direction]
+        text = f"{where.format(self._name(a), self._name(b))}: {text}"
+        return self._network_fault(text, sendings, faults, delay)
+
+    def _network_fault(
+        self,
+        text: str,
+        sendings: list[Sending],
+        faults: list[ClientFault],
+        delay: Delay | None,
+        healed: Callable[[], None] = lambda: None,
+    ) -> ActiveFault:
+        shared = self._interception
+
+        async def begin() -> None:
+            shared.client_faults += faults
+            for sending in sendings:
+                sending.begin(delay)
+
+        async def end() -> None:
+            for fault in faults:
+                shared.client_faults.remove(fault)
+                fault.heal()
+            for sending in sendings:
+                sending.end(delay)
+
+        def heal() -> None:
+            self._run(end(), "the network to heal")
+            healed()
+            if sendings and not self._is_manual and not any(each.is_in_force for each in self._faults):
+                self._until(self._is_whole, "all nodes to reach each other")
+
+        self._run(begin(), text)
+        return self._fault(text, heal)
+
+    # --- disks
+
+    def disk_full(self, node: int, log_dir: int | None = None) -> ActiveFault:
+        """No byte more fits on a node's disk, or one of its directories for partitions, counted from 0."""
+        return self._disk_fault(node, log_dir, "is full", disk_faults.full)
+
+    def disk_read_only(self, node: int, log_dir: int | None = None) -> ActiveFault:
+        """A disk, or one directory, cannot be written."""
+        return self._disk_fault(node, log_dir, "is read-only", disk_faults.read_only)
+
+    def disk_fails(self, node: int, log_dir: int | None = None, *, after_bytes: int = 0) -> ActiveFault:
+        """Every operation on a disk, or in one directory, fails once so many more bytes were written. A
+        broker uses such a directory again after a restart."""
+
+        def failing(directory: str) -> DiskFault:
+            return disk_faults.failing(directory, after_bytes)
+
+        when = f" after {after_bytes} bytes" if after_bytes else ""
+        return self._disk_fault(node, log_dir, f"fails{when}", failing)
+
+    def disk_slow(self, node: int, log_dir: int | None = None, *, delay_s: float) -> ActiveFault:
+        """Every write to a disk, or in one directory, takes so much longer."""
+        healed = threading.Event()
+
+        def slow(directory: str) -> DiskFault:
+            return disk_faults.slow(directory, delay_s, healed)
+
+        return self._disk_fault(node, log_dir, f"takes {delay_s:g} s longer", slow, healed.set)
+
+    def lose_disk(self, node: int) -> ActiveFault:
+        """A node dies and its disk with it; healing starts it with an empty, formatted one, which is
+        another directory for the cluster."""
+        return self._replace_disk(node, None, "lost its disk")
+
+    def copy_disk(self, node: int) -> NodeCopy:
+        """What is on a node's disk now, for `restore_disk_from`."""
+        return NodeCopy(node, self._memory_disk(self._node(node)).copy(), self.clock.wall_ms)
+
+    def restore_disk_from(self, earlier: NodeCopy) -> ActiveFault:
+        """A node dies, and its disk has what it had at an earlier time; healing starts it."""
+        ago_s = (self.clock.wall_ms - earlier.wall_ms) / 1000
+        return self._replace_disk(earlier.node, earlier.copy, f"has its disk of {ago_s:.1f} s ago")
+
+    def _replace_disk(self, node: int, copy: DiskCopy | None, what: str) -> ActiveFault:
+        found = self._node(node)
+        disk = self._memory_disk(found)
+
+        async def replace() -> None:
+            await found.kill()
+            disk.replace(copy)
+            if copy is None:
+                found.format_again()
+
+        self._run(replace(), f"{found.name} to end")
+        return self._fault(f"{found.name} {what}", lambda: self._start_again(found))
+
+    @staticmethod
+    def _memory_disk(node: TestNode) -> MemoryDisk:
+        if not isinstance(node.disk, MemoryDisk):
+            raise ClusterError("faults of disks need data in memory: leave `directory` out")
+        return node.disk
+
+    def _disk_fault(
+        self,
+        node: int,
+        log_dir: int | None,
+        what: str,
+        make: Callable[[str], DiskFault],
+        release: Callable[[], None] = lambda: None,
+    ) -> ActiveFault:
+        found = self._node(node)
+        disk = self._memory_disk(found)
+        directories = [str(path) for path in found.config.log_dirs]
+        if log_dir is not None and not 0 <= log_dir < len(directories):
+            raise ClusterError(f"{found.name} has no log_dir {log_dir}: it has {len(directories)}, from 0")
+        directory = f"/{found.name}" if log_dir is None else directories[log_dir]
+        fault = make(directory)
+        disk.faults = (*disk.faults, fault)
+
+        def heal() -> None:
+            release()
+            disk.faults = tuple(each for each in disk.faults if each is not fault)
+
+        return self._fault(f"{directory} {what}", heal)
+
+    # --- requests
+
+    def intercept(self, api: str, function: Replacement) -> ActiveFault:
+        """Has a function of the test see each request of an API, on the cluster's thread, and decide what
+        becomes of it: see `Replacement`. What the function raises ends the connection, and healing raises
+        it again."""
+        self._require_running()
+        check_api(api)
+        interceptor = Interceptor(api, function)
+
+        def heal() -> None:
+            self._interception.interceptors.remove(interceptor)
+            if interceptor.problem is not None:
+                problem = f"{type(interceptor.problem).__name__}: {interceptor.problem}"
+                raise ClusterError(f"the function for {api} failed: {problem}") from interceptor.problem
+
+        self._interception.interceptors.append(interceptor)
+        return self._fault(f"requests {api}: a function sees them", heal)
+
+    def fault(self, api: str, **how: Unpack[How]) -> ActiveRequestFault:
+        """Meets requests of an API at brokers, named as in Kafka's protocol, such as "Produce". `How` has the
+        keywords: which requests, and what becomes of them; without the latter, they are counted."""
+        self._require_running()
+        if how.get("node") is not None:
+            self._node(how["node"])
+        fault = RequestFault.of(api, how)
+        text = describe(fault)
+        self._note(text)
+
+        def heal() -> None:
+            fault.released.set()
+            if fault in self._interception.faults:
+                self._interception.faults.remove(fault)
+            self._note(f"healed: {text}, met {fault.hits}")
+
+        handle = ActiveRequestFault(text, heal, fault, self.timeout_s)
+        self._interception.faults.append(fault)
+        self._faults.append(handle)
+        return handle

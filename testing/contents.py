@@ -1,0 +1,236 @@
+"""What is in a test cluster: topics and groups, their leaders and coordinators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from metaquorum.clients.admin.groups import committed_offsets, delete_group, describe_group, list_groups
+from metaquorum.clients.admin.partition_logs import LATEST, log_offsets
+from metaquorum.clients.admin.topics import create_topics, delete_topics
+from metaquorum.clients.admin.transactions import list_transactions
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image.image import differing_parts
+from metaquorum.metadata.image.types import TOPIC_RESOURCE, PartitionInfo
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.testing.errors import ClusterError
+from metaquorum.testing.forming import text_of
+from metaquorum.testing.messages import StoredMessage, committed, read_partition
+from metaquorum.testing.running import RunningCluster
+from metaquorum.wire.messages import FindCoordinatorRequest
+
+RESET_PARTS = ("features", "configs", "quotas", "acls", "scram", "delegation_tokens")
+"""Parts of the metadata that `clean` does not restore: a cluster where a test changed one is not clean."""
+
+FIRST_FETCHES_MS = 500
+UNFINISHED = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""States of transactions without all markers."""
+
+
+class ClusterContents(RunningCluster):
+    """See the module."""
+
+    # --- topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        *,
+        configs: Mapping[str, object] | None = None,
+    ) -> str:
+        """Creates a topic, and returns its name once every broker that runs knows it. By default each broker
+        has a replica, up to three. A manual clock moves by half a second: followers that asked their leader
+        before it knew of the topic ask again."""
+        given = tuple((key, text_of(value)) for key, value in (configs or {}).items())
+        factor = replication_factor or min(3, len(self._brokers()))
+        topic = NewTopic(name=name, partitions=partitions, replication_factor=factor, configs=given)
+        self._run(self._create(topic), f"topic {name} to be created")
+        self._until(lambda: self._all_know(name, True), f"every broker to know topic {name}")
+        if self._is_manual:
+            self.clock.advance(ms=FIRST_FETCHES_MS)
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic, and returns once every broker that runs has forgotten it."""
+        self._run(self._delete((name,)), f"topic {name} to be deleted")
+        self._until(lambda: self._all_know(name, False), f"every broker to forget topic {name}")
+
+    def clean(self) -> None:
+        """Heals every fault, and deletes all topics and groups. Raises ClusterError if something remains: a
+        group with members, or settings, ACLs, quotas, users or tokens that were changed."""
+        for fault in reversed(self._faults):
+            fault.heal()
+        self._faults.clear()
+        self._until(self._is_ready, "all nodes to serve")
+        self._run(self._remove_all(), "topics and groups to be deleted")
+        image = self._brokers()[0].image or MetadataImage()
+        changed = differing_parts(_without_internal_topics(image), self._first_image)
+        changed = [part for part in changed if part in RESET_PARTS]
+        if changed:
+            raise ClusterError(f"a test changed {', '.join(changed)} of the cluster and did not restore them")
+
+    # --- who is who
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The broker that leads a partition. Waits until there is one."""
+        what = f"a leader of {topic}-{partition}"
+        return self._wait_for_value(lambda: self._leader_of(topic, partition), what)
+
+    def coordinator(self, *, group: str | None = None, transaction: str | None = None) -> int:
+        """The broker that coordinates a group, or a transactional id. Waits until there is one."""
+        if (group is None) is (transaction is None):
+            raise ClusterError("give either group= or transaction=, of which to find the coordinator")
+        key = group if transaction is None else transaction
+        body = FindCoordinatorRequest(key_type=int(group is None), coordinator_keys=(key or "",))
+        found: list[int] = []
+
+        def is_known() -> bool:
+            (answer,) = self._run(self._asks().ask(body, lowest=4), f"a coordinator of {key}").coordinators
+            found.append(answer.node_id)
+            return ErrorCode.of(answer.error_code) is ErrorCode.NONE
+
+        self.wait_until(is_known, f"a coordinator of {key}")
+        return found[-1]
+
+    # --- waits
+
+    def wait_for_group(self, group: str, *, members: int | None = None, state: str = "Stable") -> None:
+        """Returns once a consumer group is in this state, with so many members."""
+
+        def is_there() -> bool:
+            described = self._run(describe_group(self._asks(), group), f"group {group}")
+            if described is None:
+                return state == "Dead"
+            return described.state == state and members in (None, len(described.members))
+
+        wanted = f"group {group} to be {state}" + ("" if members is None else f" with {members} members")
+        self.wait_until(is_there, wanted)
+
+    def wait_for_full_isr(self, topic: str) -> None:
+        """Returns once every replica of a topic is in sync."""
+
+        def is_full() -> bool:
+            parts = self._partitions_of(topic) or []
+            return bool(parts) and all(len(part.isr) == len(part.replicas) for part in parts)
+
+        self._until(is_full, f"a full ISR of topic {topic}")
+
+    def wait_for_no_transactions(self) -> None:
+        """Returns once no transaction is ongoing, and those that have ended have their markers: a commit
+        returns to its producer before."""
+
+        def is_over() -> bool:
+            return not self._run(list_transactions(self._asks(), states=UNFINISHED), "transactions")
+
+        self.wait_until(is_over, "transactions to end")
+
+    def lag(self, group: str) -> dict[tuple[str, int], int]:
+        """How many messages behind the end a group's committed offsets are, by topic and partition."""
+        return self._run(self._lag(group), f"the lag of group {group}")
+
+    # --- messages
+
+    def messages(self, topic: str, partition: int = 0) -> tuple[StoredMessage, ...]:
+        """All messages of a partition up to the high watermark, in order, also those of transactions that
+        were aborted or have not ended."""
+        leader = self.leader(topic, partition)
+        reading = read_partition(self._asks(), leader, topic, partition)
+        return self._run(reading, f"the messages of {topic}-{partition}")
+
+    def consume_all(self, topic: str) -> list[StoredMessage]:
+        """What a consumer with `isolation.level=read_committed` reads from the beginning, partition by
+        partition."""
+        self.leader(topic, 0)
+        count = len(self._partitions_of(topic) or ())
+        return [each for index in range(count) for each in committed(self.messages(topic, index))]
+
+    # --- what brokers do now and then
+
+    def run_retention(self) -> None:
+        """Brokers remove now what retention no longer keeps, by the cluster's clock."""
+        self._do_upkeep("retention to run")
+
+    def run_compaction(self) -> None:
+        """Brokers compact now what is due: closed segments, and a topic's `min.cleanable.dirty.ratio` counts
+        as ever."""
+        self._do_upkeep("compaction to run")
+
+    def _do_upkeep(self, what: str) -> None:
+        async def do() -> None:
+            await asyncio.gather(*(node.do_upkeep() for node in self._brokers()))
+
+        self._run(do(), what)
+
+    # --- on the loop
+
+    def _all_know(self, topic: str, exists: bool) -> bool:
+        images = [node.image for node in self._brokers() if node.is_serving]
+        known = [image.topics.topic_named(topic) is not None for image in images if image is not None]
+        return all(each is exists for each in known)
+
+    def _leader_of(self, topic: str, partition: int) -> int | None:
+        parts = self._partitions_of(topic)
+        if parts is None:
+            return None
+        if not 0 <= partition < len(parts):
+            raise ClusterError(f"there is no partition {topic}-{partition}: create the topic")
+        return parts[partition].leader if parts[partition].leader >= 0 else None
+
+    def _partitions_of(self, topic: str) -> list[PartitionInfo] | None:
+        """As the active controller knows them; None without one."""
+        active = self._leader_of_quorum()
+        process = None if active is None else self._nodes[active].process
+        if process is None:
+            return None
+        topics = process.roles[0].image().topics
+        info = topics.topic_named(topic)
+        return [] if info is None else topics.partitions_of(info.topic_id)
+
+    async def _lag(self, group: str) -> dict[tuple[str, int], int]:
+        client = self._asks()
+        committed = await committed_offsets(client, group)
+        ends = await log_offsets(client, dict.fromkeys(committed, LATEST))
+        found: dict[tuple[str, int], int] = {}
+        for place, at in committed.items():
+            end = ends[place]
+            if isinstance(end, ErrorCode):
+                raise ClusterError(f"the end of {place[0]}-{place[1]} is not known: {end.name}")
+            found[place] = end - at.offset
+        return found
+
+    async def _create(self, topic: NewTopic) -> None:
+        (result,) = await create_topics(self._asks(), [topic])
+        if result.error is not ErrorCode.NONE:
+            raise ClusterError(f"topic {topic.name} was not created: {result.error.name}: {result.message}")
+
+    async def _delete(self, names: tuple[str, ...]) -> None:
+        for result in await delete_topics(self._asks(), names):
+            if result.error is not ErrorCode.NONE:
+                why = f"{result.error.name}: {result.message}"
+                raise ClusterError(f"topic {result.name} was not deleted: {why}")
+
+    async def _remove_all(self) -> None:
+        client = self._asks()
+        image = next(node.image for node in self._brokers())
+        names = [] if image is None else [topic.name for topic in image.topics.all()]
+        await self._delete(tuple(name for name in names if not name.startswith("__")))
+        for group in await list_groups(client):
+            error = await delete_group(client, group.group_id)
+            if error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                raise ClusterError(
+                    f"group {group.group_id} was not deleted: {error.name}: close the consumers of a test"
+                )
+
+
+def _without_internal_topics(image: MetadataImage) -> MetadataImage:
+    """The image without the settings of the topics that brokers create for themselves."""
+    configs = image.configs.builder()
+    for resource, _ in image.configs.items_sorted():
+        if resource.resource_type == TOPIC_RESOURCE and resource.name.startswith("__"):
+            configs.remove(resource)
+    return replace(image, configs=configs.freeze())

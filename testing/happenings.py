@@ -1,0 +1,111 @@
+"""What clients and brokers did in a test cluster, on one time axis with its metadata log and its faults."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.timeline.event import at_least
+from metaquorum.metadata.inspect.timeline.story import events as story_of
+from metaquorum.wire.codec import Request
+
+KEPT_MAX = 2_000
+"""How many happenings are kept, the newest ones."""
+LINES_MAX = 40
+NAMES = ("name", "topic", "group_id", "transactional_id", "key", "resource_name")
+"""Fields by which an entry of a response says what it is about."""
+INDEXES = ("partition_index", "partition", "index")
+
+
+class Happening(msgspec.Struct, frozen=True, kw_only=True):
+    """`wall_ms`: Unix time by the cluster's clock. `kind`: metadata, group, transaction, error or fault."""
+
+    wall_ms: int
+    kind: str
+    text: str
+
+
+class Observed:
+    """What answers to clients show: errors, rebalances and transactions. For the cluster's loop."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self.kept: deque[Happening] = deque(maxlen=KEPT_MAX)
+        self._wall_ms = wall_ms
+        self._generations: dict[str, int] = {}
+
+    def note(self, kind: str, text: str) -> None:
+        self.kept.append(Happening(wall_ms=self._wall_ms(), kind=kind, text=text))
+
+    def answered(self, api: str, node: int, request: Request, answer: Any) -> None:
+        """A broker has answered a client."""
+        who = f"{api} of {request.header.client_id} at broker {node}"
+        problems = list(dict.fromkeys(_problems(answer, "")))
+        for about, code in problems[:3]:
+            self.note("error", f"{who}: {code}{about and f' ({about})'}")
+        body = request.body
+        if problems:
+            return
+        if api == "SyncGroup" and self._generations.get(body.group_id) != body.generation_id:
+            self._generations[body.group_id] = body.generation_id
+            self.note("group", f"group {body.group_id} is rebalanced: generation {body.generation_id}")
+        elif api == "LeaveGroup":
+            self.note("group", f"a member left group {body.group_id}")
+        elif api == "ConsumerGroupHeartbeat" and body.member_epoch <= 0:
+            does = "left" if body.member_epoch < 0 else "joins"
+            self.note("group", f"member {answer.member_id or body.member_id} {does} group {body.group_id}")
+        elif api == "EndTxn":
+            ending = "commit" if body.committed else "abort"
+            self.note("transaction", f"transaction {body.transactional_id}: {ending}")
+        elif api == "InitProducerId" and body.transactional_id:
+            producer = f"producer {answer.producer_id}, epoch {answer.producer_epoch}"
+            self.note("transaction", f"transaction {body.transactional_id}: {producer}")
+
+
+def _problems(value: Any, about: str) -> Iterator[tuple[str, str]]:
+    """Each error code in a response, and what it is about."""
+    if isinstance(value, tuple):
+        for entry in value:
+            yield from _problems(entry, about)
+    elif isinstance(value, msgspec.Struct):
+        name = next((str(own) for each in NAMES if (own := getattr(value, each, None))), "")
+        index = next((own for each in INDEXES if (own := getattr(value, each, None)) is not None), None)
+        about = "-".join(part for part in (about, name, "" if index is None else str(index)) if part)
+        code = getattr(value, "error_code", 0)
+        if code:
+            yield about, ErrorCode.of(code).name
+            return
+        for field_name in value.__struct_fields__:
+            yield from _problems(getattr(value, field_name), about)
+
+
+def of_metadata(log: MetadataLog) -> list[Happening]:
+    """The story of a metadata log, as `log timeline` tells it."""
+    story = story_of(log, lambda line: None, shown=at_least("info"))
+    return [
+        Happening(wall_ms=each.time_ms, kind="metadata", text=f"{each.kind}: {each.text}") for each in story
+    ]
+
+
+def lines_of(happenings: list[Happening], lines_max: int = LINES_MAX) -> list[str]:
+    """The last ones in order of time, one a line; those that follow each other and are alike are one."""
+    merged: list[tuple[Happening, int]] = []
+    for each in sorted(happenings, key=lambda happening: happening.wall_ms):
+        if merged and (merged[-1][0].kind, merged[-1][0].text) == (each.kind, each.text):
+            merged[-1] = each, merged[-1][1] + 1
+        else:
+            merged.append((each, 1))
+    left = len(merged) - lines_max
+    first = [] if left <= 0 else [f"... {left + 1} earlier events"]
+    return first + [_line(*each) for each in merged[max(0, left + bool(first)) :]]
+
+
+def _line(happening: Happening, count: int) -> str:
+    at = datetime.fromtimestamp(happening.wall_ms / 1000, UTC)
+    times = f" ({count} times)" if count > 1 else ""
+    return f"{at:%H:%M:%S}.{happening.wall_ms % 1000:03d}  {happening.kind:<11}  {happening.text}{times}"

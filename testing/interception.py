@@ -1,0 +1,230 @@
+"""What stands between the clients and the brokers of a test cluster: every request passes here.
+
+A request may wait, be met by a fault, or be seen by a function of the test, before the broker's handler,
+which does not know of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from metaquorum.listeners.answers import opened
+from metaquorum.listeners.long_work import LongAnswer
+from metaquorum.listeners.pending_requests import is_of_a_broker
+from metaquorum.listeners.services import Client, EndConnection, Handler, Later, Services
+from metaquorum.network.deferred import Driven
+from metaquorum.testing.happenings import Observed
+from metaquorum.testing.network import Delay
+from metaquorum.testing.request_faults import CarryOut, RequestFault, TopicNames, with_error
+from metaquorum.wire.codec import Request
+from metaquorum.wire.table import APIS, response_type
+
+OWN_CLIENT = "metaquorum-testing"
+"""The client id of the cluster's own requests, which nothing stops."""
+
+
+class ClientFault:
+    """A fault of the way between a client and a node. `client`: a client id or a principal; None: every one.
+    `asks`, `answers`: which way it concerns. Without a delay nothing passes."""
+
+    def __init__(self, client: str | None, node: int, ways: tuple[bool, bool], delay: Delay | None) -> None:
+        self._client = client
+        self._node = node
+        self.asks, self.answers = ways
+        self._delay = delay
+        self._healed = asyncio.Event()
+
+    def concerns(self, node: int, request: Request, client: Client) -> bool:
+        client_id = request.header.client_id
+        if node != self._node or client_id == OWN_CLIENT:
+            return False
+        if self._client is None:
+            return not is_of_a_broker(request)
+        return self._client in (client_id, client.principal)
+
+    async def passed(self, rng: random.Random) -> None:
+        """Returns once something may pass."""
+        if self._delay is None:
+            await self._healed.wait()
+            return
+        ms, jitter = self._delay
+        await asyncio.sleep(max(0.0, ms + rng.uniform(-jitter, jitter)) / 1000)
+
+    def heal(self) -> None:
+        """For the loop: what waits goes on."""
+        self._healed.set()
+
+
+class Intercepted(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, for a function of a test. `body`: of `metaquorum.wire.messages`; `node`: the broker that
+    got it."""
+
+    api: str
+    version: int
+    body: Any
+    node: int
+    client_id: str | None
+    principal: str
+
+
+Replacement = Callable[[Intercepted], Any]
+"""What a test does with a request. Returns None: it is carried out; another body of a request: that one is;
+the body of a response: that is the answer; a function: it gets the broker's answer and returns the one to
+give."""
+
+
+class Interceptor:
+    """A `Replacement` in force. `problem`: what it raised."""
+
+    def __init__(self, api: str, function: Replacement) -> None:
+        self.api = api
+        self.function = function
+        self.problem: Exception | None = None
+
+    async def answer(self, request: Request, intercepted: Intercepted, carry_out: CarryOut) -> Any:
+        """The answer to a request. Ends the connection if the function fails."""
+        try:
+            result = self.function(intercepted)
+            if result is None:
+                return await carry_out(request)
+            if isinstance(result, type(request.body)):
+                return await carry_out(request.changed(result))
+            if not callable(result):
+                return self._checked(result, request)
+            return self._checked(result(await carry_out(request)), request)
+        except EndConnection:
+            raise
+        except Exception as error:
+            self.problem = self.problem or error
+            raise EndConnection("a function of the test failed") from error
+
+    @staticmethod
+    def _checked(result: Any, request: Request) -> Any:
+        cls = response_type(request.header.api_key).cls
+        if result is not None and not isinstance(result, cls):
+            raise TypeError(f"it returned a {type(result).__name__}, not a {cls.__name__}")
+        return result
+
+
+class Interception:
+    """What a cluster's brokers share: the faults that tests have set. All for the cluster's loop."""
+
+    def __init__(self, rng: random.Random, wall_ms: Callable[[], int]) -> None:
+        self.observed = Observed(wall_ms)
+        self.highest: dict[str, int] | None = None
+        """By API, the highest version of an older release; None: there is no limit."""
+        self.faults: list[RequestFault] = []
+        self.client_faults: list[ClientFault] = []
+        self.interceptors: list[Interceptor] = []
+        self.client_ids: dict[int, str | None] = {}
+        """By the number of the connection."""
+        self.rng = rng
+
+
+class InterceptedServices:
+    """A broker's services with the faults before them; used as `Services`."""
+
+    def __init__(self, services: Services, node: int, shared: Interception, topics: TopicNames) -> None:
+        self._services = services
+        self._node = node
+        self._shared = shared
+        self._topics = topics
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._services, name)
+
+    def find(self, api_key: int, version: int) -> Handler | None:
+        """As `Services.find`."""
+        handler = self._services.find(api_key, version)
+        if handler is None:
+            return None
+        api = APIS[api_key].name
+
+        def intercepted(request: Request, client: Client) -> Later:
+            return Later(Driven(self._pass(api, handler, request, client)), _as_it_is)
+
+        return intercepted
+
+    async def _pass(self, api: str, handler: Handler, request: Request, client: Client) -> Any:
+        shared = self._shared
+        shared.client_ids[client.connection] = request.header.client_id
+        for fault in tuple(shared.client_faults):
+            if fault.asks and fault.concerns(self._node, request, client):
+                await fault.passed(shared.rng)
+        met = next((each for each in tuple(shared.faults) if self._meets(each, api, request, client)), None)
+
+        async def carry_out(left: Request) -> Any:
+            return _body(await _resolved(handler(left, client)))
+
+        interceptor = next((each for each in reversed(shared.interceptors) if each.api == api), None)
+        if met is not None:
+            answer = await self._faulty(met, request, carry_out)
+        elif interceptor is not None:
+            answer = await interceptor.answer(request, self._intercepted(api, request, client), carry_out)
+        else:
+            answer = await _resolved(handler(request, client))
+        if request.header.client_id != OWN_CLIENT and not is_of_a_broker(request):
+            shared.observed.answered(api, self._node, request, _body(answer))
+        for fault in tuple(shared.client_faults):
+            if fault.answers and fault.concerns(self._node, request, client):
+                await fault.passed(shared.rng)
+        return answer
+
+    def _meets(self, fault: RequestFault, api: str, request: Request, client: Client) -> bool:
+        return fault.api == api and fault.takes(self._node, request, client, self._topics)
+
+    def _intercepted(self, api: str, request: Request, client: Client) -> Intercepted:
+        header = request.header
+        return Intercepted(
+            api=api,
+            version=header.version,
+            body=request.body,
+            node=self._node,
+            client_id=header.client_id,
+            principal=client.principal,
+        )
+
+    async def _faulty(self, fault: RequestFault, request: Request, carry_out: CarryOut) -> Any:
+        how = fault.how
+        if how.get("hold"):
+            while not fault.released.is_set():
+                await _real_pause()
+        if how.get("disconnect"):
+            raise EndConnection("a fault of the test")
+
+        answer = await with_error(fault, request, carry_out, self._topics)
+        if how.get("lose_answer"):
+            raise EndConnection("a fault of the test lost the answer")
+        if "delay_s" in how:
+            await asyncio.sleep(how["delay_s"])
+        if "throttle_ms" in how and answer is not None:
+            answer = replace(answer, throttle_time_ms=how["throttle_ms"])
+        return answer
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+def _body(answer: Any) -> Any:
+    return answer.body if type(answer) is LongAnswer else opened(answer)
+
+
+async def _resolved(answer: Any) -> Any:
+    """What a handler returned, once it is there."""
+    if type(answer) is Later:
+        return answer.finish(await answer.deferred)
+    # Of a task, which it may need.
+    return await asyncio.ensure_future(answer) if isinstance(answer, Awaitable) else answer
+
+
+async def _real_pause() -> None:
+    """A moment by the real clock: the cluster's may wait for the test."""
+    await asyncio.get_running_loop().run_in_executor(None, threading.Event().wait, 0.005)

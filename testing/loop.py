@@ -1,0 +1,98 @@
+"""The event loop of a test cluster, in a thread of its own, with the cluster's time.
+
+It is asyncio's own loop over a selector, which every system has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import selectors
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from metaquorum.testing.clock import ClusterClock
+from metaquorum.testing.errors import ClusterTimeoutError
+
+T = TypeVar("T")
+
+
+class _Selector:
+    """The system's selector; while the clock is manual, no timer ends a wait."""
+
+    def __init__(self, clock: ClusterClock) -> None:
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        is_held = self._clock.is_manual and timeout is not None and timeout > 0
+        return self._selector.select(None if is_held else timeout)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._selector, name)
+
+
+class ClusterLoop(asyncio.SelectorEventLoop):
+    """Its time is the cluster's."""
+
+    def __init__(self, clock: ClusterClock) -> None:
+        self._cluster_clock = clock
+        super().__init__(_Selector(clock))  # type: ignore[arg-type]
+
+    def time(self) -> float:
+        return self._cluster_clock.seconds()
+
+
+class LoopThread:
+    """Runs a `ClusterLoop` until it is closed; other threads `run` coroutines on it."""
+
+    def __init__(self, clock: ClusterClock, name: str) -> None:
+        self.loop = ClusterLoop(clock)
+        self.loop.set_exception_handler(_report)
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float, what: str) -> T:
+        """The result of `work`. Raises ClusterTimeoutError after this time, by the real clock."""
+        ahead = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return ahead.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            if ahead.done():
+                raise
+            ahead.cancel()
+            raise ClusterTimeoutError(f"waited {timeout_s:g} s for {what}") from None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the loop's own thread, on which nothing may wait for it."""
+        return threading.current_thread() is self._thread
+
+    def close(self) -> None:
+        """Ends every task, the loop and the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(_ended(left))
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.close()
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]] | set[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # The loops of a process share gRPC's poller: one that finds nothing left is not an error.
+    if not isinstance(context.get("exception"), BlockingIOError):
+        loop.default_exception_handler(context)

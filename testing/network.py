@@ -1,0 +1,244 @@
+"""The network between the nodes of a test cluster: whatever one sends to another passes here, byte by byte.
+
+A node reaches each port of another one through a port of its own here. What is cut waits, as in a network
+that loses packets: connections stay open, and go on when it heals, unless an end has given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, cast
+
+from metaquorum.node.local_nodes import HOST
+
+Pair = tuple[int, int]
+"""The node that sends, and the one that receives."""
+Delay = tuple[float, float]
+"""In ms, and how much it varies, up or down, in ms."""
+
+
+class Sending:
+    """What one node sends to another."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.delays: list[Delay] = []
+        """Of the faults in force."""
+        self.passes = asyncio.Event()
+        """Not set while a fault stops it."""
+        self.passes.set()
+        self.ends: set[_End] = set()
+        """The sockets on which it arrives."""
+        self._cuts = 0
+        self._rng = rng
+
+    def begin(self, delay: Delay | None) -> None:
+        """It is delayed from now on; None: nothing passes."""
+        if delay is not None:
+            self.delays.append(delay)
+            return
+        self._cuts += 1
+        self.passes.clear()
+        for end in tuple(self.ends):
+            end.look()
+
+    def end(self, delay: Delay | None) -> None:
+        """Ends what `begin` began: what waits goes on, what is under way arrives at once."""
+        if delay is not None:
+            self.delays.remove(delay)
+        else:
+            self._cuts -= 1
+            if not self._cuts:
+                self.passes.set()
+        for end in tuple(self.ends):
+            end.hurry()
+
+    def next_delay_s(self) -> float:
+        """How much later the next bytes arrive."""
+        total_ms = sum(ms + self._rng.uniform(-jitter, jitter) for ms, jitter in self.delays)
+        return max(0.0, total_ms / 1000)
+
+
+class _End(asyncio.Protocol):
+    """A socket to one of the two nodes of a connection; what arrives on it goes to `other`, in order."""
+
+    other: _End
+
+    def __init__(self, sending: Sending) -> None:
+        self.transport: asyncio.Transport | None = None
+        """None: not connected yet."""
+        self._sending = sending
+        self._queue: deque[tuple[float, bytes | None]] = deque()
+        """What is under way, and when it arrives; None: the end of the connection."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._other_is_full = False
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self._sending.ends.add(self)
+        self.look()
+
+    def look(self) -> None:
+        """Reads, or does not, as the network and the other end have it."""
+        if self.transport is not None:
+            reads = self._sending.passes.is_set() and not self._other_is_full
+            if reads and self.other.transport is not None:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+        self._deliver()
+
+    def data_received(self, data: bytes) -> None:
+        if self._queue or self._sending.delays:
+            self._put(data)
+        elif self.other.transport is not None:
+            self.other.transport.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._put(None)
+
+    def pause_writing(self) -> None:
+        self.other._takes_more(False)
+
+    def resume_writing(self) -> None:
+        self.other._takes_more(True)
+
+    def _takes_more(self, does: bool) -> None:
+        self._other_is_full = not does
+        self.look()
+
+    def hurry(self) -> None:
+        """What is under way arrives at once."""
+        self._queue = deque((0.0, data) for _, data in self._queue)
+        self.look()
+
+    def abort(self) -> None:
+        """Ends the connection for both nodes, at once."""
+        for end in (self, self.other):
+            end._queue.clear()
+            end._sending.ends.discard(end)
+            if end.transport is not None:
+                end.transport.abort()
+
+    def _put(self, data: bytes | None) -> None:
+        due_s = self._loop.time() + self._sending.next_delay_s()
+        if self._queue:
+            due_s = max(due_s, self._queue[-1][0])
+        self._queue.append((due_s, data))
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Passes on what is due."""
+        while self._queue and self._sending.passes.is_set():
+            due_s, data = self._queue[0]
+            if due_s > self._loop.time():
+                if self._timer is None:
+                    self._timer = self._loop.call_at(due_s, self._wake)
+                return
+            self._queue.popleft()
+            target = self.other.transport
+            if data is None:
+                self._sending.ends.discard(self)
+                if target is not None:
+                    target.close()
+            elif target is not None:
+                target.write(data)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._deliver()
+
+
+class Network:
+    """Everything but `place` is for the cluster's loop."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._owners: dict[int, int] = {}
+        """The node of each port."""
+        self._sendings: dict[Pair, Sending] = {}
+        self._entries: dict[tuple[int, str, int], int] = {}
+        """The port here at which a node reaches a host and port."""
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def place(self, node: int, ports: Iterable[int]) -> None:
+        """A node listens on these ports."""
+        self._owners.update((port, node) for port in ports if port)
+
+    def route_of(self, node: int) -> Callable[[str, int], tuple[str, int]]:
+        """The `Route` of a node."""
+
+        def route(host: str, port: int) -> tuple[str, int]:
+            owner = self._owners.get(port, node)
+            if owner == node:
+                return host, port
+            key = node, host, port
+            if key not in self._entries:
+                self._entries[key] = self._listen(node, owner, (host, port))
+            return HOST, self._entries[key]
+
+        return route
+
+    def sending(self, source: int, target: int) -> Sending:
+        """What one node sends to another."""
+        if (source, target) not in self._sendings:
+            self._sendings[source, target] = Sending(self._rng)
+        return self._sendings[source, target]
+
+    def drop(self, a: int, b: int) -> int:
+        """Ends all connections between two nodes; returns how many."""
+        ends = tuple(self.sending(a, b).ends)
+        for end in ends:
+            end.abort()
+        return len(ends)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for server in self._servers:
+            server.close()
+        for sending in self._sendings.values():
+            for end in tuple(sending.ends):
+                end.abort()
+        await asyncio.sleep(0)
+
+    def _listen(self, source: int, target: int, address: tuple[str, int]) -> int:
+        """Listens for the connections of one node to another; returns the port."""
+        listening = socket.create_server((HOST, 0))
+        listening.setblocking(False)
+        there, back = self.sending(source, target), self.sending(target, source)
+
+        def accept() -> asyncio.Protocol:
+            near, far = _End(there), _End(back)
+            near.other, far.other = far, near
+            self._spawn(_join(near, far, (there, back), address))
+            return near
+
+        async def listen() -> None:
+            self._servers.append(await asyncio.get_running_loop().create_server(accept, sock=listening))
+
+        self._spawn(listen())
+        return int(listening.getsockname()[1])
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _join(near: _End, far: _End, ways: tuple[Sending, Sending], address: tuple[str, int]) -> None:
+    """Connects the second half, once bytes pass both ways."""
+    while not all(way.passes.is_set() for way in ways):
+        for way in ways:
+            await way.passes.wait()
+    try:
+        await asyncio.get_running_loop().create_connection(lambda: far, *address)
+    except OSError:
+        near.abort()
+    else:
+        near.look()

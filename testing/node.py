@@ -1,0 +1,191 @@
+"""One node of a test cluster in this process: what it keeps between its runs, and the run."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from metaquorum.broker.server.main import BrokerRole
+from metaquorum.combined.process import serve_any
+from metaquorum.config.load import load_config
+from metaquorum.config.node import NodeConfig
+from metaquorum.errors import ConfigError, StartError
+from metaquorum.listeners.services import Services
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.node.driver import Ending
+from metaquorum.node.local_nodes import LocalNode
+from metaquorum.node.machine import Machine, OpenNode
+from metaquorum.node.node_process import NodeProcess
+from metaquorum.raft.events import ShutdownRequested
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.errors import StorageError
+from metaquorum.testing.clock import ClusterClock, NodeClock
+from metaquorum.testing.errors import ClusterError
+from metaquorum.testing.interception import InterceptedServices, Interception
+from metaquorum.testing.memory_disk import MemoryDisk
+from metaquorum.testing.network import Network
+
+
+class TestNode:
+    """See the module. Every method is for the cluster's loop."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        local: LocalNode,
+        settings: Mapping[str, str],
+        disk: Disk,
+        clock: ClusterClock,
+        new_rng: Callable[[], random.Random],
+        interception: Interception,
+        network: Network,
+        format_again: Callable[[], None],
+    ) -> None:
+        self.format_again = format_again
+        """Formats its empty disk, as a new one that replaces the old."""
+        self._network = network
+        self.local = local
+        self.disk = disk
+        self.config = configured(local.name, settings)
+        self._clock = clock
+        self._new_rng = new_rng
+        self._interception = interception
+        self._process: NodeProcess | None = None
+        self._task: asyncio.Task[Ending] | None = None
+        self.last_words = ""
+        """Why the last run ended."""
+
+    @property
+    def node_id(self) -> int:
+        return self.local.node_id
+
+    @property
+    def name(self) -> str:
+        return self.local.name
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def process(self) -> NodeProcess | None:
+        """What runs; None: nothing."""
+        return self._process if self.is_up else None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether every role of it serves."""
+        process = self.process
+        roles = () if process is None else process.roles
+        return bool(roles) and all(each.is_serving() for each in roles)
+
+    @property
+    def image(self) -> MetadataImage | None:
+        """The metadata that it knows, as a broker if it is one; None: it does not run."""
+        process = self.process
+        return process.roles[-1].image() if process is not None and process.roles else None
+
+    def start(self) -> None:
+        """Starts it; it serves later, or fails."""
+        clock = NodeClock(self._clock)
+        machine = Machine(
+            disk=self.disk,
+            clock=clock,
+            new_rng=self._new_rng,
+            owns_process=False,
+            attend=self._attend,
+            leave=self._leave,
+            offer=self._offer,
+            route=self._network.route_of(self.node_id),
+        )
+        self._process = None
+        self._task = asyncio.get_running_loop().create_task(self._run(machine, clock), name=self.name)
+
+    async def kill(self, *, power_lost: bool = False) -> None:
+        """Ends it as the death of its process does."""
+        if self._process is not None:
+            self._process.kill()
+        elif self._task is not None:
+            self._task.cancel()
+        await self._ended()
+        if isinstance(self.disk, MemoryDisk):
+            self.disk.killed(power_lost=power_lost)
+
+    async def stop(self) -> None:
+        """A controlled shutdown."""
+        if self._process is not None:
+            self._process.driver.post(ShutdownRequested())
+        elif self._task is not None:
+            self._task.cancel()
+        await self._ended()
+
+    def end_connections(self, client: str) -> int:
+        """Ends the connections of a client, which is named by its client id or its principal; returns how
+        many."""
+        process = self.process
+        if process is None or not self.local.serves:
+            return 0
+        ids = self._interception.client_ids
+        role = cast(BrokerRole, process.roles[-1])
+        return role.kafka.end_those(lambda peer: client in (peer.principal, ids.get(peer.connection)))
+
+    async def do_upkeep(self) -> None:
+        """See `BrokerRole.do_upkeep`; nothing while it is down."""
+        process = self.process
+        if process is not None and self.local.serves:
+            await cast(BrokerRole, process.roles[-1]).do_upkeep()
+
+    async def _ended(self) -> None:
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        self._process = None
+
+    async def _run(self, machine: Machine, clock: NodeClock) -> Ending:
+        try:
+            ending = await serve_any(self.config, machine)
+        except (ConfigError, StartError, StorageError, ReplayError, RecordDecodeError) as error:
+            ending = Ending(reason=" ".join(str(error).split("\n")), failed=True)
+        finally:
+            clock.close()
+        self.last_words = ending.reason
+        return ending
+
+    def _attend(self, node: OpenNode) -> None:
+        self._process = cast(NodeProcess, node)
+
+    def _offer(self, services: Services) -> Services:
+        if self._interception.highest is not None:
+            services.limit(self._interception.highest)
+        intercepted = InterceptedServices(services, self.node_id, self._interception, self._topic_of)
+        return cast(Services, intercepted)
+
+    def _topic_of(self, entry: Any) -> str | None:
+        """The name of a topic in a request, which has it or the topic's id."""
+        name = getattr(entry, "name", None) or getattr(entry, "topic", None)
+        topic_id, image = getattr(entry, "topic_id", None), self.image
+        if name or topic_id is None or image is None:
+            return name
+        topic = image.topics.topic(topic_id)
+        return None if topic is None else topic.name
+
+    def _leave(self, last_line: str) -> None:
+        self.last_words = last_line
+
+
+def configured(name: str, settings: Mapping[str, str]) -> NodeConfig:
+    """The configuration of a node. Raises ClusterError for a setting that a node does not take."""
+    try:
+        config = load_config(Path(name), settings=settings)
+    except ConfigError as error:
+        raise ClusterError(str(error)) from None
+    unknown = [each for each in config.warnings if "neither Kafka nor metaquorum" in each]
+    if unknown:
+        keys = unknown[0].partition(": ")[2]
+        raise ClusterError(f"{name}: neither Kafka nor metaquorum has {keys}: correct `properties`")
+    return config

@@ -1,0 +1,488 @@
+"""A test cluster that runs: its start and its end, its nodes, and how other threads call it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Self, TypedDict, TypeVar, Unpack
+
+from metaquorum.clients.admin.access import delete_scram, set_scram
+from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.clients.search import Address, ClientError
+from metaquorum.metadata.errors import ApiError, ErrorCode, RecordDecodeError, ReplayError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
+from metaquorum.metadata.requests.settings import SettingResult
+from metaquorum.metadata.settings.scram import Mechanism
+from metaquorum.node.local_nodes import HOST, give_back_ports
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import StorageError
+from metaquorum.testing import failures
+from metaquorum.testing.access import USER, ClientAccess
+from metaquorum.testing.chaos import Chaos
+from metaquorum.testing.clock import ClusterClock
+from metaquorum.testing.errors import ClusterError, ClusterTimeoutError
+from metaquorum.testing.forming import form, ports_of, shape_of
+from metaquorum.testing.happenings import LINES_MAX, Happening, lines_of, of_metadata
+from metaquorum.testing.healing import ActiveFault, ClusterEvent
+from metaquorum.testing.interception import OWN_CLIENT, Interception
+from metaquorum.testing.loop import LoopThread
+from metaquorum.testing.memory_disk import MemoryDisk, copy_files
+from metaquorum.testing.network import Network
+from metaquorum.testing.node import TestNode
+from metaquorum.testing.releases import versions_of
+from metaquorum.testing.time_control import TimeControl
+
+T = TypeVar("T")
+
+TIMEOUT_S = 30.0
+"""How long anything may take by default."""
+ITERATIONS = 4096
+"""Of SCRAM: the fewest that Kafka allows."""
+LOOK_S = 0.002
+"""How often a wait looks."""
+
+
+class Wishes(TypedDict, total=False):
+    """The keywords of `Cluster`."""
+
+    properties: Mapping[str, object]
+    """Settings of every node, in Kafka's names."""
+    directory: str | os.PathLike[str]
+    """An empty one for the data, which stays there; by default the data is in memory."""
+    disk_bytes: int
+    """The size of each node's disk in memory; 256 MiB."""
+    log_dirs: int
+    """How many directories a broker has for partitions."""
+    clock: str
+    """Its time: "real" follows real time, "manual" waits for `clock.advance` once the cluster has started."""
+    timeout_s: float
+    """How long anything may take, in real seconds, until a ClusterTimeoutError says what the cluster did."""
+    seed: int
+    """Repeats what the cluster draws: ids, placement, election timeouts, jitter, the schedule of chaos."""
+    chaos: Chaos
+    """Faults that happen while the test runs."""
+    version: str
+    """A release of Kafka, such as "3.6": brokers offer its APIs and versions only."""
+    sasl: str
+    """"scram": clients log in, as `user` with `password`, or as `add_user` has it."""
+    tls: bool
+    """Clients use TLS, and trust the certificate in `ca_file`. It needs the extra `oauth` of this package."""
+
+
+class RunningCluster:
+    """A running cluster, as a context manager, also an asynchronous one.
+
+    `brokers`: how many; `controllers`: how many beside them. None: the brokers are controllers, too. `Wishes`
+    has the keywords.
+    """
+
+    def __init__(self, brokers: int = 1, controllers: int | None = None, **wishes: Unpack[Wishes]) -> None:
+        unknown = sorted(set(wishes) - set(Wishes.__annotations__))
+        if unknown:
+            raise ClusterError(
+                f"a cluster has no {', '.join(unknown)}: it has {', '.join(Wishes.__annotations__)}"
+            )
+        clock = wishes.get("clock", "real")
+        if clock not in ("real", "manual"):
+            raise ClusterError(f'clock={clock!r}: write "real" or "manual"')
+        self.seed: int = wishes.get("seed", random.SystemRandom().getrandbits(32))
+        """Of everything that the cluster draws."""
+        self._rng = random.Random(self.seed)
+        self._chaos = wishes.get("chaos", Chaos())
+        self._access = ClientAccess.of(wishes.get("sasl"), wishes.get("tls", False), self._rng)
+        self._shape = shape_of(brokers, controllers, wishes, self._access)
+        self.timeout_s = self._first_timeout_s = wishes.get("timeout_s", TIMEOUT_S)
+        self._is_manual = clock == "manual"
+        self._time = ClusterClock()
+        self.clock = TimeControl(self._time, self._run_settled, self._has_recovered)
+        """Moves the cluster's time."""
+        self._nodes: dict[int, TestNode] = {}
+        self._clients: dict[tuple[Address, ...], KafkaClient] = {}
+        """By the brokers that they ask."""
+        self._isolated: list[int] = []
+        self._thread: LoopThread | None = None
+        self._first_image = MetadataImage()
+        self._faults: list[ActiveFault] = []
+        self._interception = Interception(self._rng, self._time.wall_ms)
+        self._network = Network(self._rng)
+        if "version" in wishes:
+            self._interception.highest = versions_of(wishes["version"])
+        self._events: list[ClusterEvent] = []
+        self._state = "not started"
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    # --- start and end
+
+    def start(self) -> Self:
+        """Starts all nodes and waits until they serve. `with` does it."""
+        with self._lock:
+            if self._state != "not started":
+                raise ClusterError(f"this cluster is {self._state}: make another one")
+            self._access.open()
+            self._nodes = form(self._shape, self._time, self._rng, self._interception, self._network)
+            self._thread = LoopThread(self._time, "kafka cluster")
+            self._state = "running"
+        try:
+            self._run(self._start_nodes(), "the nodes to start")
+            self._until(self._is_ready, "all nodes to serve")
+            if self._access.password is not None:
+                self.add_user(USER, self._access.password)
+        except BaseException:
+            self.close()
+            raise
+        self._first_image = self._brokers()[0].image or MetadataImage()
+        if self._is_manual:
+            self._time.hold()
+        return self
+
+    def close(self) -> None:
+        """Ends all nodes, and gives back threads, ports and memory; a second call does nothing."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._state = "closed"
+        if thread is None or os.getpid() != self._pid:
+            return
+        try:
+            thread.run(self._end(), self.timeout_s, "the cluster to end")
+        finally:
+            thread.close()
+            self._access.close()
+            give_back_ports(ports_of(node.local for node in self._nodes.values()))
+            self._nodes.clear()
+            # The parts of a node refer to each other: their memory comes back now, not some clusters later.
+            gc.collect(1)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._note_failure(error)
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._note_failure, error)
+        await asyncio.to_thread(self.close)
+
+    def failure_report(self) -> str:
+        """For the report of a failed test: the timeline, and the command that opens the metadata logs, which
+        are kept."""
+        return failures.report_of(self)
+
+    def _note_failure(self, error: BaseException | None) -> None:
+        """Under pytest, what the cluster did becomes a part of the report of the test."""
+        if failures.is_wanted and isinstance(error, Exception) and self._state == "running":
+            failures.note(self)
+
+    # --- nodes
+
+    @property
+    def directory(self) -> str | None:
+        """Where its data is; None: in memory."""
+        return None if self._shape.directory is None else str(self._shape.directory)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """For any client's `bootstrap.servers`."""
+        ports = (node.local.client_port or node.local.kafka_port for node in self._brokers())
+        return ",".join(f"{HOST}:{port}" for port in ports)
+
+    @property
+    def client_config(self) -> dict[str, str]:
+        """The settings of librdkafka with which a client reaches the cluster, with `sasl` and `tls`, too."""
+        return {"bootstrap.servers": self.bootstrap_servers, **self._access.client_config()}
+
+    @property
+    def user(self) -> str:
+        """With `sasl`, the user that exists from the start."""
+        return USER
+
+    @property
+    def password(self) -> str | None:
+        """That of `user`; None without `sasl`."""
+        return self._access.password
+
+    @property
+    def ca_file(self) -> str | None:
+        """With `tls`, the file with the certificate that clients trust, while the cluster runs."""
+        return self._access.ca_file
+
+    def add_user(self, name: str, password: str) -> None:
+        """With `sasl`, another user may log in, or a user has another password; open connections stay."""
+        mechanism = Mechanism.SCRAM_SHA_256
+        setting = set_scram(self._asks(), name, mechanism, password, iterations=ITERATIONS)
+        self._changed_user(self._run(setting, f"user {name}"), name, True)
+
+    def remove_user(self, name: str) -> None:
+        """With `sasl`, a user cannot log in any longer; open connections stay."""
+        deletion = delete_scram(self._asks(), name, Mechanism.SCRAM_SHA_256)
+        self._changed_user(self._run(deletion, f"user {name}"), name, False)
+
+    def _changed_user(self, result: SettingResult, name: str, exists: bool) -> None:
+        if result.error is not ErrorCode.NONE:
+            raise ClusterError(f"user {name}: {result.error.name}: {result.message}")
+
+        def is_known() -> bool:
+            images = [node.image for node in self._brokers() if node.is_serving]
+            known = [
+                image.scram.get((Mechanism.SCRAM_SHA_256.value, name)) is not None
+                for image in images
+                if image is not None
+            ]
+            return all(each is exists for each in known)
+
+        self._until(is_known, f"every broker to know user {name}")
+        self._note(f"user {name} {'may log in' if exists else 'was removed'}")
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The ids of all nodes."""
+        return tuple(self._nodes)
+
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        """The ids of all brokers."""
+        return tuple(node.node_id for node in self._brokers())
+
+    @property
+    def controllers(self) -> tuple[int, ...]:
+        """The ids of all controllers."""
+        return tuple(node.node_id for node in self._nodes.values() if node.local.controls)
+
+    @property
+    def active_controller(self) -> int:
+        """The id of the active controller. Waits until there is one."""
+        return self._wait_for_value(self._leader_of_quorum, "an active controller")
+
+    def timeline(self, lines_max: int = LINES_MAX) -> list[str]:
+        """The newest of what happened, one a line, on the cluster's time: the story of the metadata log,
+        rebalances, transactions, requests that were answered with an error, and faults."""
+        with contextlib.suppress(ClusterError, StorageError, ReplayError, RecordDecodeError):
+            return lines_of([*self._happenings(), *of_metadata(self.log())], lines_max)
+        return lines_of(self._happenings(), lines_max)
+
+    def _happenings(self) -> list[Happening]:
+        faults = [Happening(wall_ms=each.wall_ms, kind="fault", text=each.text) for each in self.events]
+        return [*self._interception.observed.kept, *faults]
+
+    def log(self, node: int | None = None) -> MetadataLog:
+        """The metadata log of a node as it is now, as `metaquorum.open_log` opens it; by default that of the
+        controller that has most of it."""
+        holders = [self._node(node)] if node is not None else [self._nodes[each] for each in self.controllers]
+        logs = [self._open_log(each) for each in holders]
+        return max(logs, key=lambda log: log.end_offset)
+
+    def _open_log(self, node: TestNode) -> MetadataLog:
+        disk = node.disk.copy().disk if isinstance(node.disk, MemoryDisk) else node.disk
+        return open_log(disk, str(node.config.metadata_log_dir))
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes the metadata logs of all nodes to a directory, for the log tools."""
+        target = PosixDisk()
+        for node in self._nodes.values():
+            source = node.disk.copy().disk if isinstance(node.disk, MemoryDisk) else node.disk
+            home = str(node.config.metadata_log_dir)
+            copy_files(source, home, target, join(os.fspath(directory), f"{node.name}/data"))
+
+    @property
+    def events(self) -> tuple[ClusterEvent, ...]:
+        """What the test did to the cluster, in order."""
+        return tuple(self._events)
+
+    def wait_until(self, condition: Callable[[], bool], what: str = "a condition of the test") -> None:
+        """Calls `condition` on this thread until it is true."""
+        deadline_s = time.monotonic() + self.timeout_s
+        while not condition():
+            if time.monotonic() > deadline_s:
+                raise ClusterTimeoutError(f"waited {self.timeout_s:g} s for {what}; {self._what_nodes_do()}")
+            time.sleep(LOOK_S)
+
+    # --- for the parts of the cluster
+
+    def _fault(self, text: str, heal: Callable[[], None]) -> ActiveFault:
+        def healed() -> None:
+            heal()
+            self._note(f"healed: {text}")
+
+        self._note(text)
+        fault = ActiveFault(text, healed)
+        self._faults.append(fault)
+        return fault
+
+    def _note(self, text: str) -> None:
+        self._events.append(ClusterEvent(wall_ms=self._time.wall_ms(), text=text))
+
+    def _start_again(self, node: TestNode) -> None:
+        if node.is_up:
+            return
+
+        async def start() -> None:
+            node.start()
+
+        self._run(start(), f"{node.name} to start")
+        self._until(lambda: self._has_started(node), f"{node.name} to serve")
+        self._note(f"{node.name} was started")
+
+    def _has_started(self, node: TestNode) -> bool:
+        if not node.is_up:
+            raise ClusterError(f"{node.name} did not start: {node.last_words}")
+        return node.is_serving and self._agree()
+
+    # --- on the loop
+
+    async def _start_nodes(self) -> None:
+        for node in self._nodes.values():
+            node.start()
+
+    async def _end(self) -> None:
+        for client in self._clients.values():
+            await client.close()
+        await asyncio.gather(*(node.kill() for node in self._nodes.values()))
+        await self._network.close()
+
+    def _is_ready(self) -> bool:
+        for node in self._nodes.values():
+            if not node.is_up:
+                raise ClusterError(f"{node.name} did not start: {node.last_words}")
+        return all(node.is_serving for node in self._nodes.values()) and self._agree()
+
+    def _is_whole(self) -> bool:
+        """Whether all nodes that run serve, and their brokers know each other."""
+        running = [node for node in self._nodes.values() if node.is_up]
+        return all(node.is_serving for node in running) and self._agree()
+
+    def _has_recovered(self) -> bool:
+        """For `clock`: whether the nodes serve, unless a fault keeps them from it."""
+
+        async def look() -> bool:
+            return self._is_whole()
+
+        return any(each.is_in_force for each in self._faults) or self._run(look(), "the nodes")
+
+    def _agree(self) -> bool:
+        """Whether every broker that runs knows every other one as one that serves."""
+        running = [node for node in self._brokers() if node.is_serving]
+        for node in running:
+            known = (node.image or MetadataImage()).brokers
+            others = [known.get(each.node_id) for each in running]
+            if any(other is None or other.fenced for other in others):
+                return False
+        return True
+
+    def _leader_of_quorum(self) -> int | None:
+        leaders = [
+            (process.raft.epoch, node.node_id)
+            for node in self._nodes.values()
+            if node.local.controls and (process := node.process) is not None
+            if process.raft.leader_id == node.node_id
+        ]
+        return max(leaders)[1] if leaders else None
+
+    def _asks(self) -> KafkaClient:
+        self._require_running()
+        brokers = [node for node in self._brokers() if node.is_up and node.node_id not in self._isolated]
+        asked = tuple((HOST, node.local.kafka_port) for node in brokers or self._brokers())
+        if asked not in self._clients:
+            limit_ms = int(self._first_timeout_s * 1000)
+            self._clients[asked] = KafkaClient(asked, client_id=OWN_CLIENT, timeout_ms=limit_ms)
+        return self._clients[asked]
+
+    # --- nodes and threads
+
+    def _require_running(self) -> None:
+        """Raises ClusterError."""
+        if self._thread is None:
+            raise ClusterError(f"this cluster is {self._state}: start it, or make another one")
+
+    def _brokers(self) -> list[TestNode]:
+        return [node for node in self._nodes.values() if node.local.serves]
+
+    def _node(self, node: int) -> TestNode:
+        found = self._nodes.get(node)
+        if found is None:
+            ids = ", ".join(map(str, self._nodes)) or f"none, it is {self._state}"
+            raise ClusterError(f"the cluster has no node {node}: it has {ids}")
+        return found
+
+    def _name(self, end: int | str) -> str:
+        """For messages: of a node, or of a client."""
+        return self._node(end).name if isinstance(end, int) else f"client {end}"
+
+    def _running(self, node: int) -> TestNode:
+        found = self._node(node)
+        if not found.is_up:
+            raise ClusterError(f"{found.name} is down already: {found.last_words}")
+        return found
+
+    def _what_nodes_do(self) -> str:
+        """One line for a message."""
+        states = []
+        for node in self._nodes.values():
+            state = "serves" if node.is_serving else "does not serve yet"
+            states.append(f"{node.name} {state if node.is_up else f'is down ({node.last_words})'}")
+        return ", ".join(states)
+
+    def _run(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        """The result of `work` on the cluster's loop."""
+        thread = self._thread
+        problem = None
+        if os.getpid() != self._pid:
+            problem = "this process was forked after the cluster was started: start one in each process"
+        elif thread is None:
+            problem = f"this cluster is {self._state}: start it, or make another one"
+        elif thread.is_current:
+            problem = "this call waits for the cluster and cannot be made on the cluster's own thread"
+        if problem is not None or thread is None:
+            work.close()
+            raise ClusterError(problem or self._state)
+        try:
+            return thread.run(work, self.timeout_s + 5, what)
+        except (ApiError, ClientError) as error:
+            raise ClusterError(f"{what}: {error}") from error
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        """Looks, on the loop, until the condition is true."""
+
+        async def look() -> bool:
+            return condition()
+
+        deadline_s = time.monotonic() + self.timeout_s
+        while not self._run(look(), what):
+            if time.monotonic() > deadline_s:
+                raise ClusterTimeoutError(f"waited {self.timeout_s:g} s for {what}; {self._what_nodes_do()}")
+            time.sleep(LOOK_S)
+
+    def _wait_for_value(self, value: Callable[[], int | None], what: str) -> int:
+        found: list[int] = []
+
+        def look() -> bool:
+            seen = value()
+            found.extend(() if seen is None else (seen,))
+            return seen is not None
+
+        self._until(look, what)
+        return found[-1]
+
+    def _run_settled(self, move: Callable[[], None], text: str) -> None:
+        """Moves the clock, for `clock`."""
+
+        async def moved() -> None:
+            move()
+
+        self._run(moved(), text)

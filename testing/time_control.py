@@ -1,0 +1,72 @@
+"""The time of a test cluster, as a test moves it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from metaquorum.testing.clock import ClusterClock
+from metaquorum.testing.errors import ClusterError
+
+SHORT_S = 10.0
+"""Up to this, time passes in steps that no node takes for a pause; beyond, in `JUMPS` jumps."""
+STEP_S = 0.1
+JUMPS = 10
+SETTLE_STEPS = 6
+"""Steps after a jump, in which nodes exchange the heartbeats that are overdue."""
+RECOVERY_STEPS_MAX = 100
+"""Steps at the end of a long way until all nodes serve, so that a manual clock does not stop an election."""
+RECOVERY_REAL_S = 0.02
+"""How long each of these steps may take the nodes, by the real clock: candidates ask and answer."""
+SETTLE_REAL_S = 0.003
+"""How long a step may take the nodes, by the real clock."""
+
+Run = Callable[[Callable[[], None], str], None]
+"""Calls a function on the loop of the cluster; the text says for what."""
+
+
+class TimeControl:
+    """`Cluster.clock`."""
+
+    def __init__(self, clock: ClusterClock, run: Run, is_whole: Callable[[], bool]) -> None:
+        """`is_whole`: whether the nodes that run serve, as far as the faults in force let them."""
+        self._clock = clock
+        self._run = run
+        self._is_whole = is_whole
+
+    @property
+    def wall_ms(self) -> int:
+        """Unix time by the cluster's clock: the default of new records' time stamps at brokers."""
+        return self._clock.wall_ms()
+
+    def advance(
+        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, ms: float = 0
+    ) -> None:
+        """Moves the time of all nodes forward. What is due happens in order: heartbeats, sessions, leases,
+        elections, retention, expiry. A long way ends up to 10 s later, once the nodes serve again."""
+        total_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds + ms / 1000
+        if total_s <= 0:
+            raise ClusterError(f"the clock cannot move by {total_s:g} s: it moves forward only")
+        if total_s <= SHORT_S:
+            self._pass(total_s)
+            return
+        settle_s = STEP_S * SETTLE_STEPS
+        jump_s = (total_s - JUMPS * settle_s) / JUMPS
+        for _ in range(JUMPS):
+            self._move(jump_s)
+            self._pass(settle_s)
+        for _ in range(RECOVERY_STEPS_MAX):
+            if self._is_whole():
+                return
+            time.sleep(RECOVERY_REAL_S)
+            self._pass(STEP_S)
+
+    def _pass(self, seconds: float) -> None:
+        while seconds > 1e-9:
+            step_s = min(STEP_S, seconds)
+            self._move(step_s)
+            seconds -= step_s
+
+    def _move(self, by_s: float) -> None:
+        self._run(lambda: self._clock.move(by_s), "the clock to move")
+        time.sleep(SETTLE_REAL_S)

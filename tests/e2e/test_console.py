@@ -1,0 +1,244 @@
+"""The console in a real browser: every view, the handle, two moments, sharing, a server that goes away."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaquorum.cli.local.demo_checks import KAFKA_DATA
+from metaquorum.console.guard import COOKIE
+from metaquorum.metadata.records import types as r
+from metaquorum.node.local_nodes import free_ports
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.segment import segment_name
+from tests.browser import WAIT_S, Browser, needs_browser
+from tests.e2e.cluster import Cluster
+from tests.unit.metadata.made_logs import STORY, encoded, make_node
+
+TABLES = ("brokers", "topics", "partitions", "configs", "features", "acls", "users", "quotas", "tokens")
+VIEWS = ("overview", "events", *TABLES, "producer-ids", "quorum", "records", "diff", "find")
+
+
+class Served:
+    """`metaquorum console` as a process."""
+
+    def __init__(self, *words: str | Path) -> None:
+        command = [sys.executable, "-m", "metaquorum.cli", "console", *map(str, words), "--no-browser"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        assert self.url.startswith("http://127.0.0.1:"), self.process.communicate(timeout=WAIT_S)
+
+    def log(self) -> dict[str, Any]:
+        """What the server says about the log, asked without a browser."""
+        host, token = self.url.split("/")[2], self.url.partition("token=")[2]
+        request = urllib.request.Request(f"http://{host}/api/log")
+        request.add_header("cookie", f"{COOKIE}-{host.partition(':')[2]}={token}")
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def wait(self, wanted: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        end = time.monotonic() + WAIT_S
+        while not wanted(found := self.log()):
+            assert time.monotonic() < end, f"no {what}: {found}"
+            time.sleep(0.2)
+        return found
+
+    def end(self) -> str:
+        """Ends it as Ctrl-C does. Returns what it wrote to standard error."""
+        self.process.send_signal(signal.SIGINT)
+        _, errors = self.process.communicate(timeout=WAIT_S)
+        return errors
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    console = Served(KAFKA_DATA)
+    yield console
+    if console.process.poll() is None:
+        console.end()
+
+
+def test_ctrl_c_ends_it_quietly(served: Served) -> None:
+    errors = served.end()
+    assert "Traceback" not in errors
+    assert served.process.returncode in (0, 130, -signal.SIGINT)
+
+
+@needs_browser
+def test_every_view_is_shown_and_the_page_reports_no_error(served: Served) -> None:
+    with Browser(400, 800) as browser:
+        browser.open(served.url)
+        browser.settled()
+        assert "token" not in browser.run("return location.href")
+        browser.wait("document.querySelectorAll('#strip [class^=lane]').length > 1", "lane of a broker")
+        for view in VIEWS:
+            browser.go(f"#/{view}?at=150")
+            assert not browser.text("main .error"), view
+            assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), view
+            assert len(browser.text("main")) > 20
+        for fragment in (
+            "entity?path=broker/1",
+            "entity?path=topic",
+            "record?offset=20",
+            "search?text=broker",
+        ):
+            browser.go(f"#/{fragment}&at=150")
+            assert not browser.text("main .error"), fragment
+        browser.go("#/nothing")
+        assert browser.text("main .error") == "There is no view nothing. Choose one above."
+        browser.go("#/brokers?at=99999")
+        assert "ends at offset" in browser.text("main .error")
+        refused = "status of 400"  # the browser itself reports the refusal above
+        assert [message for message in browser.messages() if refused not in message] == []
+
+
+@needs_browser
+def test_the_handle_moves_everything_and_keys_move_it(served: Served) -> None:
+    with Browser() as browser:
+        browser.open(f"{served.url}#/overview")
+        browser.settled()
+        browser.wait("document.querySelector('#strip [role=slider]')", "strip")
+        browser.run("window.seen = document.querySelector('main').firstChild")
+        browser.drag("#strip svg.time", (0.9, 0.1), (0.5, 0.1))
+        browser.wait("location.hash.includes('at=')", "moment in the URL")
+        browser.settled()
+        offset = int(browser.run("return new URLSearchParams(location.hash.split('?')[1]).get('at')"))
+        assert 0 < offset < 200
+        assert f"offset {offset}" in browser.text("main .moment")
+        browser.run("document.querySelector('#strip svg.time').focus()")
+        browser.press("d")
+        browser.wait("location.hash.includes('since=')", "second moment")
+        browser.press("\ue014\ue014")  # right arrow, twice
+        browser.wait(f"!location.hash.includes('at={offset}&')", "next record")
+        browser.wait("document.querySelector('main section[aria-label=Difference]')", "difference")
+        browser.run("history.back()")
+        browser.press("e")
+        browser.wait("!location.hash.includes('at=')", "end of the log")
+        browser.wait("document.querySelector('#strip .now').textContent.includes('followed')", "following")
+        assert browser.messages() == []
+
+
+@needs_browser
+def test_a_url_gives_the_same_view_again_and_one_file_needs_no_server(served: Served, tmp_path: Path) -> None:
+    fragment = "#/partitions?at=176&sort=leader&order=descending"
+    with Browser() as browser:
+        browser.open(served.url + fragment)
+        browser.settled()
+        table = browser.text("main table")
+        address = browser.run("return location.href")
+        saved = browser.run(
+            "const made = [];"
+            "URL.createObjectURL = (blob) => { made.push(blob); return '#'; };"
+            "document.getElementById('save').click();"
+            "return new Promise(async (done) => {"
+            "  while (!made.length) await new Promise((next) => setTimeout(next, 20));"
+            "  done(await made[0].text()); })"
+        )
+        browser.open(address)
+        browser.settled()
+        assert browser.text("main table") == table and "sort=leader" in address
+        page = tmp_path / "saved.html"
+        page.write_text(saved)
+        served.end()
+        browser.open(page.as_uri())
+        assert table.split() == browser.text("main table").split()
+        assert "metaquorum log state" in browser.text("main pre")
+        assert browser.run(
+            "return document.querySelector('#strip svg.time').getBoundingClientRect().height > 50"
+        )
+    assert re.findall(r"<script|https?://(?!www\.w3\.org)|href=", saved) == []
+
+
+@needs_browser
+def test_names_cannot_become_markup(tmp_path: Path) -> None:
+    html = "<img src=x onerror=alert(1)>\u202e"
+    batches = [*STORY, (2, [r.TopicRecord(html, b"x" * 16)]), (2, [r.ConfigRecord(2, html, "k", html)])]
+    make_node(PosixDisk(), batches, home=str(tmp_path / "node"))
+    console = Served(tmp_path / "node")
+    try:
+        with Browser() as browser:
+            browser.open(f"{console.url}#/topics")
+            browser.settled()
+            assert html in browser.text("main")
+            for view in ("configs?", "events?severity=info", "records?start=14", "search?text=img"):
+                browser.go(f"#/{view}")
+                assert html in browser.text("main"), view
+            assert browser.run("return document.images.length") == 0
+            assert browser.messages() == []
+    finally:
+        console.end()
+
+
+@needs_browser
+def test_a_growing_log_is_followed_until_the_handle_is_touched_and_a_lost_server_is_said(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "node"
+    make_node(PosixDisk(), STORY[:8], home=str(home))
+    segment = home / "__cluster_metadata-0" / segment_name(0)
+    (port,) = free_ports(1)
+    console = Served(home, "--port", str(port))
+    try:
+        with Browser() as browser:
+            browser.open(console.url)
+            browser.settled()
+            browser.wait("document.querySelector('main').innerText.includes('offset 12')", "the log's end")
+            segment.write_bytes(b"".join(encoded(STORY)))
+            browser.wait("document.querySelector('main').innerText.includes('offset 15')", "the new end")
+            browser.wait("document.querySelector('#notice').innerText.startsWith('Critical')", "notice")
+            browser.go("#/overview?at=5")
+            console.end()
+            browser.wait(
+                "document.querySelector('#notice').innerText.includes('does not answer')", "a sentence"
+            )
+            assert "offset 4" in browser.text("main .moment"), "what was shown stays"
+    finally:
+        if console.process.poll() is None:
+            console.end()
+
+
+@needs_browser
+def test_two_tabs_each_keep_their_moment(served: Served) -> None:
+    with Browser() as browser:
+        browser.open(f"{served.url}#/overview?at=50")
+        browser.settled()
+        first = browser.text("main .moment")
+        browser.run("window.open('/#/overview?at=150')")
+        browser.use_window(1)
+        browser.settled()
+        assert browser.text("main .moment") != first
+        browser.use_window(0)
+        assert browser.text("main .moment") == first
+
+
+def test_a_running_cluster_is_followed_said_to_be_gone_and_found_again(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster", controllers=1, brokers=1) as cluster:
+        cluster.start()
+        console = Served("--bootstrap", cluster.bootstrap, "--timeout", "2")
+        try:
+            before = console.wait(lambda log: log["progress"] == 1, "whole strip")
+            assert before["clusterId"] == cluster.cluster_id and before["trouble"] == ""
+            cluster.create_topic("orders", 3)
+            console.wait(lambda log: log["endOffset"] >= before["endOffset"] + 4, "record of the topic")
+            cluster.stop()
+            gone = console.wait(lambda log: bool(log["trouble"]), "sentence about the cluster")
+            assert gone["endOffset"] > before["endOffset"], "what was read stays"
+            cluster.start()
+            console.wait(
+                lambda log: not log["trouble"] and log["endOffset"] > gone["endOffset"], "new records"
+            )
+        finally:
+            errors = console.end()
+        assert "Traceback" not in errors

@@ -1,0 +1,155 @@
+"""A node listens for unknown clients on loopback alone, unless its file says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from metaquorum.config.load import check_closed, load_config, open_to_certificates
+from metaquorum.config.security import STANDARD_AUTHORIZER
+from metaquorum.errors import ConfigError
+from metaquorum.node.driver import Ending
+from metaquorum.node.process import run_process
+from tests.unit.config.test_config import BROKER, CONTROLLER, written
+
+NAMES = {
+    "here": ["127.0.0.1", "::1"],
+    "there": ["10.0.0.1"],
+    "both": ["127.0.0.1", "10.0.0.1"],
+    "nowhere": [],
+}
+TLS = {"ssl.keystore.location": "/k.pem", "ssl.truststore.location": "/t.pem"}
+MUTUAL = {
+    **TLS,
+    "listener.security.protocol.map": "CONTROLLER:SSL",
+    "ssl.client.auth": "required",
+}
+GRPC = "PLAINTEXT://127.0.0.1:9092"
+SASL = {"sasl.enabled.mechanisms": "SCRAM-SHA-512", "listener.security.protocol.map": "KAFKA:SASL_PLAINTEXT"}
+
+
+def check(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> None:
+    config = load_config(written(tmp_path, {**base, **more}))
+    check_closed(config, lambda host: NAMES.get(host, [host]))
+
+
+@pytest.mark.parametrize(
+    ("base", "more"),
+    [
+        (CONTROLLER, {}),
+        (CONTROLLER, {"listeners": "CONTROLLER://here:9093"}),
+        (CONTROLLER, {"listeners": "CONTROLLER://[::1]:9093"}),
+        (CONTROLLER, {"listeners": "CONTROLLER://nowhere:9093"}),
+        (CONTROLLER, {"listeners": "CONTROLLER://:9093", "allow.insecure.listeners": "true"}),
+        (
+            CONTROLLER,
+            {
+                **TLS,
+                "listeners": "CONTROLLER://:9093",
+                "listener.security.protocol.map": "CONTROLLER:SSL",
+                "ssl.client.auth": "required",
+            },
+        ),
+        (CONTROLLER, {**MUTUAL, "metrics.listener": "https://there:9404"}),
+        (CONTROLLER, {"metrics.listener": "http://here:9404"}),
+        (
+            BROKER,
+            {"listeners": f"{GRPC},KAFKA://127.0.0.2:1", "listener.security.protocol.map": "KAFKA:PLAINTEXT"},
+        ),
+        (BROKER, {**SASL, "listeners": f"{GRPC},KAFKA://:1"}),
+        (
+            BROKER,
+            {
+                **TLS,
+                "listeners": f"{GRPC},KAFKA://there:1",
+                "listener.security.protocol.map": "KAFKA:SSL",
+                "listener.name.kafka.ssl.client.auth": "required",
+            },
+        ),
+    ],
+)
+def test_closed(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> None:
+    check(tmp_path, base, more)
+
+
+@pytest.mark.parametrize(
+    ("base", "more", "text"),
+    [
+        (CONTROLLER, {"listeners": "CONTROLLER://:9093"}, "CONTROLLER on every interface:9093"),
+        (CONTROLLER, {"listeners": "CONTROLLER://there:9093"}, "CONTROLLER on there:9093"),
+        (CONTROLLER, {"metrics.listener": "http://there:9404"}, "listener http on there:9404 takes"),
+        (
+            CONTROLLER,
+            {**MUTUAL, "metrics.listener": "http://there:9404"},
+            "use https in metrics.listener with",
+        ),
+        (CONTROLLER, {**TLS, "metrics.listener": "https://there:9404"}, "listener https on there:9404 takes"),
+        (CONTROLLER, {"listeners": "CONTROLLER://both:9093"}, "CONTROLLER on both:9093"),
+        (
+            CONTROLLER,
+            {**TLS, "listeners": "CONTROLLER://:9093", "listener.security.protocol.map": "CONTROLLER:SSL"},
+            "use ssl.client.auth=required (docs/security.md), or",
+        ),
+        (
+            BROKER,
+            {"listeners": f"{GRPC},KAFKA://10.0.0.1:1", "listener.security.protocol.map": "KAFKA:PLAINTEXT"},
+            "KAFKA on 10.0.0.1:1",
+        ),
+        (BROKER, {**SASL, "listeners": "PLAINTEXT://there:9092,KAFKA://:1"}, "PLAINTEXT on there:9092"),
+        (
+            BROKER,
+            {
+                **TLS,
+                "listeners": f"{GRPC},KAFKA://there:1",
+                "listener.security.protocol.map": "KAFKA:SSL",
+                "ssl.client.auth": "requested",
+            },
+            "use SASL or ssl.client.auth=required",
+        ),
+    ],
+)
+def test_open(tmp_path: Path, base: dict[str, str], more: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(tmp_path, base, more)
+    line = str(caught.value)
+    assert text in line and line.endswith("or accept that with allow.insecure.listeners=true")
+
+
+def test_nothing_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, {**CONTROLLER, "listeners": "CONTROLLER://0.0.0.0:9093"})
+
+    async def serve(config: object) -> Ending:
+        raise AssertionError("it began")
+
+    assert run_process(str(path), "controller", serve) == 1
+    assert "allow.insecure.listeners=true" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "warned"),
+    [
+        ({**MUTUAL, "listeners": "CONTROLLER://there:9093"}, True),
+        ({**MUTUAL, "listeners": "CONTROLLER://:9093"}, True),
+        ({**MUTUAL, "listeners": "CONTROLLER://here:9093"}, False),
+        ({"listeners": "CONTROLLER://there:9093"}, False),
+        (
+            {
+                **MUTUAL,
+                "listeners": "CONTROLLER://there:9093",
+                "authorizer.class.name": STANDARD_AUTHORIZER,
+                "super.users": "User:node",
+            },
+            False,
+        ),
+    ],
+)
+def test_a_node_warns_if_every_certificate_is_an_administrator(
+    tmp_path: Path, more: dict[str, str], warned: bool
+) -> None:
+    config = load_config(written(tmp_path, {**CONTROLLER, **more}))
+    line = open_to_certificates(config, lambda host: NAMES.get(host, [host]))
+    assert (line is not None) is warned
+    if line is not None:
+        assert "on listener CONTROLLER every client with a certificate" in line
+        assert "in every node's file" in line

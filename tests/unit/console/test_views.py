@@ -1,0 +1,295 @@
+"""What a view shows is what the log tools print, at any moment."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from metaquorum.cli.local.demo_checks import KAFKA_DATA
+from metaquorum.cli.main import main
+from metaquorum.metadata.authorizer import Authorizer, Caller
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.timeline.spans import under_min_isr
+from metaquorum.metadata.inspect.walk.states import state_at
+from metaquorum.metadata.settings.acls import Operation, ResourceType
+from tests.conftest import shared_data_path
+from tests.unit.console.asked import Asked
+
+MOMENTS = 50
+UPGRADE = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-upgrade"
+SHARED = shared_data_path()
+GOLDEN = [KAFKA_DATA, UPGRADE, *([SHARED / "kafka-3.7" / "controller-3000"] if SHARED else [])]
+WILD = sorted(path for path in (SHARED / "kraft-wild").iterdir() if path.is_dir()) if SHARED else []
+
+
+@pytest.fixture(scope="module", params=GOLDEN, ids=[path.name for path in GOLDEN])
+def asked(request: pytest.FixtureRequest) -> Asked:
+    return Asked(request.param)
+
+
+def log_tool(tool: str, *words: object) -> str:
+    """What `metaquorum log` prints as JSON."""
+    done = CliRunner().invoke(main, ["log", tool, *map(str, words), "--json"])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return str(done.stdout)
+
+
+def ends(log: MetadataLog) -> list[int]:
+    return [item.batch.header.next_offset for item in log.items() if hasattr(item, "batch")]
+
+
+def moments_of(log: MetadataLog, count: int = MOMENTS) -> list[int]:
+    """Random moments, always the same ones."""
+    every = ends(log)
+    return sorted(random.Random(log.path.rpartition("/")[2]).choices(every, k=count))
+
+
+def test_the_state_at_random_moments_is_that_of_log_state(asked: Asked) -> None:
+    """In the order of a person who drags the handle back and forth, with few states kept."""
+    (path,) = asked.words
+    moments = moments_of(asked.log)
+    random.Random(1).shuffle(moments)
+    few = Asked(path, memory_bytes=1)
+    for offset in moments:
+        expected = state_at(asked.log, Point(offset=offset))
+        for console in (asked, few):
+            state = console.moments.state(Point(offset=offset))
+            assert state.image == expected.image and state.end_offset == offset
+    for offset in moments[:5]:
+        printed = json.loads(log_tool("state", path, "--at", offset))
+        shown = {}
+        for kind in ("broker", "topic"):
+            for entity in asked.view("entity", path=kind, at=offset)["entities"]:
+                shown[entity["path"]] = entity["fields"]
+        brokers = {f"broker/{number}": fields for number, fields in printed["broker"].items()}
+        assert brokers == {name: fields for name, fields in shown.items() if name.startswith("broker/")}
+        for name, topic in printed["topic"].items():
+            for index, fields in topic["partitions"].items():
+                assert shown.get(f"topic/{name}/{index}", fields) == fields
+
+
+def test_tables_at_random_moments_have_the_values_of_log_state(asked: Asked) -> None:
+    (path,) = asked.words
+    for offset in moments_of(asked.log, 8):
+        printed = json.loads(log_tool("state", path, "--at", offset))
+        rows = asked.view("table", kind="partitions", at=offset, size=1000)["rows"]
+        partitions = {
+            f"topic/{name}/{index}": fields
+            for name, topic in printed["topic"].items()
+            for index, fields in topic["partitions"].items()
+        }
+        own = {"path", "topic", "partition", "state"}
+        assert {row["path"]: {k: v for k, v in row.items() if k not in own} for row in rows} == partitions
+        brokers = asked.view("table", kind="brokers", at=offset)["rows"]
+        assert {row["broker"]: row["epoch"] for row in brokers} == {
+            int(number): fields["epoch"] for number, fields in printed["broker"].items()
+        }
+        for row in brokers:
+            assert row["leaders"] == sum(each["leader"] == row["broker"] for each in partitions.values())
+            assert row["inSync"] == sum(row["broker"] in each["isr"] for each in partitions.values())
+            assert row["replicas"] == sum(row["broker"] in each["replicas"] for each in partitions.values())
+        settings = asked.view("table", kind="configs", at=offset, size=1000)["rows"]
+        assert {(row["resource"], row["key"]): row["value"] for row in settings} == {
+            (f"{kind}/{name}", key): value
+            for kind, resources in printed["config"].items()
+            for name, entries in resources.items()
+            for key, value in entries.items()
+        }
+        numbers = {each["name"]: each["value"] for each in asked.view("overview", at=offset)["numbers"]}
+        assert numbers["leaderless"] == sum(each["leader"] == -1 for each in partitions.values())
+        image = state_at(asked.log, Point(offset=offset)).image
+        assert numbers["under min ISR"] == len(under_min_isr(image))
+
+
+def test_why_and_diff_answer_as_the_tools(asked: Asked) -> None:
+    (path,) = asked.words
+    moments = moments_of(asked.log, 4)
+    for offset, other in zip(moments[:2], moments[2:], strict=True):
+        lines = [json.loads(line) for line in log_tool("diff", path, offset, other).splitlines()]
+        shown = asked.view("diff", **{"from": offset, "to": other, "size": 10_000})["changes"]
+        assert shown == [line for line in lines if "entity" in line]
+        for change in lines[:3]:
+            printed = json.loads(log_tool("why", path, change["entity"], "--at", other, "--last", 4))
+            answer = asked.view("why", target=change["entity"], at=other, last=4)
+            del answer["headline"], answer["command"]
+            assert answer == {**printed, "records": printed["records"][::-1]}
+
+
+def test_events_are_those_of_log_timeline(asked: Asked) -> None:
+    (path,) = asked.words
+    for severity in ("info", "warning", "critical"):
+        lines = [json.loads(line) for line in log_tool("timeline", path, "--severity", severity).splitlines()]
+        shown = asked.view("events", severity=severity, size=10_000)
+        assert shown["events"] == [line for line in lines if "kind" in line]
+        assert shown["count"] == len(shown["events"])
+
+
+def test_the_strip_at_random_moments_shows_the_state(asked: Asked) -> None:
+    """Leaders, brokers and partitions in trouble, as the line of each says for a moment."""
+    strip = asked.view("strip", width=8000)
+    for offset in moments_of(asked.log):
+        state = asked.moments.state(Point(offset=offset))
+        leaders = [turn for turn in strip["leaders"] if turn[0] < offset]
+        if state.quorum.has_leader:
+            assert leaders[-1][2:] == [state.quorum.leader_id, state.quorum.epoch]
+        lanes = {}
+        for broker in strip["brokers"]:
+            turns = [turn for turn in broker["turns"] if turn[0] < offset]
+            if turns and turns[-1][2] != "gone":
+                lanes[broker["id"]] = turns[-1][2]
+        rows = asked.view("table", kind="brokers", at=offset)["rows"]
+        assert lanes == {row["broker"]: row["state"] for row in rows}, offset
+    last = strip["area"][-1]
+    image = asked.moments.state().image
+    assert last[1:] == [len(image.topics.rows_without_leader()), len(under_min_isr(image))]
+
+
+@pytest.mark.parametrize("path", WILD, ids=[path.name for path in WILD])
+def test_every_view_answers_about_logs_of_other_people(path: Path) -> None:
+    asked = Asked(path)
+    assert asked.strip.is_complete
+    log = asked.view("log")
+    tables = log["tables"]
+    for kind in tables:
+        assert asked.view("table", kind=kind)["columns"]
+    every: dict[str, dict[str, object]] = {
+        "strip": {},
+        "overview": {},
+        "events": {"severity": "info"},
+        "records": {"start": 0},
+        "search": {"text": "a"},
+        "diff": {"from": log["startOffset"], "to": "end"},
+    }
+    for name, params in every.items():
+        assert asked.view(name, **params)
+    rows = asked.view("records", start=0, size=20)["records"]
+    first = next(row for row in rows if "damage" not in row)
+    assert asked.view("record", offset=first["offset"])["parts"]
+
+
+def test_a_record_is_shown_down_to_its_bytes(asked: Asked) -> None:
+    """The parts of each record are its bytes, and every field of its JSON is one of them or is tagged."""
+    kinds = set()
+    for row in asked.view("records", start=asked.log.start_offset, size=100)["records"]:
+        answer = asked.view("record", offset=row["offset"])
+        assert answer["record"] == {name: row[name] for name in ("type", "version", "data")}
+        names = {part["name"]: part for part in answer["parts"]}
+        if "(redacted)" in json.dumps(answer):
+            continue
+        batch = next(asked.log.batches(row["offset"] or None))
+        assert bytes.fromhex("".join(part["hex"] for part in answer["parts"])) in batch.data  # type: ignore[union-attr]
+        for field, value in row["data"].items():
+            assert names.get(field, {"meaning": value})["meaning"] == value
+        kinds.add((row["type"], len(names) > 1))
+    assert kinds and all(is_split for _, is_split in kinds)
+
+
+def test_secrets_are_nowhere(asked: Asked) -> None:
+    """Not in a table, a record, its bytes, a difference, or what a search finds."""
+    printed = CliRunner().invoke(main, ["log", "dump", asked.words[0], "--json", "--secrets"]).stdout
+    secrets = {
+        value
+        for line in printed.splitlines()
+        for name, value in json.loads(line).get("payload", {}).get("data", {}).items()
+        if name in ("salt", "storedKey", "serverKey")
+    }
+    texts = [asked.get(f"/api/table?kind={kind}&size=1000").body.decode() for kind in ("users", "configs")]
+    texts.append(asked.get("/api/diff?from=0&to=end&size=1000").body.decode())
+    for row in asked.view("records", start=0, entity="user/bootuser", size=200)["records"]:
+        texts.append(asked.get(f"/api/record?offset={row['offset']}").body.decode())
+    assert not [secret for secret in secrets for text in texts if secret in text]
+
+
+def test_a_table_is_sorted_filtered_and_cut_by_the_server(asked: Asked) -> None:
+    whole = asked.view("table", kind="partitions", size=1000)
+    names = [(row["topic"], row["partition"]) for row in whole["rows"]]
+    assert names == sorted(names) and whole["count"] == whole["total"] == len(names)
+    second = asked.view("table", kind="partitions", start=5, size=5)
+    assert second["rows"] == whole["rows"][5:10] and second["count"] == whole["count"]
+    by_leader = asked.view("table", kind="partitions", sort="leader", order="descending", size=1000)["rows"]
+    assert [row["leader"] for row in by_leader] == sorted(
+        (row["leader"] for row in whole["rows"]), reverse=True
+    )
+    one = whole["rows"][3]
+    found = asked.view("table", kind="partitions", text=f"{one['topic']}/{one['partition']}")["rows"]
+    assert found == [one]
+    part = asked.view("table", kind="partitions", text=one["topic"][:2].upper(), size=1000)["rows"]
+    assert part == [row for row in whole["rows"] if one["topic"][:2] in row["topic"]]
+    held = asked.view("table", kind="partitions", show="broker=1", size=1000)["rows"]
+    assert held == [row for row in whole["rows"] if 1 in row["replicas"]]
+    for show in ("leaderless", "outOfSync", "underMinIsr", "reassigning"):
+        some = asked.view("table", kind="partitions", show=show, size=1000)["rows"]
+        assert some == [row for row in whole["rows"] if show in row["state"]]
+        topics = asked.view("table", kind="topics", show=show, size=1000)["rows"]
+        assert [row["topic"] for row in topics] == sorted({row["topic"] for row in some})
+    topics = asked.view("table", kind="topics", sort="partitions", order="descending", size=1000)["rows"]
+    assert [row["partitions"] for row in topics] == sorted(
+        (row["partitions"] for row in topics), reverse=True
+    )
+    assert sum(row["partitions"] for row in topics) == whole["total"]
+
+
+def test_a_table_is_saved_whole_as_csv_and_json(asked: Asked) -> None:
+    answer = asked.get("/api/table?kind=partitions&format=csv&size=2")
+    assert answer.headers["content-disposition"].startswith('attachment; filename="partitions-')
+    lines = list(csv.DictReader(io.StringIO(answer.body.decode())))
+    rows = asked.get("/api/table?kind=partitions&format=json&size=2").json()
+    assert len(lines) == len(rows) == asked.view("table", kind="partitions")["total"]
+    assert [line["topic"] for line in lines] == [row["topic"] for row in rows]
+    assert lines[0]["replicas"] == ",".join(map(str, rows[0]["replicas"]))
+
+
+def test_who_may_do_what_is_the_authorizers_answer(asked: Asked) -> None:
+    image = asked.moments.state().image
+    authorizer = Authorizer()
+    for row in asked.view("table", kind="acls", size=1000)["rows"]:
+        for operation in (Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALTER):
+            kind, name = row["resourceType"], row["resourceName"]
+            answer = asked.view(
+                "access",
+                principal=row["principal"],
+                operation=operation.name,
+                resource=f"{kind.lower()}/{name}",
+                host="10.0.0.1",
+            )
+            caller = Caller(row["principal"], "10.0.0.1")
+            allowed = authorizer.allows(image, caller, operation, ResourceType[kind], name)
+            assert answer["allowed"] == allowed, (row, operation)
+            if allowed:
+                assert {each["permissionType"] for each in answer["entries"]} == {"ALLOW"}
+
+
+def test_a_search_finds_entities_settings_events_and_moments(asked: Asked) -> None:
+    row: dict[str, Any] = asked.view("table", kind="topics")["rows"][0]
+    found = asked.view("search", text=row["topic"])
+    assert {"path": row["path"]} in found["entities"]
+    assert asked.view("search", text="broker/1")["entities"][0] == {"path": "broker/1"}
+    middle = ends(asked.log)[len(ends(asked.log)) // 2]
+    assert asked.view("search", text=str(middle))["moments"][0]["offset"] == middle
+    setting = asked.view("table", kind="configs")["rows"]
+    if setting:
+        assert asked.view("search", text=setting[0]["key"])["settings"]
+    assert asked.view("search", text="registered")["events"]
+
+
+def test_the_query_box_answers_as_bisect(asked: Asked) -> None:
+    predicate = "len(brokers) < 2"
+    printed = json.loads(log_tool("bisect", asked.words[0], "--predicate", predicate))
+    answer = asked.view("bisect", predicate=predicate)
+    assert {name: answer[name] for name in printed} == printed
+
+
+def test_each_answer_has_the_command_that_prints_the_same(asked: Asked) -> None:
+    (path,) = asked.words
+    answer = asked.view("entity", path="broker/1", at="end")
+    assert answer["command"] == f"metaquorum log state {path} broker/1 --at {asked.log.end_offset}"
+    done = CliRunner().invoke(main, [*answer["command"].split()[1:], "--json"])
+    assert json.loads(done.stdout) == answer["entities"][0]["fields"]

@@ -1,0 +1,121 @@
+"""Accepting connections: what a process does that has no descriptors left, and how little it says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from metaquorum.network import acceptor as module
+from metaquorum.network import lane as lanes
+from metaquorum.network.acceptor import Acceptor
+from metaquorum.network.lane import LaneListener
+from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.refused_callers import RefusedCallers
+from tests.unit.kafka.test_connection import until
+from tests.unit.server.test_servers import certificate_files
+
+HOST = "127.0.0.1"
+
+
+class Scarce:
+    """A listening socket of a process that has no descriptors for a while."""
+
+    def __init__(self, bound: socket.socket) -> None:
+        self._bound = bound
+        self.failures = 0
+        self.has_none = False
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.has_none:
+            self.failures += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._bound.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._bound, name)
+
+
+@contextlib.asynccontextmanager
+async def accepting(limits: ConnectionLimits) -> AsyncIterator[tuple[Scarce, list[socket.socket]]]:
+    let_in: list[socket.socket] = []
+
+    async def take(client: socket.socket, peer: str, place: ConnectionPlace) -> None:
+        let_in.append(client)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            client.close()
+            place.leave()
+
+    with socket.create_server((HOST, 0)) as bound:
+        scarce = Scarce(bound)
+        door = Acceptor(scarce, take, name="IN", limits=limits, refused=RefusedCallers())  # type: ignore[arg-type]
+        door.open()
+        try:
+            yield scarce, let_in
+        finally:
+            door.close()
+            await asyncio.sleep(0)
+
+
+async def test_without_descriptors_it_pauses_makes_some_free_says_so_once_and_goes_on(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAUSE_S", 0.01)
+    limits = ConnectionLimits()
+    async with accepting(limits) as (scarce, let_in):
+        address = scarce.getsockname()  # type: ignore[operator]
+        first, _ = await asyncio.open_connection(*address)
+        await until(lambda: let_in)
+        scarce.has_none = True
+        with socket.create_connection(address):
+            await until(lambda: scarce.failures >= 5)
+            assert await asyncio.wait_for(first.read(), 20) == b""  # it was not known yet
+            scarce.has_none = False
+            await until(lambda: len(let_in) == 2)
+    lines = [each for each in caplog.messages if "accepts no connections for a while" in each]
+    assert len(lines) == 1 and "Too many open files" in lines[0]
+
+
+async def test_what_is_refused_is_closed_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    limits = ConnectionLimits(max_per_ip=1)
+    async with accepting(limits) as (scarce, let_in):
+        address = scarce.getsockname()  # type: ignore[operator]
+        _, first = await asyncio.open_connection(*address)
+        await until(lambda: let_in)
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection(*address)
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 20) == b""
+            writer.close()
+        assert len(let_in) == 1
+        first.close()
+    assert len([each for each in caplog.messages if "max.connections.per.ip allows" in each]) == 1
+
+
+@pytest.mark.parametrize("over_tls", [False, True])
+async def test_a_lane_that_is_never_greeted_ends_with_tls_and_without(
+    over_tls: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    context = None
+    if over_tls:
+        certificate_files(tmp_path, "node", None)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(tmp_path / "node.pem")
+    monkeypatch.setattr(lanes, "HANDSHAKE_S", 0.2)
+    listener = LaneListener(HOST, 0, context)
+    await listener.open()
+    try:
+        reader, writer = await asyncio.open_connection(HOST, listener.address[1])
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+    finally:
+        listener.close()

@@ -1,0 +1,221 @@
+"""A cluster in this process: clients of every kind use it, and nothing of it is left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Producer
+
+import metaquorum
+from metaquorum.node.local_nodes import free_ports
+from metaquorum.testing import Cluster, ClusterError, ClusterTimeoutError
+from metaquorum.testing.clock import ClusterClock
+from metaquorum.testing.loop import LoopThread
+
+
+def produced(servers: str, topic: str, values: list[str]) -> list[int]:
+    """The offsets of messages that were acknowledged."""
+    offsets: list[int] = []
+    producer = Producer({"bootstrap.servers": servers})
+
+    def done(error: Any, message: Any) -> None:
+        assert error is None, error
+        offsets.append(message.offset())
+
+    for value in values:
+        producer.produce(topic, value, partition=0, on_delivery=done)
+    producer.flush(20)
+    return offsets
+
+
+def consumed(servers: str, topic: str, count: int, wait: int = 300) -> list[str]:
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    found: list[str] = []
+    for _ in range(wait):
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            found.append(message.value().decode())
+        if len(found) == count:
+            break
+    consumer.close()
+    return found
+
+
+def test_one_node_serves_every_client_of_python() -> None:
+    values = [f"m{at}" for at in range(5)]
+    with Cluster() as cluster:
+        assert (cluster.nodes, cluster.brokers, cluster.controllers) == ((0,), (0,), (0,))
+        topic = cluster.create_topic("orders", configs={"retention.ms": 1_000_000})
+        assert produced(cluster.bootstrap_servers, topic, values) == [0, 1, 2, 3, 4]
+        assert consumed(cluster.bootstrap_servers, topic, 5) == values
+        assert asyncio.run(by_aiokafka(cluster.bootstrap_servers, topic)) == values
+        assert by_kafka_python(cluster.bootstrap_servers, topic) == values
+        cluster.delete_topic(topic)
+        with pytest.raises(ClusterError, match="UNKNOWN_TOPIC"):
+            cluster.delete_topic(topic)
+
+
+async def by_aiokafka(servers: str, topic: str) -> list[str]:
+    from aiokafka import AIOKafkaConsumer
+
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        return [(await consumer.getone()).value.decode() for _ in range(5)]
+    finally:
+        await consumer.stop()
+
+
+def by_kafka_python(servers: str, topic: str) -> list[str]:
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=servers, auto_offset_reset="earliest", consumer_timeout_ms=20_000
+    )
+    try:
+        return [next(consumer).value.decode() for _ in range(5)]
+    finally:
+        consumer.close()
+
+
+def test_three_brokers_replicate_what_they_acknowledge() -> None:
+    with Cluster(brokers=3, controllers=3, log_dirs=2) as cluster:
+        assert cluster.controllers == (3000, 3001, 3002) and cluster.brokers == (0, 1, 2)
+        topic = cluster.create_topic("orders", configs={"min.insync.replicas": 3})
+        assert produced(cluster.bootstrap_servers, topic, ["a", "b"]) == [0, 1]
+        assert consumed(cluster.bootstrap_servers, topic, 2) == ["a", "b"]
+
+
+async def test_an_asynchronous_test_enters_it_without_blocking_its_loop() -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
+
+    task = asyncio.create_task(turn())
+    async with Cluster() as cluster:
+        assert turns > 3
+        topic = await asyncio.to_thread(cluster.create_topic, "orders")
+        assert await asyncio.to_thread(produced, cluster.bootstrap_servers, topic, ["a"]) == [0]
+    task.cancel()
+
+
+def test_data_in_a_directory_stays_there_for_the_log_tools(tmp_path: Path) -> None:
+    home = tmp_path / "kept"
+    with Cluster(directory=home) as cluster:
+        topic = cluster.create_topic("orders")
+        produced(cluster.bootstrap_servers, topic, ["a"])
+    log = metaquorum.open_log(home / "combined-0" / "data")
+    records = [each.record for item in log.items() for each in getattr(item, "records", ())]
+    assert any(getattr(record, "name", None) == "orders" for record in records)
+    with pytest.raises(ClusterError, match="is not empty: give an empty one"):
+        Cluster(directory=home)
+    with pytest.raises(ClusterError, match="is a file"):
+        Cluster(directory=home / "combined-0" / "data" / "meta.properties")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"brokers": 0}, "at least one broker"),
+        ({"brokers": 1, "controllers": 0}, "give at least one"),
+        ({"log_dirs": 0}, "at least one"),
+        ({"brokers": 10_000_000}, "have fewer"),
+        ({"properties": {"num.partitoins": 3}}, "num.partitoins"),
+        ({"properties": {"num.partitions": "many"}}, "num.partitions"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_leaves_nothing(arguments: dict[str, Any], text: str) -> None:
+    before = threading.active_count()
+    with pytest.raises(ClusterError, match=text) as caught:
+        Cluster(**arguments).start()
+    assert "\n" not in str(caught.value)
+    assert threading.active_count() == before
+
+
+def test_a_port_that_is_taken_is_named_with_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        def drawn(count: int) -> list[int]:
+            return [port, *free_ports(count - 1)]
+
+        monkeypatch.setattr("metaquorum.testing.forming.free_ports", drawn)
+        with pytest.raises(ClusterError, match=f"combined-0 did not start: .*{port}"):
+            Cluster().start()
+
+
+def test_a_cluster_is_used_between_its_start_and_its_end() -> None:
+    cluster = Cluster()
+    with pytest.raises(ClusterError, match="not started"):
+        cluster.create_topic("x")
+    with cluster, pytest.raises(ClusterError, match="running: make another one"):
+        cluster.start()
+    cluster.close()
+    uses: list[Any] = [
+        lambda: cluster.create_topic("x"),
+        lambda: cluster.fault("Produce"),
+        lambda: cluster.intercept("Produce", lambda request: None),
+        lambda: cluster.kill(0),
+        lambda: cluster.cut("client", 0),
+        lambda: cluster.clock.advance(seconds=1),
+        lambda: cluster.messages("x"),
+    ]
+    for use in uses:
+        with pytest.raises(ClusterError, match="closed"):
+            use()
+    with pytest.raises(ClusterError, match="closed: make another one"):
+        cluster.start()
+
+
+def _in_a_fork(cluster: Cluster, answers: Any) -> None:
+    try:
+        cluster.create_topic("x")
+    except ClusterError as error:
+        answers.put(str(error))
+    cluster.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_cannot_use_the_cluster_and_does_not_end_it() -> None:
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    with Cluster() as cluster:
+        fork = context.Process(target=_in_a_fork, args=(cluster, answers))
+        fork.start()
+        assert "forked after the cluster was started" in answers.get(timeout=20)
+        fork.join(20)
+        assert cluster.create_topic("x") == "x"
+
+
+def test_one_after_another_leave_no_thread_no_descriptor_and_no_port() -> None:
+    me = psutil.Process()
+    seen = []
+    for _ in range(12):
+        with Cluster() as cluster:
+            cluster.create_topic("x")
+        seen.append((threading.active_count(), me.num_fds(), len(me.net_connections())))
+    # A thread that has done its work may need a moment to end.
+    assert min(seen[-4:]) <= max(seen[:4])
+
+
+def test_a_call_that_takes_too_long_says_for_what() -> None:
+    thread = LoopThread(ClusterClock(), "a loop")
+    try:
+        with pytest.raises(ClusterTimeoutError, match=r"waited 0\.05 s for the moon"):
+            thread.run(asyncio.sleep(60), 0.05, "the moon")
+    finally:
+        thread.close()
+    assert not any(each.name == "a loop" for each in threading.enumerate())

@@ -1,0 +1,88 @@
+"""Disks that are lost or replaced, and what brokers do periodically, done now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from metaquorum.testing import Cluster, ClusterError
+from tests.unit.testing.test_cluster import consumed, produced
+
+
+def test_a_broker_with_a_new_disk_copies_everything_again() -> None:
+    with Cluster(brokers=2, controllers=1) as cluster:
+        topic = cluster.create_topic("orders", configs={"min.insync.replicas": 1})
+        produced(cluster.bootstrap_servers, topic, ["a", "b"])
+        first = cluster.leader(topic, 0)
+        with cluster.lose_disk(first):
+            cluster.clock.advance(seconds=8)
+            assert cluster.leader(topic, 0) != first
+        cluster.wait_for_full_isr(topic)
+        with cluster.kill(cluster.leader(topic, 0)):
+            cluster.clock.advance(seconds=8)
+            assert cluster.leader(topic, 0) == first
+            assert consumed(cluster.bootstrap_servers, topic, 2) == ["a", "b"]
+
+
+def test_a_voter_with_a_new_disk_votes_again() -> None:
+    with Cluster(brokers=1, controllers=3) as cluster:
+        active = cluster.active_controller
+        with cluster.lose_disk(active):
+            cluster.clock.advance(seconds=5)
+            other = cluster.active_controller
+            assert other != active
+        cluster.clock.advance(seconds=9)
+        with cluster.kill(next(each for each in cluster.controllers if each not in (active, other))):
+            assert cluster.create_topic("two-of-three")
+
+
+def test_a_lost_disk_of_all_replicas_loses_acknowledged_messages() -> None:
+    with Cluster(brokers=1, controllers=1) as cluster:
+        topic = cluster.create_topic("orders")
+        earlier = cluster.copy_disk(0)
+        assert produced(cluster.bootstrap_servers, topic, ["a"]) == [0]
+        with cluster.restore_disk_from(earlier):
+            pass
+        assert produced(cluster.bootstrap_servers, topic, ["b"]) == [0]
+        assert consumed(cluster.bootstrap_servers, topic, 1) == ["b"]
+        assert "combined-0" not in cluster.events[0].text and "has its disk of" in cluster.events[0].text
+
+
+def test_retention_runs_when_it_is_asked() -> None:
+    configs = {"retention.ms": 3_600_000, "segment.ms": 600_000, "file.delete.delay.ms": 0}
+    properties = {"log.retention.check.interval.ms": 2**31 - 1}
+    with Cluster(clock="manual", properties=properties) as cluster:
+        topic = cluster.create_topic("orders", configs=configs)
+        produced(cluster.bootstrap_servers, topic, ["old"])
+        cluster.clock.advance(hours=2)
+        assert consumed(cluster.bootstrap_servers, topic, 1) == ["old"]
+        cluster.run_retention()
+        assert produced(cluster.bootstrap_servers, topic, ["new"]) == [1]
+        assert consumed(cluster.bootstrap_servers, topic, 1) == ["new"]
+
+
+def test_compaction_runs_when_it_is_asked() -> None:
+    configs = {"cleanup.policy": "compact", "segment.bytes": 1024, "min.cleanable.dirty.ratio": 0.01}
+    with Cluster(properties={"log.cleaner.backoff.ms": 2**31 - 1}) as cluster:
+        topic = cluster.create_topic("orders", configs=configs)
+        produced_keyed(cluster.bootstrap_servers, topic, 60)
+        cluster.run_compaction()
+        left = consumed(cluster.bootstrap_servers, topic, 60, wait=20)
+        assert 1 <= len(left) < 30 and left[-1] == "59" * 30
+
+
+def produced_keyed(servers: str, topic: str, count: int) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 0})
+    for number in range(count):
+        producer.produce(topic, str(number) * 30, key="same")
+        producer.flush(20)
+
+
+def test_a_real_disk_is_not_lost(tmp_path: Path) -> None:
+    with Cluster(directory=tmp_path / "c") as cluster:
+        for attempt in (lambda: cluster.lose_disk(0), lambda: cluster.copy_disk(0)):
+            with pytest.raises(ClusterError, match="leave `directory` out"):
+                attempt()

@@ -1,0 +1,161 @@
+"""What a test does to a cluster: nodes, disks and the clock; each fault is an event and heals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from metaquorum.testing import Cluster, ClusterError
+from tests.unit.testing.test_cluster import consumed, produced
+
+
+def test_another_broker_leads_when_one_is_killed_and_it_comes_back() -> None:
+    with Cluster(brokers=3) as cluster:
+        topic = cluster.create_topic("orders", configs={"min.insync.replicas": 2})
+        produced(cluster.bootstrap_servers, topic, ["a"])
+        first = cluster.leader(topic, 0)
+        with cluster.kill(first) as fault:
+            assert cluster.active_controller != first
+            cluster.clock.advance(seconds=8)
+            assert cluster.leader(topic, 0) != first
+            assert produced(cluster.bootstrap_servers, topic, ["b"]) == [1]
+            with pytest.raises(ClusterError, match=f"combined-{first} is down already"):
+                cluster.kill(first)
+        assert not fault.is_in_force
+        assert consumed(cluster.bootstrap_servers, topic, 2) == ["a", "b"]
+        name = f"combined-{first}"
+        texts = [event.text for event in cluster.events]
+        assert texts == [f"{name} was killed", f"{name} was started", f"healed: {name} was killed"]
+
+
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_acknowledged_messages_survive_the_end_of_the_only_node(power_lost: bool) -> None:
+    properties = {"log.flush.before.ack": True}
+    with Cluster(properties=properties) as cluster:
+        topic = cluster.create_topic("orders")
+        assert produced(cluster.bootstrap_servers, topic, ["a", "b"]) == [0, 1]
+        with cluster.kill(0, power_lost=power_lost):
+            pass
+        assert consumed(cluster.bootstrap_servers, topic, 2) == ["a", "b"]
+        with cluster.stop(0):
+            assert "shut" in cluster._nodes[0].last_words or cluster._nodes[0].last_words
+        cluster.restart(0)
+        assert produced(cluster.bootstrap_servers, topic, ["c"]) == [2]
+
+
+def test_a_full_directory_is_another_brokers_chance() -> None:
+    with Cluster(brokers=2, controllers=1, log_dirs=2) as cluster:
+        topic = cluster.create_topic("orders", configs={"min.insync.replicas": 1})
+        first = cluster.leader(topic, 0)
+        for log_dir in (0, 1):
+            cluster.disk_full(first, log_dir)
+        assert len(produced(cluster.bootstrap_servers, topic, ["x" * 1000])) == 1
+        assert cluster.leader(topic, 0) != first
+
+
+@pytest.mark.parametrize("way", ["read_only", "fails"])
+def test_a_broken_directory_is_used_again_after_a_restart(way: str) -> None:
+    with Cluster(brokers=1, controllers=1, log_dirs=2) as cluster:
+        topics = topics_in_all_directories(cluster)
+        broken = (
+            cluster.disk_read_only(0, 0) if way == "read_only" else cluster.disk_fails(0, 0, after_bytes=10)
+        )
+        errors = [delivered(cluster, topic) for topic in topics]
+        assert None in errors and len(set(errors)) == 2, "one directory of two is gone"
+        broken.heal()
+        cluster.restart(0)
+        assert {delivered(cluster, topic) for topic in topics} == {None}
+
+
+def topics_in_all_directories(cluster: Cluster) -> list[str]:
+    """A broker draws the directory of a new partition: as many topics as it takes."""
+    node, topics = cluster._nodes[0], list[str]()
+    while len(topics) < 2 or not all(
+        any(name.startswith("orders-") for name in node.disk.list_directory(str(path)))
+        for path in node.config.log_dirs
+    ):
+        topics.append(cluster.create_topic(f"orders-{len(topics)}"))
+        cluster.wait_for_full_isr(topics[-1])
+        assert delivered(cluster, topics[-1]) is None
+    return topics
+
+
+def delivered(cluster: Cluster, topic: str) -> str | None:
+    """The name of the error of a message; None if it was acknowledged."""
+    found: list[str | None] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 3000})
+    producer.produce(topic, "a" * 100, on_delivery=lambda error, _: found.append(error and error.name()))
+    producer.flush(20)
+    return found[0]
+
+
+def test_a_slow_disk_delays_and_is_released_when_it_heals() -> None:
+    with Cluster() as cluster:
+        topic = cluster.create_topic("orders")
+        acknowledged: list[Any] = []
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+        with cluster.disk_slow(0, delay_s=600):
+            producer.produce(topic, "a", on_delivery=lambda error, message: acknowledged.append(error))
+            assert producer.flush(0.5) == 1 and acknowledged == []
+        producer.flush(20)
+        assert acknowledged == [None]
+
+
+def test_what_cannot_be_done_is_one_line() -> None:
+    with Cluster() as cluster:
+        for attempt, text in (
+            (lambda: cluster.kill(7), "no node 7: it has 0"),
+            (lambda: cluster.pause(0), "metaquorum local up"),
+            (lambda: cluster.disk_full(0, 3), "no log_dir 3"),
+            (lambda: cluster.clock.advance(seconds=-1), "forward only"),
+            (cluster.clock.advance, "forward only"),
+            (lambda: cluster.leader("none", 0), "no partition none-0"),
+        ):
+            with pytest.raises(ClusterError, match=text) as caught:
+                attempt()
+            assert "\n" not in str(caught.value)
+    with pytest.raises(ClusterError, match="manual"):
+        Cluster(clock="stopped")
+
+
+def test_a_directory_on_the_real_disk_has_no_faults(tmp_path: Any) -> None:
+    with Cluster(directory=tmp_path / "c") as cluster:
+        for attempt in (lambda: cluster.disk_full(0), lambda: cluster.kill(0, power_lost=True)):
+            with pytest.raises(ClusterError, match="leave `directory` out"):
+                attempt()
+
+
+@pytest.mark.parametrize("clock", ["real", "manual"])
+def test_a_week_of_retention_passes_at_once(clock: str, caplog: pytest.LogCaptureFixture) -> None:
+    configs = {"retention.ms": 7 * 24 * 3_600_000, "file.delete.delay.ms": 1000}
+    with Cluster(clock=clock) as cluster:
+        topic = cluster.create_topic("orders", configs=configs)
+        produced(cluster.bootstrap_servers, topic, ["old"])
+        before_ms = cluster.clock.wall_ms
+        cluster.clock.advance(days=8)
+        assert "stalled" not in caplog.text, "time that a test moves is not a pause of the process"
+        assert cluster.clock.wall_ms - before_ms >= 8 * 24 * 3_600_000
+        assert produced(cluster.bootstrap_servers, topic, ["new"]) == [1]
+        assert consumed(cluster.bootstrap_servers, topic, 1) == ["new"]
+
+
+def test_a_manual_clock_waits_for_the_test() -> None:
+    with Cluster(brokers=2, clock="manual") as cluster:
+        assert cluster.clock.wall_ms == cluster.clock.wall_ms
+        topic = cluster.create_topic("orders")
+        assert produced(cluster.bootstrap_servers, topic, ["a"]) == [0]
+
+
+def test_cleaning_removes_topics_and_groups_and_heals() -> None:
+    with Cluster(brokers=2) as cluster:
+        topic = cluster.create_topic("orders")
+        produced(cluster.bootstrap_servers, topic, ["a"])
+        consumed(cluster.bootstrap_servers, topic, 1)
+        fault = cluster.disk_slow(1, delay_s=0.001)
+        cluster.clean()
+        assert not fault.is_in_force
+        assert cluster.create_topic("orders") == "orders"
+        assert consumed(cluster.bootstrap_servers, topic, 0) == []
+        assert produced(cluster.bootstrap_servers, topic, ["b"]) == [0]

@@ -1,0 +1,95 @@
+"""The pytest plugin, in runs of its own: fixtures, marker, ini section, and a run without them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = """
+import unittest
+import pytest
+
+def test_one(kafka):
+    name = kafka.topic("orders", partitions=2)
+    assert name.startswith("orders-")
+    kafka.cluster.create_topic("plain")
+    assert kafka.bootstrap_servers == kafka.cluster.bootstrap_servers
+
+def test_another_has_the_same_cluster_without_its_topics(kafka):
+    kafka.cluster.create_topic("plain")
+
+def test_what_is_killed_comes_back(kafka):
+    kafka.cluster.kill(0)
+
+def test_it_came_back(kafka):
+    kafka.topic()
+
+def test_fresh(kafka_cluster):
+    kafka_cluster.create_topic("plain")
+    kafka_cluster.close()
+
+@pytest.mark.kafka(brokers=2, properties={"num.partitions": 4})
+def test_marked(kafka_cluster):
+    assert kafka_cluster.brokers == (0, 1)
+
+class TestCase(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def _kafka(self, kafka):
+        self.kafka = kafka
+
+    def test_of_unittest(self):
+        assert self.kafka.topic()
+"""
+
+
+def run(directory: Path, tests: str, *options: str, ini: str = "") -> subprocess.CompletedProcess[str]:
+    (directory / "test_it.py").write_text(tests)
+    (directory / "pytest.ini").write_text(f"[pytest]\n{ini}")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_fixtures_give_a_cluster_to_tests_of_every_kind(tmp_path: Path) -> None:
+    found = run(tmp_path, TESTS)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "7 passed" in found.stdout
+
+
+def test_the_ini_file_sets_size_properties_and_names(tmp_path: Path) -> None:
+    ini = "kafka_brokers = 3\nkafka_properties =\n    num.partitions=2\nkafka_fixture = broker\n"
+    ini += "kafka_seed = 5\nkafka_sasl = scram\nkafka_version = 3.6\n"
+    tests = (
+        "import pytest\n"
+        "def test_it(broker):\n"
+        "    assert broker.cluster.brokers == (0, 1, 2) and broker.cluster.seed == 5\n"
+        "    assert broker.client_config['sasl.username'] == 'test'\n"
+        "@pytest.mark.kafka(clock='manual', brokers=1)\n"
+        "def test_of_a_marker(kafka_cluster):\n"
+        "    assert kafka_cluster.clock.wall_ms == kafka_cluster.clock.wall_ms\n"
+    )
+    found = run(tmp_path, tests, ini=ini)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_what_is_wrong_in_the_ini_file_or_a_marker_is_one_line(tmp_path: Path) -> None:
+    tests = "import pytest\n@pytest.mark.kafka(size=3)\ndef test_it(kafka):\n    pass\n"
+    text = "takes brokers, controllers, log_dirs, disk_bytes, seed, version, sasl, tls, properties, clock"
+    assert text in run(tmp_path, tests).stdout
+    plain = "def test_it(kafka):\n    pass\n"
+    many = run(tmp_path, plain, ini="kafka_brokers = many\n")
+    assert "kafka_brokers = 'many': write a whole number" in many.stdout
+    same = run(tmp_path, plain, ini="kafka_fixture = kafka_cluster\n")
+    assert "are both kafka_cluster: rename one" in same.stderr
+
+
+def test_a_run_without_the_fixtures_imports_nothing_heavy(tmp_path: Path) -> None:
+    tests = (
+        "import sys\n"
+        "def test_it():\n"
+        "    assert 'metaquorum.testing.plugin' in sys.modules\n"
+        "    heavy = ('asyncio', 'numpy', 'grpc', 'msgspec', 'metaquorum.testing.cluster')\n"
+        "    assert [name for name in heavy if name in sys.modules] == []\n"
+    )
+    found = run(tmp_path, tests, "-p", "no:asyncio", "-p", "no:anyio", "-p", "no:xdist")
+    assert found.returncode == 0, found.stdout + found.stderr

@@ -1,0 +1,49 @@
+"""What tests wait for without sleeping, and what they read without a client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from metaquorum.testing import Cluster, ClusterError, ClusterTimeoutError
+from tests.unit.testing.test_cluster import produced
+
+
+def test_groups_replicas_and_coordinators_are_waited_for() -> None:
+    with Cluster(brokers=2, controllers=1) as cluster:
+        topic = cluster.create_topic("orders", 2, configs={"min.insync.replicas": 1})
+        produced(cluster.bootstrap_servers, topic, ["a", "b", "c"])
+        config: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"}
+        consumer = Consumer({**config, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+        consumer.subscribe([topic])
+        assert consumer.poll(20).value() == b"a"
+        cluster.wait_for_group("g", members=1)
+        consumer.commit(asynchronous=False)
+        assert cluster.lag("g") == {(topic, 0): 2}
+        consumer.close()
+        cluster.wait_for_group("g", state="Empty", members=0)
+        assert cluster.coordinator(group="g") in cluster.brokers
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "tx"})
+        producer.init_transactions(20)
+        assert cluster.coordinator(transaction="tx") in cluster.brokers
+        cluster.wait_for_full_isr(topic)
+        first = cluster.leader(topic, 0)
+        with cluster.kill(first):
+            cluster.clock.advance(seconds=8)
+            assert len(produced(cluster.bootstrap_servers, topic, ["d"])) == 1
+        cluster.wait_for_full_isr(topic)
+
+
+def test_a_wait_that_fails_says_for_what_and_what_the_nodes_do() -> None:
+    with Cluster(timeout_s=20) as cluster:
+        cluster.timeout_s = 0.05
+        text = r"waited 0\.05 s for rain; combined-0 serves"
+        with pytest.raises(ClusterTimeoutError, match=text):
+            cluster.wait_until(lambda: False, "rain")
+        with pytest.raises(ClusterTimeoutError, match="group g to be Stable with 2 members"):
+            cluster.wait_for_group("g", members=2)
+        for how in ({}, {"group": "g", "transaction": "t"}):
+            with pytest.raises(ClusterError, match="either group= or transaction="):
+                cluster.coordinator(**how)

@@ -46,10 +46,9 @@ demo: setup
 quorum: setup
 	$(BIN)/metaquorum local up --watch
 
-# Five at once on any machine: four with end-to-end tests, which wait half of their time for elections and for
-# sessions to end, and one that computes meanwhile (tests/lanes.py). mypy runs among them (tests/e2e/test_types.py).
+# Five at once on any machine; what fails beside others runs once more, alone (tests/suite.py). mypy runs among them.
 test: checks kafkajs
-	$(BIN)/python -m pytest -n 5 --dist loadfile
+	$(BIN)/python -m tests.suite
 
 # The tests of listeners, storage and tools again, with the newest Python on PATH or of pyenv, in .venv-newest.
 # Says so, and succeeds, if there is none newer than that of .venv. TESTS runs others.

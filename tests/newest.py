@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import suite
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENVIRONMENT = REPOSITORY / ".venv-newest"
 NEWEST_MINOR = 14
@@ -110,8 +112,8 @@ def main(tests: list[str]) -> int:
     except subprocess.CalledProcessError as error:
         print(f"cannot install the dependencies into {ENVIRONMENT.name}: {error}", file=sys.stderr)
         return 1
-    pytest = [str(python), "-m", "pytest", "-n", "4", "--dist", "loadfile"]
-    return subprocess.run([*pytest, *(tests or TESTS)], cwd=REPOSITORY, check=False).returncode
+    options = ["-n", "4", "--dist", "loadfile", *(tests or TESTS)]
+    return suite.run(str(python), options, ENVIRONMENT / ".pytest_cache")
 
 
 if __name__ == "__main__":

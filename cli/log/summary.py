@@ -202,12 +202,14 @@ class _Found:
 
     def _begins(self) -> Place:
         """Where the events begin: the start of the requested range, or of the log."""
-        first = self.summary.begins
+        first, first_ms = self.summary.begins, self.seen.first_ms
+        if first_ms is not None:
+            first_ms = self._time_ms(self.log.start_offset, first_ms)
         if self.start is None or self.start.is_end:
-            return self.log.start_offset, self.to_ms if self.seen.first_ms is None else self.seen.first_ms
+            return self.log.start_offset, self.to_ms if first_ms is None else first_ms
         if self.start.time_ms is not None:
-            if self.seen.first_ms is not None and self.start.time_ms <= self.seen.first_ms:
-                return self.log.start_offset, self.seen.first_ms  # the log starts later
+            if first_ms is not None and self.start.time_ms <= first_ms:
+                return self.log.start_offset, first_ms  # the log starts later
             place = clock_of(self.log).place(self.start.time_ms, first=True)[0]
             return self.at_end.end_offset if place.offset is None else place.offset, self.start.time_ms
         offset = max(self.start.offset or 0, self.log.start_offset)
@@ -217,10 +219,8 @@ class _Found:
         return offset, self._time_ms(found.header.base_offset, found.header.max_timestamp_ms)
 
     def _time_ms(self, offset: int, stamp_ms: int) -> int:
-        """The time by the log's clock, if it jumps."""
-        return (
-            clock_of(self.log).time_ms(offset, stamp_ms) if self.summary.counts["clock jumped"] else stamp_ms
-        )
+        """The time by the log's clock."""
+        return clock_of(self.log).time_ms(offset, stamp_ms)
 
 
 def _screen(found: _Found, where: tuple[str, ...], show_all: bool) -> Iterator[str]:

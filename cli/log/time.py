@@ -237,7 +237,7 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
             hint = suggestion(entity or "", after.image)
             click.echo(f"metaquorum: neither state holds {entity}{hint}", err=True)
     for change in changes:
-        _echo_all([json_line(change_json(change))] if as_json else change_text(change))
+        _echo_all([json_line({"kind": "change", **change_json(change)})] if as_json else change_text(change))
     tell_limits(coverage, shown, json_lines=as_json)
     tell_unknown(max(before.unknown, after.unknown))
     if complain.count:
@@ -337,7 +337,7 @@ def history(
             log, wanted, start, end or Point(), complain, limits, past_corruption=past_corruption
         ):
             clear_progress(log)
-            click.echo(json_line(span_json(span)) if as_json else span_text(span))
+            click.echo(json_line({"kind": "state", **span_json(span)}) if as_json else span_text(span))
             shown += 1
     finally:
         clear_progress(log)

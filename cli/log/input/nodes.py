@@ -35,9 +35,13 @@ def open_merged(paths: Sequence[str]) -> tuple[MetadataLog, NodesReport | None]:
 
 
 def tell_nodes(report: NodesReport, complain: Callable[[str], None]) -> None:
-    """Prints the comparison to standard error. Problems also go to `complain`, which counts them."""
-    for line in nodes_lines(report, faults=False):
-        click.echo(f"metaquorum: {line}", err=True)
+    """Prints the comparison to standard error: one line, and one for each node with records that are left
+    out. Problems also go to `complain`, which counts them."""
+    first, *_ = nodes_lines(report, faults=False)
+    click.echo(f"metaquorum: {first}{_behind(report)}", err=True)
+    for node in report.nodes:
+        if node.departure is not None:
+            click.echo(f"metaquorum:   {_named(node)}: {_held(node)}", err=True)
     for line in fault_lines(report):
         complain(line)
 
@@ -50,6 +54,17 @@ def nodes_lines(report: NodesReport, *, faults: bool = True) -> Iterator[str]:
         yield f"  {_named(node)}: {_held(node)}"
     if faults:
         yield from (f"  {line}" for line in fault_lines(report))
+
+
+def _behind(report: NodesReport) -> str:
+    """Which node is the most records behind the others."""
+    behind = [node for node in report.nodes if node.behind and node.departure is None]
+    if not behind:
+        return ""
+    last = max(behind, key=lambda node: node.behind)
+    if len(behind) == 1:
+        return f"; {_named(last)} is {last.behind} behind"
+    return f"; {len(behind)} are behind, {_named(last)} the most: {last.behind}"
 
 
 def _named(node: NodeView) -> str:

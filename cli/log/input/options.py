@@ -150,15 +150,15 @@ def tell_limits(
     coverage: Coverage, shown: Iterable[ShownAs | None] = (), *, json_lines: bool = False
 ) -> None:
     """Names on standard error every range that the answer does not cover, and every place that is shown
-    as another one. `json_lines`: for commands with one JSON object per line, also prints an object with
-    these limits as the last line."""
+    as another one. `json_lines`: for commands with one JSON object per line, also prints an object of kind
+    `limits` as the last line."""
     for text in dict.fromkeys(place.text for place in shown if place is not None):
         click.echo(f"metaquorum: {text}", err=True)
     for one in coverage:
         click.echo(f"metaquorum: not covered: {one.line}", err=True)
     limits = limits_json(coverage, shown)
     if json_lines and limits:
-        click.echo(json_line(limits))
+        click.echo(json_line({"kind": "limits", **limits}))
 
 
 def limits_json(coverage: Coverage, shown: Iterable[ShownAs | None] = ()) -> dict[str, Any]:

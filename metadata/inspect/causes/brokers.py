@@ -19,6 +19,7 @@ from metaquorum.metadata.inspect.causes.rule import (
     Scene,
 )
 from metaquorum.metadata.inspect.changes.change_steps import BrokerStep
+from metaquorum.metadata.records.batch_cause import BatchCause
 
 SESSION_TIMEOUT_MS = 9_000
 """The default of broker.session.timeout.ms: no session ends sooner after a heartbeat."""
@@ -39,8 +40,7 @@ class BrokerChange(NamedTuple):
     @property
     def written(self) -> str | None:
         """Why the controller fenced it, if the batch says so."""
-        rule = self.scene.asked_rule
-        return rule if rule in _WRITTEN else None
+        return _written(self.scene.asked_rule)
 
     @property
     def was_stopping(self) -> bool:
@@ -55,6 +55,19 @@ class BrokerChange(NamedTuple):
 
 _WRITTEN = ("session-expired", "fence-requested", "metadata-lag", "directory-failed", "controlled-shutdown")
 """What a batch that fences a broker can say of its cause."""
+
+
+def _written(rule: str | None) -> str | None:
+    return rule if rule in _WRITTEN else None
+
+
+def written_rule(asked: BatchCause | None, *, is_stopping: bool) -> str | None:
+    """The rule of a fence by what its batch says of its cause; None if it says nothing."""
+    rule = _written(None if asked is None else asked.rule)
+    if rule != "controlled-shutdown":
+        return rule
+    return shutdown_finished.name if is_stopping else stopped_idle.name
+
 
 BROKERS: CauseRules[BrokerChange] = CauseRules("brokers: registrations")
 FENCES: CauseRules[BrokerChange] = CauseRules("brokers: fences by another record than a registration")
@@ -97,6 +110,7 @@ def _fence(step: BrokerStep, scene: Scene) -> tuple[Cause, str]:
 _BRIEFLY = {
     "shutdown-finished": "end of its controlled shutdown",
     "stopped-idle": "it shut down cleanly",
+    "fenced-early": "sooner than a session with the default timeout ends; the log does not show why",
     "stopped-or-silent": "it shut down cleanly or sent no heartbeat in time; the log does not show which",
     "fence-requested": "it asked for it",
     "metadata-lag": "it applied no metadata for too long",
@@ -224,14 +238,31 @@ def directories_failed(change: BrokerChange) -> Reason | None:
 
 
 @FENCES.rule(
-    "session-expired",
-    "the batch says that no heartbeat arrived in time; without a cause in the log: the broker was fenced "
-    "while it led "
-    "partitions, which a clean shutdown never does",
+    "fenced-early",
+    "without a cause in the log: the broker was fenced while it led partitions, less than the default "
+    "session timeout (9 s) after its last sign of life",
     precedence=23,
     severity=WARNING,
-    word="no heartbeat",
+    word="fenced early",
     readings=(_SHORT_TIMEOUT, _COULD_NOT),
+)
+def fenced_early(change: BrokerChange) -> Reason | None:
+    broker, scene = change.broker, change.scene
+    if change.written is not None or not change.led or not change.lived_just_before:
+        return None
+    alive = scene.since(scene.story(broker).alive)
+    text = f"broker {broker} was fenced while it led partitions, and was alive at {alive}"
+    return Reason(text, broker_id=broker, readings=(_SHORT_TIMEOUT, _COULD_NOT))
+
+
+@FENCES.rule(
+    "session-expired",
+    "the batch says that no heartbeat arrived in time; without a cause in the log: the broker was fenced "
+    "while it led partitions, which a clean shutdown never does, at least the default session timeout (9 s) "
+    "after its last sign of life",
+    precedence=24,
+    severity=WARNING,
+    word="no heartbeat",
 )
 def session_expired(change: BrokerChange) -> Reason | None:
     broker = change.broker
@@ -239,10 +270,6 @@ def session_expired(change: BrokerChange) -> Reason | None:
         return Reason(f"broker {broker}: {silence(change)}", broker_id=broker)
     if change.written is not None or not change.led:
         return None
-    if change.lived_just_before:
-        alive = change.scene.since(change.scene.story(broker).alive)
-        text = f"broker {broker} was fenced while it led partitions, and was alive at {alive}"
-        return Reason(text, broker_id=broker, readings=(_SHORT_TIMEOUT, _COULD_NOT))
     text = (
         f"broker {broker}: {silence(change)} (or, in a metaquorum cluster, it reported that it cannot "
         f"continue; "
@@ -256,13 +283,14 @@ def session_expired(change: BrokerChange) -> Reason | None:
     "the broker was in controlled shutdown: the batch says that the controller let it stop; without a cause "
     "in the "
     "log: it led nothing, less than the default session timeout (9 s) after it began",
-    precedence=24,
+    precedence=25,
     word="shut down cleanly",
 )
 def shutdown_finished(change: BrokerChange) -> Reason | None:
     if not change.was_stopping:
         return None
-    if change.written != "controlled-shutdown" and not (_leads_nothing(change) and change.lived_just_before):
+    by_times = change.written is None and not change.led and change.lived_just_before
+    if change.written != "controlled-shutdown" and not by_times:
         return None
     return Reason(f"the controlled shutdown of broker {change.broker} ended", broker_id=change.broker)
 
@@ -272,7 +300,7 @@ def shutdown_finished(change: BrokerChange) -> Reason | None:
     "the broker led nothing: the batch says that the controller let it stop; without a cause in the log: it "
     "was fenced "
     "less than the default session timeout (9 s) after its last sign of life",
-    precedence=25,
+    precedence=26,
     word="shut down cleanly",
 )
 def stopped_idle(change: BrokerChange) -> Reason | None:
@@ -291,7 +319,7 @@ def stopped_idle(change: BrokerChange) -> Reason | None:
 @FENCES.rule(
     "stopped-or-silent",
     "the same, but later, and the batch has no cause: a clean shutdown, or no heartbeat in time",
-    precedence=26,
+    precedence=27,
     severity=WARNING,
     word="unclear",
     readings=(_STOPPED, _NO_HEARTBEAT),

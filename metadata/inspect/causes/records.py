@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from metaquorum.metadata.image.types import ControllerRegistration
 from metaquorum.metadata.inspect.causes.rule import Cause, CauseRules, Reason
 from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_text, scram_text
 from metaquorum.metadata.records import types as r
@@ -16,6 +17,8 @@ class RecordChange(NamedTuple):
     record: object
     said: str
     """Describes what a removal names by id only."""
+    before: object
+    """A controller's registration before the record; None if it had none, or if that is unknown."""
     is_idle: bool
     """The state already matched the record."""
     shows_secrets: bool
@@ -25,11 +28,16 @@ RECORDS: CauseRules[RecordChange] = CauseRules("settings, quotas, features, user
 
 
 def record_causes(
-    record: object, *, said: str = "", is_idle: bool = False, secrets: bool = False
+    record: object,
+    *,
+    said: str = "",
+    before: object = None,
+    is_idle: bool = False,
+    secrets: bool = False,
 ) -> tuple[Cause, ...]:
     """Why a record did what it says. Never empty; see `RecordChange`. With `secrets`, values of secret
     settings are not redacted."""
-    cause = RECORDS.first(RecordChange(record, said, is_idle, secrets))
+    cause = RECORDS.first(RecordChange(record, said, before, is_idle, secrets))
     if cause is None:
         raise RuntimeError("the last rule fits every record")
     return (cause,)
@@ -83,7 +91,23 @@ def removed(change: RecordChange) -> Reason | None:
     return None
 
 
-@RECORDS.rule("set", "the record sets it", precedence=15)
+@RECORDS.rule(
+    "controller-restarted",
+    "the record registers a new incarnation of the controller",
+    precedence=15,
+    word="restarted",
+)
+def controller_restarted(change: RecordChange) -> Reason | None:
+    record, before = change.record, change.before
+    if not isinstance(record, r.ControllerRecord) or not isinstance(before, ControllerRegistration):
+        return None
+    if record.incarnation_id == before.incarnation_id:
+        return None
+    node = record.controller_id
+    return Reason(f"controller {node} was started again (or another process with its id)")
+
+
+@RECORDS.rule("set", "the record sets it", precedence=16)
 def set_by_record(change: RecordChange) -> Reason | None:
     return Reason(_set_text(change.record, change.shows_secrets))
 

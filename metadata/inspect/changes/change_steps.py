@@ -108,6 +108,26 @@ class BrokerStory:
     alive: Place | None = None
     moved_off: Place | None = None
 
+    def take_alone(self, record: object, place: Place) -> None:
+        """Notes what one record says about the broker if the state before it is unknown."""
+        match record:
+            case r.BrokerRecord():
+                self.registered, self.shutdown, self.directory_lost = place, None, None
+                self.alive = place
+            case r.UnregisterBrokerRecord():
+                self.unregistered = place
+            case r.FenceBrokerRecord():
+                self.fenced = place
+            case r.UnfenceBrokerRecord():
+                self.unfenced = self.alive = place
+            case r.BrokerRegistrationChangeRecord():
+                if record.fenced == r.FENCED:
+                    self.fenced = place
+                elif record.fenced:
+                    self.unfenced = self.alive = place
+                if record.in_controlled_shutdown:
+                    self.shutdown = self.alive = place
+
     def take(self, step: BrokerStep, time_ms: int) -> None:
         """Notes what one record says about the broker."""
         place = (step.offset, time_ms)

@@ -97,6 +97,14 @@ class ChangeFeed:
         self._start(MetadataImage())
         self.is_known = False
 
+    def note_alone(self, records: Iterable[tuple[int, object]], time_ms: int) -> None:
+        """Notes what records say of brokers whose state before them is unknown, or is that of the image."""
+        for offset, record in records:
+            broker_id = broker_of(record)
+            if broker_id is not None:
+                story = self.stories.setdefault(broker_id, BrokerStory())
+                story.take_alone(record, (offset, time_ms))
+
     def ask_before(self, from_ms: int | None = None) -> None:
         """A reader of a broker's story lacks something from before the first batch; it matters
         only from `from_ms` on."""
@@ -305,6 +313,7 @@ class ChangeFeed:
         strange = [error for error in found.refused if self._is_stranger(error.record)]
         found.refused = [error for error in found.refused if error not in strange]
         found.unplaced = [(error.offset, error.record) for error in strange]
+        self.note_alone(found.unplaced, found.time_ms)
         found.idle.clear()
         found.found = {offset: before for offset, before in found.found.items() if before is not None}
 
@@ -386,7 +395,8 @@ class ChangeFeed:
         applied = self._apply(found, record, offset)
         if before is not NOT_JUDGED:
             found.found[offset] = before
-            if applied and subject(record, self.state) == before:
+            is_registration = isinstance(record, r.ControllerRecord)  # always counts as a change
+            if applied and not is_registration and subject(record, self.state) == before:
                 found.idle.add(offset)
         return applied
 

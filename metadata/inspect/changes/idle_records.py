@@ -38,6 +38,8 @@ def subject_key(record: object) -> tuple[str, Hashable, str] | None:  # noqa: PL
 
 def subject(record: object, state: ImageBuilder) -> object:
     """The state of what the record is about; None if it does not exist."""
+    if isinstance(record, r.ControllerRecord):
+        return state.controllers.get(record.controller_id)
     found = subject_key(record)
     if found is None:
         return NOT_JUDGED

@@ -103,7 +103,6 @@ def history(
     last: WalkStep | None = None
     for step in steps_about(log, found, concern_of(wanted), end, on_problem, **options):
         if isinstance(step, Passed):
-            follower.clock.time_ms(step.next_offset - 1, step.time_ms)
             continue
         last = step
         limits.unknown += step.unknown
@@ -183,7 +182,7 @@ class _Follower:
         self, wanted: Wanted, found: FoundState, clock: Callable[[], LogClock], *, is_alone: bool = False
     ) -> None:
         """`is_alone`: the state before is unknown, so a resource may have keys besides those that were set.
-        `clock` reads the log's clock if its timestamps jump."""
+        `clock` reads the log's clock."""
         self.clock = RunningClock(clock)
         self._now_ms = -1
         self._wanted = wanted

@@ -4,7 +4,7 @@ All tools share one definition. In log order, the longest series of timestamps t
 batch outside it is *odd*: its node's clock was set wrong for a while, or lags. Consecutive odd batches are
 shifted together, by the smallest amount that puts them between the counting batches around them; distances
 between them are kept if there is room. So one batch stamped six years ahead does not affect the order of
-later ones. If timestamps never decrease, every batch keeps its own.
+later ones. If no batch is off by JUMP_MS, the clock does not jump, and every batch keeps its own timestamp.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JUMP_MS = 1_000
 controllers' clocks."""
 
 LEAP_MS = 60_000
-"""After a step ahead of this size, a reader that makes one pass checks whether timestamps fall back later."""
+"""A clock that is this far off misleads readers."""
 
 CLOCK = "clock"
 Longs = npt.NDArray[np.int64]
@@ -121,7 +121,9 @@ class LogClock:
         self._times, self._off = stamps, np.zeros_like(stamps)
         if not self.is_steady:
             self._times, self._off = _times(stamps)
-        self._starts: list[int] = [] if self.is_steady else bases.tolist()
+        self._is_odd = np.abs(stamps - self._times) >= JUMP_MS
+        self.has_jumps = bool(self._is_odd.any())
+        self._starts: list[int] = bases.tolist() if self.has_jumps else []
 
     @classmethod
     def of(cls, log: MetadataLog, start_offset: int | None = None) -> Self:
@@ -134,14 +136,16 @@ class LogClock:
 
     def time_ms(self, offset: int, stamp_ms: int) -> int:
         """The time of the batch that holds `offset` and has this timestamp."""
-        if self.is_steady:
+        if not self.has_jumps:
             return stamp_ms
+        if offset >= self.end_offset:  # written since the clock was read
+            return max(int(self._times[-1]), stamp_ms)
         at = bisect_right(self._starts, offset) - 1
         return stamp_ms if at < 0 else int(self._times[at])
 
     def time_below(self, offset: int, stamp_ms: int) -> int:
         """The time of the last batch below `offset`; a snapshot that ends there has this timestamp."""
-        if not len(self._times):
+        if not self.has_jumps:
             return stamp_ms
         if offset > self.end_offset:  # the log ends before the snapshot
             return max(int(self._times[-1]), stamp_ms)
@@ -200,6 +204,16 @@ class LogClock:
                 stamp, time = int(self._stamps[worst]), int(self._times[worst])
                 yield Jump(first, last, len(rows), stamp, time, int(off[worst]))
 
+    def turns(self, gap_ms: int) -> Longs:
+        """The end offsets of batches with which the clock begins or ends to be off by JUMP_MS, or which are
+        more than `gap_ms` after the one before them. Empty if the clock does not jump."""
+        if not self.has_jumps:
+            return self._ends[:0]
+        turned = np.diff(self._is_odd, prepend=False) | (
+            np.diff(self._times, prepend=self._times[:1]) > gap_ms
+        )
+        return self._ends[turned]
+
     def leaps(self, at_least_ms: int) -> Iterator[tuple[int, int, int]]:
         """(offset, time before, time there) wherever time advances at least this much from
         one batch to the next."""
@@ -208,45 +222,37 @@ class LogClock:
 
 
 class RunningClock:
-    """The time of each batch for a reader that makes one pass. Reads headers ahead (`source`) only if a
-    timestamp decreases or leaps ahead by at least LEAP_MS. Without a source, every timestamp is taken as
-    is."""
+    """The time of each batch for a reader that makes one pass: by the clock of the whole log (`source`),
+    which is read before the first batch, so that readers which pass over batches and those which look at each
+    agree. Without a source, every timestamp is taken as is."""
 
     def __init__(self, source: Callable[[], LogClock] | None = None) -> None:
         self._source = source
         self._clock: LogClock | None = None
-        self._last_ms: int | None = None
+        self._turns: Longs | None = None
 
     def time_ms(self, offset: int, stamp_ms: int) -> int:
-        """The time of the batch that holds `offset`. Call in log order."""
-        if self._clock is None and self._source is not None and self._last_ms is not None:
-            step = stamp_ms - self._last_ms
-            if step <= -JUMP_MS or step >= LEAP_MS:
-                self._clock = self._source()
-        self._last_ms = stamp_ms
-        return stamp_ms if self._clock is None else self._clock.time_ms(offset, stamp_ms)
+        """The time of the batch that holds `offset` and has this timestamp."""
+        clock = self._read()
+        return stamp_ms if clock is None else clock.time_ms(offset, stamp_ms)
 
     @property
-    def is_steady(self) -> bool:
-        """Whether no timestamp so far required reading ahead, or what was read shows no jump."""
-        return self._clock is None or self._clock.is_steady
+    def has_jumps(self) -> bool:
+        """Whether the clock of the log jumps; False before the first batch."""
+        return self._clock is not None and self._clock.has_jumps
 
-    def ahead(self, offsets: Longs, stamps: Longs) -> Callable[[int, int], int]:
-        """Equals calls of `time_ms` for all these batches, in order. Returns what each call
-        would have returned."""
-        counts_from = 0
-        if self._clock is None:
-            steps = np.diff(stamps, prepend=stamps[:1] if self._last_ms is None else self._last_ms)
-            jumps = np.flatnonzero((steps <= -JUMP_MS) | (steps >= LEAP_MS))
-            if self._source is not None and len(jumps):
-                self._clock, counts_from = self._source(), int(offsets[jumps[0]])
-        self._last_ms = int(stamps[-1])
-        clock = self._clock
+    def turns(self, first: int, end: int, gap_ms: int) -> frozenset[int]:
+        """`LogClock.turns` of the batches from offset `first` up to `end`."""
+        if self._turns is None:
+            clock = self._read()
+            self._turns = np.empty(0, dtype=np.int64) if clock is None else clock.turns(gap_ms)
+        low, high = np.searchsorted(self._turns, (first, end), side="right")
+        return frozenset(self._turns[low:high].tolist())
 
-        def time_ms(offset: int, stamp_ms: int) -> int:
-            return stamp_ms if clock is None or offset < counts_from else clock.time_ms(offset, stamp_ms)
-
-        return time_ms
+    def _read(self) -> LogClock | None:
+        if self._clock is None and self._source is not None:
+            self._clock = self._source()
+        return self._clock
 
 
 def clock_of(log: MetadataLog) -> LogClock:
@@ -259,14 +265,13 @@ def clock_of(log: MetadataLog) -> LogClock:
 
 
 def on_clock(log: MetadataLog, image: MetadataImage) -> MetadataImage:
-    """The image of a snapshot of this log, with its time corrected if timestamps jump. Reads the clock only
-    if the next batch contradicts the snapshot's timestamp; uses it if already read."""
-    place = image.provenance
-    behind = next((one for one in log.batches(place.offset) if isinstance(one, RecordBatch)), None)
-    step = 0 if behind is None else behind.header.max_timestamp_ms - place.timestamp_ms
-    if log.is_checkpoint or (-JUMP_MS < step < LEAP_MS and log not in _KNOWN):
+    """The image of a snapshot of this log, with its time corrected if the clock of the log jumps."""
+    if log.is_checkpoint:
         return image
+    place = image.provenance
     time_ms = clock_of(log).time_below(place.offset, place.timestamp_ms)
+    if time_ms == place.timestamp_ms:
+        return image
     return image.with_provenance(Provenance(place.offset, place.epoch, time_ms))
 
 

@@ -137,15 +137,18 @@ class BrokerSpans:
 
     def batch(self, changes: BatchChanges, fences: Mapping[int, Grouped]) -> Iterator[Grouped]:
         """Events of one batch. `fences` are those of its brokers, by offset."""
-        had = bool(self.unfenced)
+        had = had_before = bool(self.unfenced)
+        turn: BrokerStep | None = None
         for step in changes.brokers:
             fence = fences.get(step.offset)
             yield from self._step(step, changes.time_ms, None if fence is None else fence.rule)
-        if not changes.brokers:
+            if bool(self.unfenced) != had:
+                had, turn = not had, step
+        last = turn  # others may follow it in the batch
+        if last is None:
             return
-        last = changes.brokers[-1]
         entity = f"broker/{last.broker_id}"
-        if had and not self.unfenced:
+        if had_before and not self.unfenced:
             self.outage = OpenSpan(last.offset, changes.time_ms)
             how = _how(last, fences.get(last.offset))
             text = f"no broker is unfenced: broker {last.broker_id} was the last{how}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from metaquorum.metadata.inspect.causes.brokers import SESSION_TIMEOUT_MS
 from metaquorum.metadata.inspect.causes.rule import SEVERITIES
 from metaquorum.metadata.inspect.changes.creations import may_create
 from metaquorum.metadata.inspect.log.clock import clock_of, on_clock
@@ -30,6 +31,7 @@ from metaquorum.metadata.inspect.timeline.timeline import SpanCounts, Timeline
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, StateKnown
 from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at, with_quorum
+from metaquorum.metadata.records.batches import decode_readable
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.log.reader import Damage
 
@@ -256,7 +258,9 @@ class _Story:
             seen, place = self._seen, at_start.provenance
             seen.first_ms = seen.last_ms = place.timestamp_ms
             seen.end_offset = place.offset
-            return make(at_start, quorum=quorum, clock=clock), begun
+            timeline = make(at_start, quorum=quorum, clock=clock)
+            self._note_before(timeline, place.timestamp_ms, begun)
+            return timeline, begun
         if known_from(log) == base:
             if log.is_checkpoint:
                 return make(None, clock=clock), base
@@ -265,6 +269,20 @@ class _Story:
             return make(image, quorum=quorum, clock=clock), base
         image, names = nothing_known(base).image, log.namer().names()
         return make(image, is_known=False, names=names, clock=clock), base
+
+    def _note_before(self, timeline: Timeline, time_ms: int, end_offset: int) -> None:
+        """Shows the timeline the records from which a session may last beyond its start."""
+        clock = clock_of(self._log)
+        first = clock.place(time_ms - SESSION_TIMEOUT_MS, first=True)[0].offset
+        for batch in self._log.batches(first):
+            if isinstance(batch, Damage):
+                continue
+            header = batch.header
+            if header.base_offset >= end_offset:
+                return
+            if not header.is_control:
+                records = [(one.offset, one.record) for one in decode_readable(batch)]
+                timeline.note_before(records, clock.time_ms(header.base_offset, header.max_timestamp_ms))
 
     def _tell_alone(self, start: Point | None) -> None:
         """Notes the range before the first known state."""

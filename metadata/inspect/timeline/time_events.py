@@ -25,7 +25,7 @@ class TimeEvents:
         self._last_ms = last_ms
         self.silence_ms: int | None = None
         """Before the last batch: None if unknown, -1 if the clocks cannot be compared."""
-        self._is_odd = False
+        self._is_odd = self._is_moved = False
         self._idle_records = False
 
     def lose(self) -> None:
@@ -39,8 +39,8 @@ class TimeEvents:
         last, now, offset = self._last_ms, changes.time_ms, changes.base_offset
         if self._is_odd and not was_odd:
             yield _jump(offset, stamp_ms, off_ms, now)
-        tells = not (was_odd or self._is_odd)  # or the clocks of two leaders cannot be compared
-        self.silence_ms = None if last is None else now - last if tells else -1
+        was_moved, self._is_moved = self._is_moved, off_ms != 0
+        self.silence_ms = _silence_ms(last, now, was_moved or self._is_moved)
         if last is not None and last >= 0 and now >= 0:
             if self._idle_records and now - last > self._gap_ms:
                 text = f"nothing was written for {duration(now - last)}; {_reason(changes)}"
@@ -53,12 +53,19 @@ class TimeEvents:
         )
         self._last_ms = now
 
-    def stretch(self, times: list[int], *, is_idle: bool) -> None:
-        """Batches of which none is odd, each soon after the previous one; `times` has the last two."""
+    def stretch(self, last: list[tuple[int, int]], *, is_idle: bool) -> None:
+        """Batches that are all as odd as the one before them, each soon after the previous one; `last` has
+        the times and timestamps of the last two."""
         self._idle_records = self._idle_records or is_idle
-        before = self._last_ms if len(times) == 1 else times[0]
-        self.silence_ms = None if before is None else times[-1] - before
-        self._last_ms = times[-1]
+        for now, stamp_ms in last:
+            was_moved, self._is_moved = self._is_moved, now != stamp_ms
+            self.silence_ms = _silence_ms(self._last_ms, now, was_moved or self._is_moved)
+            self._last_ms = now
+
+
+def _silence_ms(last: int | None, now: int, is_moved: bool) -> int | None:
+    """Between two writes; the clocks of two leaders cannot be compared where one was corrected."""
+    return None if last is None else -1 if is_moved else now - last
 
 
 def _reason(changes: BatchChanges) -> str:

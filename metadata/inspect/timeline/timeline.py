@@ -13,6 +13,7 @@ from typing import NamedTuple
 from metaquorum.metadata.features import metadata_version_name
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.types import NO_LEADER
+from metaquorum.metadata.inspect.causes.records import controller_restarted, record_causes
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, SEVERITIES, WARNING, Cause, Scene
 from metaquorum.metadata.inspect.causes.split_fences import HeldEvents
 from metaquorum.metadata.inspect.causes.table import partition_causes
@@ -71,8 +72,7 @@ class Timeline:
         empty, and records are taken only for what they say on their own until `learn`. `names` are topic
         names from a later snapshot. Events with a severity that is not `shown` are left out; without `moves`,
         most leaders that other leaders replace are, too, and before `start` what only leads to events there.
-        `clock` reads the log's clock if its timestamps
-        jump."""
+        `clock` reads the log's clock."""
         known_names = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer({**(names or {}), **known_names})
         self._feed = ChangeFeed(image, is_known=is_known, names=names)
@@ -110,6 +110,10 @@ class Timeline:
             return SpanCounts(batch.base_offset, batch.time_ms, None, None)
         spans = self._spans
         return SpanCounts(batch.base_offset, batch.time_ms, len(spans.leaderless), len(spans.under_min))
+
+    def note_before(self, records: Iterable[tuple[int, object]], time_ms: int) -> None:
+        """Takes a batch from just before the state at the start, for what it says of brokers."""
+        self._feed.note_alone(records, time_ms)
 
     def learn(self, image: MetadataImage, quorum: QuorumView | None = None) -> list[TimelineEvent]:
         """Takes the state from a snapshot; it was unknown so far. Returns events for what already holds, or
@@ -209,8 +213,9 @@ class Timeline:
 
     def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
         """The next run in pieces: batches for `batch`, stretches for `stretch`."""
-        known = self._feed.is_known
-        return self._feed.pieces(run, Concern(gap_ms=self._gap_ms, together=known, along=known))
+        known, gap_ms = self._feed.is_known, self._gap_ms
+        stops = self._clock.turns(run.base_offset, run.next_offset, gap_ms)
+        return self._feed.pieces(run, Concern(stops=stops, gap_ms=gap_ms, together=known, along=known))
 
     def stretch(self, stretch: Stretch) -> Iterator[list[TimelineEvent]]:
         """Events, batch by batch, of batches that are idle or change partitions and brokers, each soon after
@@ -218,10 +223,9 @@ class Timeline:
         part = stretch.part()
         stamps = part.timestamps_ms()
         if stretch.records is not None:
-            clock = self._clock.ahead(part.offsets[:-1], stamps)
             stamp_of = dict(zip(part.offsets[:-1].tolist(), stamps.tolist(), strict=True))
             wanted = self._may_span if self._is_before(stretch) else self._may_tell
-            for changes in self._feed.changed(stretch, wanted, clock):
+            for changes in self._feed.changed(stretch, wanted, self._clock.time_ms):
                 self._told, self._batch = [], changes
                 self._stamp_ms = stamp_of[changes.base_offset]
                 scene = Scene(batch=changes, feed=self._feed)
@@ -233,12 +237,12 @@ class Timeline:
                     yield self._through()
         else:
             self._feed.pass_over(stretch)
-        times = [
-            self._clock.time_ms(offset, stamp)
+        last = [
+            (self._clock.time_ms(offset, stamp), stamp)
             for offset, stamp in zip(part.offsets[:-1][-2:].tolist(), stamps[-2:].tolist(), strict=True)
         ]
-        self._times.stretch(times, is_idle=stretch.has_idle)
-        self._end = (stretch.next_offset, stretch.epoch, times[-1])
+        self._times.stretch(last, is_idle=stretch.has_idle)
+        self._end = (stretch.next_offset, stretch.epoch, last[-1][0])
 
     def _is_before(self, stretch: Stretch) -> bool:
         """Whether a stretch is before the start, so that only what lasts beyond it matters."""
@@ -377,9 +381,8 @@ class Timeline:
             case r.FeatureLevelRecord(name=name, feature_level=level):
                 release = f" ({metadata_version_name(level)})" if name == "metadata.version" else ""
                 self._tell(offset, "feature", entity, f"{name} is at level {level}{release}")
-            case r.ControllerRecord(controller_id=node) | r.UnregisterControllerRecord(controller_id=node):
-                verb = "registered" if isinstance(record, r.ControllerRecord) else "unregistered"
-                self._tell(offset, f"controller {verb}", entity, f"controller {node}")
+            case r.ControllerRecord() | r.UnregisterControllerRecord():
+                self._controller(offset, record)
             case r.BeginTransactionRecord(name=named):
                 self._transaction.begin(offset, named or "no name")
                 self._tell(offset, "transaction begun", entity, named or "no name", severity=DETAIL)
@@ -405,6 +408,14 @@ class Timeline:
                     if offset in self._batch.idle:
                         text, severity = f"{text}, which changed nothing", DETAIL
                     self._tell(offset, kind, entity, text, severity=severity, entities=names)
+
+    def _controller(self, offset: int, record: r.ControllerRecord | r.UnregisterControllerRecord) -> None:
+        verb = "registered" if isinstance(record, r.ControllerRecord) else "unregistered"
+        cause = record_causes(record, before=self._batch.found.get(offset))[0]
+        is_new = cause.rule == controller_restarted.name
+        text = f"controller {record.controller_id}" + ", a new process" * is_new
+        entity = f"controller/{record.controller_id}"
+        self._tell(offset, f"controller {verb}", entity, text, rule=cause.rule if is_new else None)
 
     def _take_back(self) -> None:
         """Resets the spans to the visible state, without the records of a transaction."""

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from metaquorum.metadata.image.types import NO_LEADER, RECOVERING
+from metaquorum.metadata.inspect.causes.brokers import FENCES, written_rule
+from metaquorum.metadata.inspect.causes.table import severity_of
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, BrokerStep, PartitionKey
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, count, duration, listed
 from metaquorum.metadata.inspect.timeline.open_spans import no_longer
 from metaquorum.metadata.inspect.timeline.span import OpenSpan
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.metadata.records.types import FENCED
 
 UNKNOWN = "not known"
@@ -56,14 +59,14 @@ class UnknownState:
         for offset, record in batch.unplaced:
             match record:
                 case r.FenceBrokerRecord(id=broker_id):
-                    yield from self._broker(offset, broker_id, "broker fenced", "fenced")
+                    yield from self._broker(offset, broker_id, "broker fenced", "fenced", batch.asked)
                 case r.UnfenceBrokerRecord(id=broker_id):
                     yield from self._broker(offset, broker_id, "broker unfenced", "unfenced")
                 case r.UnregisterBrokerRecord(broker_id=broker_id):
                     yield _of_broker(offset, broker_id, "broker unregistered", f"broker {broker_id}")
                     self._words.pop(broker_id, None)
                 case r.BrokerRegistrationChangeRecord():
-                    yield from self._registration(offset, record)
+                    yield from self._registration(offset, record, batch.asked)
                 case r.RemoveTopicRecord(topic_id=topic_id):
                     name = self._name(topic_id)
                     path = f"topic/{name}"
@@ -72,7 +75,9 @@ class UnknownState:
                         del self.leaderless[key]
         yield from self._partitions(batch)
 
-    def _broker(self, offset: int, broker_id: int, kind: str, word: str) -> Iterator[Grouped]:
+    def _broker(
+        self, offset: int, broker_id: int, kind: str, word: str, asked: BatchCause | None = None
+    ) -> Iterator[Grouped]:
         was = self.word(broker_id)
         if was == word:
             return
@@ -81,14 +86,18 @@ class UnknownState:
         in_order = word != "fenced" or was == "in controlled shutdown"
         severity = "info" if in_order else "warning"
         rule = "caught-up" if word == "unfenced" else None
+        if word == "fenced" and (written := written_rule(asked, is_stopping=in_order)) is not None:
+            rule, severity = written, severity_of(FENCES, written, "warning")
         yield _of_broker(offset, broker_id, kind, text, severity, rule)
 
-    def _registration(self, offset: int, record: r.BrokerRegistrationChangeRecord) -> Iterator[Grouped]:
+    def _registration(
+        self, offset: int, record: r.BrokerRegistrationChangeRecord, asked: BatchCause | None
+    ) -> Iterator[Grouped]:
         node = record.broker_id
         if record.fenced:
             fenced = record.fenced == FENCED
             kind, word = ("broker fenced", "fenced") if fenced else ("broker unfenced", "unfenced")
-            yield from self._broker(offset, node, kind, word)
+            yield from self._broker(offset, node, kind, word, asked)
         if record.in_controlled_shutdown:
             yield from self._broker(offset, node, "broker in controlled shutdown", "in controlled shutdown")
         if record.log_dirs:

@@ -20,7 +20,7 @@ from metaquorum.metadata.inspect.changes.record_texts import acl_text
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.entities.views import Wanted, entities_below
-from metaquorum.metadata.inspect.log.clock import JUMP_MS, LogClock, RunningClock
+from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock
 from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.quorum import QuorumView
@@ -56,12 +56,12 @@ class Chain:
         """`image` is the state at the log's start or (with `is_middle`) further on. With `is_known` False it
         is empty, and records are taken only for what they say on their own until `learn`. `names` are topic
         names from a later snapshot. With `secrets`, causes show the values of secret settings. `clock` reads
-        the log's clock if its timestamps jump."""
+        the log's clock."""
         self._target = target
         self._secrets = secrets
         self._clock = RunningClock(clock)
         self._stamp_ms: int | None = None
-        self._is_odd, self._is_silence_sure = False, True
+        self._is_moved, self._is_silence_sure = False, True
         self._feed = ChangeFeed(image, is_known=is_known, names=names, is_middle=is_middle)
         known = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer({**(names or {}), **known})
@@ -107,13 +107,9 @@ class Chain:
     def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
         """Applies batches that are not about the target. Returns the records that cannot be read."""
         _, self._end, stamp_ms = place_of(stretch)
-        time_of = None
-        if isinstance(stretch, Stretch) and stretch.records is not None:
-            part = stretch.part()
-            time_of = self._clock.ahead(part.offsets[:-1], part.timestamps_ms())
         self._last_ms = self._clock.time_ms(self._end - 1, stamp_ms)
-        self._is_odd = abs(stamp_ms - self._last_ms) >= JUMP_MS
-        return self._feed.pass_over(stretch, time_of)
+        self._is_moved = stamp_ms != self._last_ms
+        return self._feed.pass_over(stretch, self._clock.time_ms)
 
     def lose(self, ends_behind: Callable[[], bool]) -> None:
         """Records are lost, so the leader and the time of the last write are unknown. An open transaction
@@ -144,7 +140,7 @@ class Chain:
     @property
     def is_plain(self) -> bool:
         """Whether its own batches suffice: no clock that jumps, and no transaction that began before them."""
-        return self._clock.is_steady and not self._feed.begins_inside
+        return not self._clock.has_jumps and not self._feed.begins_inside
 
     def is_whole(self, known: int | None) -> bool:
         """Whether the chain needs nothing that a trimmed log lacks before the offset `known`: elections are
@@ -214,8 +210,8 @@ class Chain:
         """Takes one batch; `records` are (offset, decoded record)."""
         stamp_ms, time_ms = time_ms, self._clock.time_ms(records[0][0], time_ms) if records else time_ms
         self._stamp_ms = None if stamp_ms == time_ms else stamp_ms
-        was_odd, self._is_odd = self._is_odd, abs(stamp_ms - time_ms) >= JUMP_MS
-        self._is_silence_sure = not (was_odd or self._is_odd)
+        was_moved, self._is_moved = self._is_moved, stamp_ms != time_ms
+        self._is_silence_sure = not (was_moved or self._is_moved)
         changes = self._feed.batch(epoch, time_ms, records)
         scene = Scene(batch=changes, feed=self._feed)
         self._links.batch(changes)
@@ -329,7 +325,7 @@ class Chain:
         is_idle = offset in changes.idle
         if isinstance(record, r.RemoveTopicRecord) and self._kind == "config":
             is_idle |= not self._settings.take(self._feed.topic_name(record.topic_id))
-        return record_causes(record, said=said, is_idle=is_idle, secrets=self._secrets)
+        return record_causes(record, said=said, before=found_there, is_idle=is_idle, secrets=self._secrets)
 
     def _add_record(
         self,

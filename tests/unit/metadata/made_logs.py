@@ -78,8 +78,10 @@ STORY: list[Batch] = [
 ]
 
 
-def encoded(batches: Sequence[Batch], base_offset: int = 0) -> list[bytes]:
-    """Each batch as bytes, a second apart."""
+def encoded(
+    batches: Sequence[Batch], base_offset: int = 0, stamps: Sequence[int] | None = None
+) -> list[bytes]:
+    """Each batch as bytes, a second apart, or with these timestamps."""
     made = []
     for number, (epoch, listed) in enumerate(batches):
         control = isinstance(listed[0], LeaderChangeMessage | KRaftVersionRecord | VotersRecord)
@@ -91,7 +93,7 @@ def encoded(batches: Sequence[Batch], base_offset: int = 0) -> list[bytes]:
             encode_batch(
                 base_offset=base_offset,
                 leader_epoch=epoch,
-                timestamp_ms=START_MS + 1000 * number,
+                timestamp_ms=START_MS + 1000 * number if stamps is None else stamps[number],
                 values=values,
                 keys=[key for key, _ in pairs] if control else None,
                 is_control=control,
@@ -121,13 +123,15 @@ def make_node(
     cluster_id: str = CLUSTER,
     per_segment: int = 100,
     quorum_epoch: int | None = None,
+    stamps: Sequence[int] | None = None,
 ) -> NodeFiles:
-    """A node's directory with those batches, a new segment after every `per_segment` of them."""
+    """A node's directory with those batches, a new segment after every `per_segment` of them. `stamps`: their
+    timestamps."""
     directory = join(home, METADATA_DIRECTORY)
     disk.make_directory(directory)
     disk.sync_directory(home)
     disk.sync_directory(parent_of(home))
-    made = encoded(batches)
+    made = encoded(batches, stamps=stamps)
     for first in range(0, len(made), per_segment):
         part = made[first : first + per_segment]
         base = int.from_bytes(part[0][:8], "big")

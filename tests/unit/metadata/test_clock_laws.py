@@ -71,10 +71,13 @@ def told(stamps: list[int]) -> tuple[list[int], list[int]]:
 def test_times_and_the_ends_of_a_log(stamps: list[int]) -> None:
     found, (times, _) = clock(stamps), told(stamps)
     assert found.is_steady == (stamps == sorted(stamps))
+    jumps = any(abs(time - stamp) >= JUMP_MS for time, stamp in zip(times, stamps, strict=True))
+    assert found.has_jumps == jumps
     for at, stamp in enumerate(stamps):
         for offset in range(base(at), base(at) + SPAN):
-            assert found.time_ms(offset, stamp) == times[at]
+            assert found.time_ms(offset, stamp) == (times[at] if jumps else stamp)
     assert found.time_ms(BASE - 1, 77) == 77
+    assert found.time_ms(base(len(stamps)), 77) == (max(times[-1], 77) if jumps else 77)
     ends = (times[0], times[-1], base(len(stamps))) if stamps else (None, None, 0)
     assert (found.first_ms, found.last_ms, found.end_offset) == ends
 
@@ -147,16 +150,11 @@ def test_a_time_stands_for_a_place_and_what_contradicts_it_is_told(
     }
 
 
-@given(STAMPS, st.integers(1, 5), st.booleans())
-def test_who_reads_once_looks_ahead_only_where_stamps_jump(
-    stamps: list[int], piece: int, sourced: bool
+@given(STAMPS, st.booleans())
+def test_who_reads_once_reads_the_clock_once_and_before_the_first_batch(
+    stamps: list[int], sourced: bool
 ) -> None:
-    """One by one or in pieces."""
-    times, _ = told(stamps)
-    steps = [stamps[at] - stamps[at - 1] for at in range(1, len(stamps))]
-    jumps = [at for at, step in enumerate(steps, 1) if step <= -JUMP_MS or step >= LEAP_MS]
-    jump = jumps[0] if jumps and sourced else len(stamps)
-    expected = [*stamps[:jump], *times[jump:]]
+    expected = [clock(stamps).time_ms(base(at), stamp) for at, stamp in enumerate(stamps)]
     calls = []
 
     def source() -> LogClock:
@@ -164,18 +162,30 @@ def test_who_reads_once_looks_ahead_only_where_stamps_jump(
         return clock(stamps)
 
     running = RunningClock(source if sourced else None)
-    assert [running.time_ms(base(at), stamp) for at, stamp in enumerate(stamps)] == expected
-    assert len(calls) == (jump < len(stamps))
-    assert running.is_steady == (jump == len(stamps) or stamps == sorted(stamps))
-    pieces = RunningClock(source if sourced else None)
-    found = []
-    for start in range(0, len(stamps), piece):
-        part = np.array(stamps[start : start + piece], dtype=np.int64)
-        offsets = BASE + SPAN * np.arange(start, start + len(part), dtype=np.int64)
-        time_of = pieces.ahead(offsets, part)
-        found += [time_of(int(at), int(stamp)) for at, stamp in zip(offsets, part, strict=True)]
-    assert found == expected
-    assert len(calls) == 2 * (jump < len(stamps))
+    assert not running.has_jumps
+    found = [running.time_ms(base(at), stamp) for at, stamp in enumerate(stamps)]
+    assert found == (expected if sourced else stamps)
+    assert len(calls) == (sourced and len(stamps) > 0)
+    assert running.has_jumps == (sourced and clock(stamps).has_jumps)
+
+
+@given(STAMPS, st.sampled_from([1, JUMP_MS, LEAP_MS]), st.integers(0, 12), st.integers(0, 12))
+def test_a_reader_must_look_where_the_clock_begins_or_ends_to_be_off(
+    stamps: list[int], gap_ms: int, low: int, high: int
+) -> None:
+    times, _ = told(stamps)
+    odd = [abs(time - stamp) >= JUMP_MS for time, stamp in zip(times, stamps, strict=True)]
+    expected = {
+        base(at) + SPAN
+        for at in range(len(stamps))
+        if odd[at] != (at > 0 and odd[at - 1]) or (at > 0 and times[at] - times[at - 1] > gap_ms)
+    }
+    if not any(odd):
+        expected = set()
+    running = RunningClock(lambda: clock(stamps))
+    assert running.turns(0, base(len(stamps)), gap_ms) == expected
+    part = {end for end in expected if base(low) < end <= base(high)}
+    assert running.turns(base(low), max(base(low), base(high)), gap_ms) == part
 
 
 @pytest.mark.parametrize("counts", [(1,), (2, 1, 3), ()])
@@ -191,11 +201,3 @@ def test_stamps_are_those_of_the_headers(counts: tuple[int, ...]) -> None:
         columns = stamps.columns()
         assert [list(each) for each in zip(*columns, strict=True)] == expected
         assert [column.dtype for column in columns] == [np.int64] * 3
-
-
-def test_a_piece_is_followed_from_its_last_stamp() -> None:
-    running = RunningClock(lambda: clock([10_000, 20_000, 15_000]))
-    offsets = np.array([base(0), base(1)], dtype=np.int64)
-    time_of = running.ahead(offsets, np.array([10_000, 20_000], dtype=np.int64))
-    assert [time_of(base(0), 10_000), time_of(base(1), 20_000)] == [10_000, 20_000]
-    assert running.time_ms(base(2), 15_000) != 20_000 and not running.is_steady

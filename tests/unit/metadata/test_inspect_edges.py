@@ -29,10 +29,11 @@ def batch(offset: int, time_ms: int, *records: object) -> BatchChanges:
     ("off_ms", "silences", "jumps"),
     [
         ([0, 0, 0], [None, 10, 10], []),
-        ([0, JUMP_MS - 1, 0], [None, 10, 10], []),
+        ([0, JUMP_MS - 1, 0], [None, -1, -1], []),  # corrected because of others
+        ([0, 0, 0, 1, 0, 0], [None, 10, 10, -1, -1, 10], []),
         ([0, JUMP_MS, 0], [None, -1, -1], [(1, "detail")]),
         ([0, -JUMP_MS, -JUMP_MS], [None, -1, -1], [(1, "detail")]),
-        ([0, 1 - JUMP_MS, 0], [None, 10, 10], []),
+        ([0, 1 - JUMP_MS, 0], [None, -1, -1], []),
         ([JUMP_MS, 0, 0], [None, -1, 10], [(0, "detail")]),
         ([LEAP_MS - 1, 0, LEAP_MS], [None, -1, -1], [(0, "detail"), (2, "warning")]),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from metaquorum.metadata.inspect.checks.predicate import compile_predicate
 from metaquorum.metadata.inspect.entities.history import history
 from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.entities.views import Wanted
+from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, open_log
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
@@ -45,7 +47,7 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
-from tests.unit.metadata.made_logs import Batch, make_node, memory_disk, topic
+from tests.unit.metadata.made_logs import START_MS, Batch, leads, make_node, memory_disk, topic
 
 ROOT = shared_data_path() or Path("absent")
 RECORDED = sorted({path.parent for path in ROOT.rglob("__cluster_metadata-0/*.log")})
@@ -284,13 +286,62 @@ def test_chains_events_and_rows_are_those_of_every_batch(log: MetadataLog, end: 
         assert sorted(history(log, Wanted(path)), key=key) == sorted(expected_rows, key=key)
 
 
+STEPS_MS = (*(4 * [500]), 0, -300, 999, 4_000, 6_000, -5_000, 70_000, -70_000, 86_400_000, -86_400_000)
+
+
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.tuples(st.integers(1, 160), st.sampled_from(STEPS_MS)), max_size=6),
+    st.sampled_from(STEPS_MS),
+)
+@settings(max_examples=40, deadline=None)
+def test_random_clocks_are_told_alike_and_never_run_backwards_unmarked(
+    seed: int, steps: list[tuple[int, int]], usual: int
+) -> None:
+    rng = random.Random(seed)
+    first = [r.BrokerRecord(at, TOPICS[0], at, fenced=False) for at in range(3)]
+    story: list[Batch] = [(1, [leads(3000)]), (1, [r.FeatureLevelRecord("metadata.version", 14)]), (1, first)]
+    story += [(1, topic("t0", TOPICS[0], 4))]
+    for number in range(160):
+        moved = r.PartitionChangeRecord(rng.randrange(4), TOPICS[0], leader=rng.randrange(-1, 3))
+        fenced = rng.choice([r.FenceBrokerRecord, r.UnfenceBrokerRecord])(number % 3, number % 3)
+        usually = rng.choices([r.NoOpRecord(), moved, fenced], weights=[20, 3, 1])[0]
+        story.append((1, [usually]))
+    story.insert(100, (2, [leads(3001)]))
+    stamps, now = [], START_MS
+    for number in range(len(story)):
+        now += sum(step for at, step in steps if at == number) + max(usual, 0) % 10_000
+        stamps.append(max(now, 0))
+    log = make_node(memory_disk(), story, stamps=stamps).log
+    timeline, each = Timeline(clock=lambda: clock_of(log)), list[TimelineEvent]()
+    chains = {text: Chain(parse_target(text), clock=lambda: clock_of(log)) for text in ("quorum", "broker/1")}
+    for item in log.items():
+        assert isinstance(item, ReadBatch)
+        header, records = item.batch.header, [(one.offset, one.record) for one in item.records]
+        each += timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
+        for chain in chains.values():
+            chain.batch(header.leader_epoch, header.max_timestamp_ms, records)
+    each += timeline.finish()
+    assert list(events(log, print)) == each
+    for text, chain in chains.items():
+        assert explain(log, parse_target(text)) == chain.result()
+    back = [one for one, two in pairwise(each) if two.time_ms < one.time_ms]
+    marked = sum(event.kind == "time ran backwards" for event in each)
+    assert len(back) <= marked and not (marked and clock_of(log).has_jumps)
+    gaps = [event.span_ms or 0 for event in each if event.kind == "gap in time"]
+    if clock_of(log).has_jumps:
+        assert sum(gaps) <= each[-1].time_ms - each[0].time_ms
+    rows = list(history(log, Wanted("broker/1")))
+    assert all(row.to_ms is None or row.from_ms <= row.to_ms for row in rows) or marked
+
+
 @pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent")
 @pytest.mark.parametrize("path", RECORDED, ids=str)
 def test_recorded_logs_are_told_as_if_every_batch_were_looked_at(path: Path) -> None:
     log = open_log(PosixDisk(), str(path))
     if log.start_offset or log.is_checkpoint:
         return
-    timeline, told = Timeline(), list[TimelineEvent]()
+    timeline, told = Timeline(clock=lambda: clock_of(log)), list[TimelineEvent]()
     for item in log.items():
         if isinstance(item, ReadBatch):
             records = [(one.offset, one.record) for one in item.records]

@@ -28,11 +28,11 @@ def test_the_silence_before_the_last_batch_of_a_stretch() -> None:
     times = TimeEvents(5_000, 1_000)
     silences = []
     for stretch in ([1_600], [1_700, 1_900], [2_000]):
-        times.stretch(stretch, is_idle=True)
+        times.stretch([(time_ms, time_ms) for time_ms in stretch], is_idle=True)
         silences.append(times.silence_ms)
     assert silences == [600, 200, 100]
     times.lose()
-    times.stretch([2_300], is_idle=True)
+    times.stretch([(2_300, 2_300)], is_idle=True)
     assert times.silence_ms is None
     assert TimeEvents(5_000, None).silence_ms is None
 

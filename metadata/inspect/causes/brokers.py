@@ -18,7 +18,7 @@ from metaquorum.metadata.inspect.causes.rule import (
     Reason,
     Scene,
 )
-from metaquorum.metadata.inspect.changes.change_steps import BrokerStep
+from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, Place
 from metaquorum.metadata.records.batch_cause import BatchCause
 
 SESSION_TIMEOUT_MS = 9_000
@@ -50,7 +50,12 @@ class BrokerChange(NamedTuple):
     @property
     def lived_just_before(self) -> bool:
         """Whether no session with the default timeout can have ended since its last sign of life."""
-        return self.scene.is_just_before(self.scene.story(self.broker).alive, SESSION_TIMEOUT_MS - 1)
+        return self.scene.is_just_before(self.alive, SESSION_TIMEOUT_MS - 1)
+
+    @property
+    def alive(self) -> Place | None:
+        """Its last sign of life before the record."""
+        return self.scene.story(self.broker).alive_before(self.step.offset)
 
 
 _WRITTEN = ("session-expired", "fence-requested", "metadata-lag", "directory-failed", "controlled-shutdown")
@@ -250,7 +255,7 @@ def fenced_early(change: BrokerChange) -> Reason | None:
     broker, scene = change.broker, change.scene
     if change.written is not None or not change.led or not change.lived_just_before:
         return None
-    alive = scene.since(scene.story(broker).alive)
+    alive = scene.since(change.alive)
     text = f"broker {broker} was fenced while it led partitions, and was alive at {alive}"
     return Reason(text, broker_id=broker, readings=(_SHORT_TIMEOUT, _COULD_NOT))
 
@@ -311,7 +316,7 @@ def stopped_idle(change: BrokerChange) -> Reason | None:
         return None
     text = (
         f"broker {broker} shut down cleanly while it led nothing: it was alive at "
-        f"{scene.since(scene.story(broker).alive)}, and a session lasts at least 9 s (the default) after that"
+        f"{scene.since(change.alive)}, and a session lasts at least 9 s (the default) after that"
     )
     return Reason(text, broker_id=broker)
 

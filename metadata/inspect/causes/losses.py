@@ -111,6 +111,8 @@ def unregistered(loss: ReplicaLoss) -> Reason | None:
 def restarted(loss: ReplicaLoss) -> Reason | None:
     for step in loss.steps():
         before, after = step.before, step.after
+        if step.was_fenced and not step.is_registration:
+            return None  # it was fenced before it registered
         if not step.is_registration or before is None or after is None:
             continue
         if before.incarnation_id != after.incarnation_id:

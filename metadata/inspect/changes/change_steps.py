@@ -96,7 +96,8 @@ class BrokerStep(msgspec.Struct, frozen=True, kw_only=True):
 class BrokerStory:
     """Offsets and times (Unix ms) of what the log last said about a broker; None if it said nothing.
 
-    `alive`: of a record that its registration or heartbeat caused. `moved_off`: of a leadership that it lost
+    `alive`: of a record that its registration or heartbeat caused; `lived`: the same, of the batch before
+    that one. `moved_off`: of a leadership that it lost
     in a batch of SLICE_MIN partitions without a known reason."""
 
     registered: Place | None = None
@@ -106,6 +107,7 @@ class BrokerStory:
     unregistered: Place | None = None
     directory_lost: Place | None = None
     alive: Place | None = None
+    lived: Place | None = None
     moved_off: Place | None = None
 
     def take_alone(self, record: object, place: Place) -> None:
@@ -113,20 +115,32 @@ class BrokerStory:
         match record:
             case r.BrokerRecord():
                 self.registered, self.shutdown, self.directory_lost = place, None, None
-                self.alive = place
+                self._is_alive(place)
             case r.UnregisterBrokerRecord():
                 self.unregistered = place
             case r.FenceBrokerRecord():
                 self.fenced = place
             case r.UnfenceBrokerRecord():
-                self.unfenced = self.alive = place
+                self.unfenced = place
+                self._is_alive(place)
             case r.BrokerRegistrationChangeRecord():
                 if record.fenced == r.FENCED:
                     self.fenced = place
                 elif record.fenced:
-                    self.unfenced = self.alive = place
+                    self.unfenced = place
+                    self._is_alive(place)
                 if record.in_controlled_shutdown:
-                    self.shutdown = self.alive = place
+                    self.shutdown = place
+                    self._is_alive(place)
+
+    def alive_before(self, offset: int) -> Place | None:
+        """Its last sign of life before the record at `offset` of the last batch."""
+        return self.lived if self.alive is not None and self.alive[0] > offset else self.alive
+
+    def _is_alive(self, place: Place) -> None:
+        if self.alive is None or self.alive[1] != place[1]:  # once for each batch
+            self.lived = self.alive
+        self.alive = place
 
     def take(self, step: BrokerStep, time_ms: int) -> None:
         """Notes what one record says about the broker."""
@@ -144,7 +158,7 @@ class BrokerStory:
         if step.after is None:
             self.unregistered = place
         elif step.is_registration or step.was_unfenced or step.began_shutdown or step.lost_directories:
-            self.alive = place
+            self._is_alive(place)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -145,12 +145,13 @@ class LogClock:
 
     def time_below(self, offset: int, stamp_ms: int) -> int:
         """The time of the last batch below `offset`; a snapshot that ends there has this timestamp."""
-        if not self.has_jumps:
+        if not len(self._times):
             return stamp_ms
         if offset > self.end_offset:  # the log ends before the snapshot
             return max(int(self._times[-1]), stamp_ms)
         at = int(np.searchsorted(self._bases, offset)) - 1
-        return min(stamp_ms, int(self._times[0])) if at < 0 else int(self._times[at])
+        time_ms = min(stamp_ms, int(self._times[0])) if at < 0 else int(self._times[at])
+        return time_ms if self.has_jumps or abs(time_ms - stamp_ms) >= JUMP_MS else stamp_ms
 
     def place(self, time_ms: int, *, first: bool = False) -> tuple[Point, ClockShown | None]:
         """The offset for a time: after the last batch that is not later or, with `first`, before the first

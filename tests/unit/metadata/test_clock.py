@@ -156,9 +156,7 @@ def test_a_range_of_time_is_the_same_with_and_without_a_jump(tmp_path: Path, sta
     def shown(home: Path, *arguments: object) -> list[tuple[int, str]]:
         lines = [json.loads(line) for line in run("timeline", home, "--json", *arguments).stdout.splitlines()]
         return [
-            (line["offset"], line["kind"])
-            for line in lines
-            if line["kind"] not in ("clock jumped", "limits")
+            (line["offset"], line["kind"]) for line in lines if line["kind"] not in ("clock jumped", "limits")
         ]
 
     wanted = shown(plain, "--from", bounds[0], "--to", bounds[1])

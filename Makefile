@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KAFKAJS := $(VENV)/node/.installed
 
-.PHONY: setup kafkajs demo quorum test checks lint proto sim histories attacks suites newest lowest wheels size planted mutants walk figures bench bench-failover clean
+.PHONY: setup kafkajs demo quorum test checks lint proto sim histories ways attacks suites newest lowest wheels size planted mutants walk figures bench bench-failover clean
 
 setup: $(STAMP)
 
@@ -74,6 +74,11 @@ sim: setup
 # Transactions of real clients that append to lists and read them while brokers are killed: is there a serial order?
 histories: setup
 	$(BIN)/python -m tests.histories $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
+# Nodes of 60 clusters are killed, cut off, paused, stopped and made to hand over: does the log tell what was done to
+# them? About eight minutes. FIRST=31 WAYS=2: some of them.
+ways: setup
+	$(BIN)/python -m tests.ways $(if $(FIRST),--first $(FIRST)) $(if $(WAYS),--ways $(WAYS))
 
 # Attacks on every port of a node, SEEDS variations of each (ONLY=idle: those with this in their names).
 attacks: setup

@@ -20,6 +20,8 @@ from metaquorum.testing import Cluster
 from metaquorum.testing.healing import ActiveFault
 
 WAYS = 60
+PAUSES = 10
+"""Every tenth way is a pause."""
 SILENT, STOPPED, BOUNCED = "silent", "stopped", "bounced"
 """A broker ended without a word; it shut down; it was back before its session ended."""
 DIED, RESIGNED = "died", "resigned"
@@ -61,6 +63,11 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     deeds: tuple[tuple[str, str], ...]
 
     @property
+    def is_paused(self) -> bool:
+        """Whether it needs processes (`paused.go_paused`)."""
+        return any(what == "pause" for _, what in self.deeds)
+
+    @property
     def text(self) -> str:
         """`way 7: 3 brokers, 3 controllers, session 9000 ms, with causes: kill controller, bounce broker`."""
         shape = f"{self.brokers} brokers" + (f", {self.controllers} controllers" if self.controllers else "")
@@ -73,6 +80,15 @@ def way(number: int) -> Way:
     """The way with this number; neighbours differ in their first deed, and every deed comes with and without
     causes in the log."""
     rng = random.Random(number)
+    if number % PAUSES == 0:
+        return Way(
+            number=number,
+            brokers=2,
+            controllers=3,
+            session_ms=rng.choice(tuple(SESSION_S)),
+            causes=number // PAUSES % 2 == 0,
+            deeds=((rng.choice(("broker", "controller")), "pause"),),
+        )
     every = [("broker", what) for what in BROKER_DEEDS] + [("controller", what) for what in CONTROLLER_DEEDS]
     first = every[number % len(every)]
     more = rng.sample(every, rng.randrange(2))

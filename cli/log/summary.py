@@ -156,6 +156,7 @@ class _Found:
             None if first is None else clock_of(log).time_ms(offset or 0, first.header.max_timestamp_ms)
         )
         self.summary = Summary(start, start_ms)
+        seen.on_begin = self.summary.begin
         self.start = start
         self.is_part = not end.is_end
         interval_ms = idle_interval_ms(log)
@@ -208,7 +209,7 @@ class _Found:
         if self.start is None or self.start.is_end:
             return self.log.start_offset, self.to_ms if first_ms is None else first_ms
         if self.start.time_ms is not None:
-            if first_ms is not None and self.start.time_ms <= first_ms:
+            if first_ms is not None and self.start.time_ms < first_ms:
                 return self.log.start_offset, first_ms  # the log starts later
             place = clock_of(self.log).place(self.start.time_ms, first=True)[0]
             return self.at_end.end_offset if place.offset is None else place.offset, self.start.time_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 from metaquorum.metadata.inspect.log.log import open_log
@@ -13,19 +14,16 @@ from tests.ways.ways import DIED, PARTITIONS, SILENT, TOPIC, Deed, Way
 
 def go_paused(way: Way, directory: Path) -> tuple[list[Deed], Path]:
     """As `ways.go`; each deed is the pause of a broker or of the active controller."""
-    both = {
-        "broker.session.timeout.ms": way.session_ms,
-        "broker.heartbeat.interval.ms": "500",
-        "metadata.log.causes.enable": str(way.causes).lower(),
-    }
+    both = {"broker.session.timeout.ms": way.session_ms, "broker.heartbeat.interval.ms": "500"}
+    causes = {"metadata.log.causes.enable": str(way.causes).lower()}
     rng = random.Random(f"nodes of {way.number}")
-    properties = {"controller": both, "broker": both}
+    properties = {"controller": both | causes, "broker": both}
     with Cluster(directory, controllers=3, brokers=way.brokers, properties=properties) as cluster:
         cluster.start()
         cluster.create_topic(TOPIC, PARTITIONS, replicas=way.brokers)
         done = [_paused(cluster, role, rng) for role, _ in way.deeds]
-        home = cluster.leader().home
-        cluster.stop()
+        home = directory / "kept"
+        shutil.copytree(cluster.leader().home, home)
     return done, home
 
 

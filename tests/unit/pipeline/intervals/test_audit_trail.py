@@ -120,7 +120,9 @@ def test_causes_change_nothing_else() -> None:
             caused = tables_of(feed(ClusterReplay("made", log_end=99), log()))[table]
             told_of = -1 if table in CAUSED else None
             # Only the cause says that a session ended so soon.
-            named = [tuple("session-expired" if one == "fenced-early" else one for one in row) for row in rows]
+            named = [
+                tuple("session-expired" if one == "fenced-early" else one for one in row) for row in rows
+            ]
             assert [row[:told_of] for row in named] == [row[:told_of] for row in caused], table
 
 

@@ -140,7 +140,7 @@ export async function entity(params, signal) {
   if (!answer.exists) nodes.push(h("p", { class: "empty sheet" }, `${answer.path} does not exist at this moment${answer.hint}. Its history below shows when it did.`));
   nodes.push(await difference(signal, path));
   const [why, past] = story(answer.path, params, signal, isTopic);
-  nodes.push(h("div", { class: "columns" }, h("section", {}, h("h2", {}, "State"), own.map(fields), isTopic && answer.exists && heat(answer)), why));
+  nodes.push(h("div", { class: "columns" }, h("section", {}, isTopic && answer.exists && heat(answer), h("h2", {}, "State"), own.map(fields)), why));
   nodes.push(past, h("p", {}, h("a", { href: link("events", { entity: answer.path, severity: "info", ...moments() }) }, "events about it"), " · ",
     h("a", { href: link("records", { entity: answer.path, ...moments() }) }, "records about it")));
   return { title: answer.path, command: answer.command, moment: answer, nodes };

@@ -19,7 +19,7 @@ return axe.run(document, {resultTypes: ["violations"]}).then((found) => found.vi
 
 def axe_source() -> str:
     """Its script, for a page; skips the test if it is not installed."""
-    folders = [*os.environ.get("NODE_PATH", "").split(os.pathsep), Path(sys.prefix) / "node" / "node_modules"]
+    folders = [*os.environ.get("NODE_PATH", "").split(os.pathsep), f"{sys.prefix}/node/node_modules"]
     for folder in filter(None, folders):
         script = Path(folder) / "axe-core" / "axe.min.js"
         if script.is_file():

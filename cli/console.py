@@ -19,7 +19,7 @@ from metaquorum.cli.log.input.nodes import open_merged, tell_nodes
 from metaquorum.cli.log.input.options import PATH, Complaints, clear_progress
 from metaquorum.cli.log.input.source import logs_at
 from metaquorum.metadata.errors import ApiError, InspectError
-from metaquorum.metadata.extras import missing_module
+from metaquorum.metadata.extras import install_command, is_installed
 from metaquorum.metadata.inspect.nodes.nodes import home_of
 from metaquorum.platforms import opens_windows
 
@@ -111,10 +111,8 @@ def _holds_tables(path: str) -> bool:
 
 
 def _fleet(tables: str, logs: Sequence[str], port: int, memory_bytes: int) -> AbstractContextManager[Console]:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise Failure(missing_module(error) or f"pyarrow cannot be imported: {error}") from error
+    if not is_installed("pyarrow"):
+        raise Failure(f"pyarrow is not installed; install it with: {install_command('pyarrow')}")
     from metaquorum.console.server import fleet_console
 
     found: dict[str, list[str]] = defaultdict(list)

@@ -37,7 +37,7 @@ def page_file(name: str) -> Callable[[Request], Response]:
     return answer
 
 
-class Turns:
+class AnswerTurns:
     """How many answers are computed at once. A request that its page has given up before its turn, since the
     handle has moved on, is not computed."""
 

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from metaquorum.console.answers import (
-    Turns,
+    AnswerTurns,
     download,
     encoded,
     number_of,
@@ -41,7 +41,7 @@ def application(views: Views, *, token: str, port: int) -> Any:
 def log_routes(views: Views) -> list[Route]:
     """The page of a log and what it asks, below the address of the page."""
     api = _Api(views)
-    short, long = Turns(_SHORT_AT_ONCE), Turns(_LONG_AT_ONCE)
+    short, long = AnswerTurns(_SHORT_AT_ONCE), AnswerTurns(_LONG_AT_ONCE)
     return [
         Route("/", page_file("index.html")),
         *(

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from metaquorum.console.answers import Turns, download, page_file, query_of, static_routes, text_of
+from metaquorum.console.answers import AnswerTurns, download, page_file, query_of, static_routes, text_of
 from metaquorum.console.app import log_routes
 from metaquorum.console.fleet import FleetViews
 from metaquorum.console.guard import Guard
@@ -28,7 +28,7 @@ def fleet_application(
 ) -> Any:
     """The application for a fleet, behind its guard. `logs` open the logs that are within reach, by
     cluster, when a page asks for them."""
-    turns = Turns(_AT_ONCE)
+    turns = AnswerTurns(_AT_ONCE)
 
     def table(request: Request) -> Any:
         kind, form = text_of(request, "kind"), text_of(request, "format")

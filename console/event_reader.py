@@ -23,6 +23,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.story import Seen, events
 from metaquorum.metadata.inspect.timeline.timeline import SpanCounts
+from metaquorum.platforms import interrupts_held
 from metaquorum.storage.errors import StorageError
 
 APART_FROM_BYTES = 4 << 20
@@ -99,17 +100,20 @@ def pieces_apart(log: MetadataLog, is_stopped: Callable[[], bool]) -> Iterator[E
     process cannot be started or ends by itself."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
-    process: Any = context.Process(target=_tell, args=(log, theirs), name="events of the log", daemon=True)
+    process: Any = context.Process(
+        target=_send_pieces, args=(log, theirs), name="events of the log", daemon=True
+    )
     try:
-        _start(process)
+        with interrupts_held():  # Ctrl-C is for this process, which ends the other one
+            process.start()
         theirs.close()
         while not is_stopped():
             if mine.poll(_LOOK_S):
-                told = mine.recv()
-                if isinstance(told, _Failed):
-                    raise InspectError(told.text) if told.is_users else RuntimeError(told.text)
-                yield told
-                if isinstance(told, EventsEnd):
+                piece = mine.recv()
+                if isinstance(piece, _Failed):
+                    raise InspectError(piece.text) if piece.is_users else RuntimeError(piece.text)
+                yield piece
+                if isinstance(piece, EventsEnd):
                     return
     except (EOFError, OSError, PicklingError, TypeError, AttributeError) as error:  # or it cannot be sent
         raise ReaderLostError(str(error)) from error
@@ -120,20 +124,7 @@ def pieces_apart(log: MetadataLog, is_stopped: Callable[[], bool]) -> Iterator[E
             process.join()
 
 
-def _start(process: Any) -> None:
-    """Starts the process with Ctrl-C blocked where that is possible: it is its parent's to handle."""
-    block = getattr(signal, "pthread_sigmask", None)
-    if block is None:
-        process.start()
-        return
-    before = block(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process.start()
-    finally:
-        block(signal.SIG_SETMASK, before)
-
-
-def _tell(log: MetadataLog, to: Connection) -> None:
+def _send_pieces(log: MetadataLog, to: Connection) -> None:
     """What the other process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log.on_read = None

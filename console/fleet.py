@@ -44,14 +44,14 @@ class FleetViews:
         self._tables = tables
         self._within_reach = within_reach
         self._files: dict[str, list[str]] = {}
-        self._fleet, self._found = self._read()
+        self._fleet, self._audit = self._read()
 
     def _read(self) -> tuple[Fleet, list[AuditFinding]]:
         try:
             source = TableSource(self._tables)
             files = {name: source.places(name) for name in TABLES}
             if files == self._files:
-                return self._fleet, self._found
+                return self._fleet, self._audit
             fleet = gather(source)
         except TablesError as error:
             raise InspectError(str(error)) from None
@@ -62,7 +62,7 @@ class FleetViews:
 
     def fleet(self) -> Row:
         """Every cluster's strip, on one axis. Reads the tables again if there is a newer version of them."""
-        self._fleet, self._found = self._read()
+        self._fleet, self._audit = self._read()
         fleet = self._fleet
         return {
             "name": self._tables,
@@ -75,22 +75,22 @@ class FleetViews:
                 "brokers": sum(one.brokers for one in fleet.clusters),
                 "partitions": sum(one.partitions for one in fleet.clusters),
                 "incidents": sum(len(one.incidents) for one in fleet.clusters),
-                "errors": sum(one.severity == "error" for one in self._found),
+                "errors": sum(one.severity == "error" for one in self._audit),
             },
             "clusters": [self._strip(number, one) for number, one in enumerate(fleet.clusters)],
             "command": shlex.join(("metaquorum", "pipeline", "audit", self._tables)),
         }
 
-    def _strip(self, number: int, one: ClusterFacts) -> Row:
+    def _strip(self, number: int, facts: ClusterFacts) -> Row:
         fleet = self._fleet
         return {
-            "cluster": one.cluster,
-            "isWithinReach": one.cluster in self._within_reach,
-            "fromMs": one.start_ms,
-            "toMs": one.end_ms,
-            "brokers": one.brokers,
-            "partitions": one.partitions,
-            "leaders": [[row["from_time"], row["leader_id"], row["epoch"]] for row in one.elections],
+            "cluster": facts.cluster,
+            "isWithinReach": facts.cluster in self._within_reach,
+            "fromMs": facts.start_ms,
+            "toMs": facts.end_ms,
+            "brokers": facts.brokers,
+            "partitions": facts.partitions,
+            "leaders": [[row["from_time"], row["leader_id"], row["epoch"]] for row in facts.elections],
             "leaderless": _rounded(fleet.leaderless[number]),
             "underMinIsr": _rounded(fleet.under_min_isr[number]),
             "incidents": [
@@ -98,11 +98,11 @@ class FleetViews:
                     *(row["from_time"], row["to_time"], row["from_offset"], row["what"], row["who"]),
                     *(row["cause"], row["partitions"], row["leaderless"], is_hurting(row)),
                 ]
-                for row in one.incidents
+                for row in facts.incidents
                 if row["from_time"] is not None
             ],
-            "silences": [[span.start_ms, span.end_ms] for span in one.silences],
-            "offs": [[span.start_ms, span.end_ms] for span in one.offs],
+            "silences": [[span.start_ms, span.end_ms] for span in facts.silences],
+            "offs": [[span.start_ms, span.end_ms] for span in facts.offs],
         }
 
     def lanes(self, cluster: str) -> Row:
@@ -164,7 +164,7 @@ class FleetViews:
             }
 
     def _findings(self) -> Iterable[Row]:
-        for one in self._found:
+        for one in self._audit:
             yield {
                 "severity": one.severity,
                 "kind": one.kind,
@@ -184,8 +184,8 @@ def is_hurting(row: Row) -> bool:
     return not is_usual or bool(row["leaderless_ms"])
 
 
-def _turn(at: BrokerPeriod) -> list[Any]:
-    return [at.from_offset, at.from_ms, at.to_ms, at.state]
+def _turn(period: BrokerPeriod) -> list[Any]:
+    return [period.from_offset, period.from_ms, period.to_ms, period.state]
 
 
 def _rounded(values: Any) -> list[float]:

@@ -242,7 +242,7 @@ class Moments:
 
     def _pass(self, state: FoundState) -> None:
         """Keeps a state that `fill` has not reached, if it needs little memory."""
-        before = max(self._ahead.values(), key=lambda one: one.end_offset, default=None)
+        before = max(self._ahead.values(), key=lambda state: state.end_offset, default=None)
         self._ahead_bytes += cost_bytes(None if before is None else before.image, state.image)
         if self._ahead_bytes <= self._memory_bytes * _AHEAD_SHARE:
             self._ahead[state.end_offset] = state

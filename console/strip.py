@@ -238,16 +238,16 @@ class Strip:
         with contextlib.suppress(InspectError):  # its beginning is gone: there are events, but no state
             self.moments.state()
 
-    def _told(self) -> Iterator[EventPiece | EventsEnd]:
+    def _pieces(self) -> Iterator[EventPiece | EventsEnd]:
         if self._log.size_bytes() >= APART_FROM_BYTES:
-            has_told = False
+            has_begun = False
             try:
                 for piece in pieces_apart(self._log, self._stopped.is_set):
-                    has_told = True
+                    has_begun = True
                     yield piece
                 return
             except ReaderLostError:
-                if has_told:
+                if has_begun:
                     raise InspectError(
                         "the process that reads the events ended; they are read again"
                     ) from None
@@ -262,7 +262,7 @@ class Strip:
                 made.lines.broker(broker_id, turns[0])
         if is_first:
             self._fine = made
-        for piece in self._told():
+        for piece in self._pieces():
             if isinstance(piece, EventsEnd):
                 self._fine, self._fine_end = made, piece.end_offset
                 self.uncovered, self.unknown = piece.uncovered, piece.unknown

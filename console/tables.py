@@ -64,9 +64,9 @@ def table_of(kind: str, state: FoundState, query: TableQuery) -> TablePage:
             columns=columns, rows=page.rows, count=page.fitting, total=page.total, shows=page.shows
         )
     listed = list(rows(state))
-    page = page_of(columns, [row for row in listed if query.show in ("", row.get("state"))], query)
+    found = page_of(columns, [row for row in listed if query.show in ("", row.get("state"))], query)
     shows = ("active", "fenced", "shutdown") if kind == "brokers" else ()
-    return msgspec.structs.replace(page, total=len(listed), shows=shows)
+    return msgspec.structs.replace(found, total=len(listed), shows=shows)
 
 
 def page_of(columns: tuple[str, ...], rows: Iterable[Row], query: TableQuery) -> TablePage:

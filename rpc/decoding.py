@@ -31,8 +31,8 @@ OPEN_TO_ALL = "/grpc.health.v1.Health/"
 """No rights are needed to ask whether a node serves. A node that checks rights does not read the message: the
 answer is that to an empty one, about the whole process."""
 CANCELLATION_S = 0.2
-"""How long to wait for a call's cancellation: gRPC says first that the call has no message, which a caller that
-cancels did not send yet."""
+"""How long to wait for a call's cancellation: gRPC says first that the call has no message, which a caller
+that cancels did not send yet."""
 _log = logging.getLogger(__name__)
 
 

@@ -31,6 +31,7 @@ from metaquorum.clients.kafka.login import log_in
 from metaquorum.clients.kafka.observer import (
     AskNode,
     CopyProgress,
+    CopyResumed,
     CopyTrouble,
     LiveLog,
     LocateQuorum,
@@ -60,6 +61,7 @@ from metaquorum.raft.messages import FetchRequest, FetchSnapshotRequest
 from metaquorum.rpc.channels import END_OF_STREAM, open_channel
 from metaquorum.rpc.messages import raft as raft_codec
 from metaquorum.rpc.reach import UNREADABLE, Reasons, lasts
+from metaquorum.storage.batches.format import hop_headers
 from metaquorum.storage.disk.interface import Disk, DiskFile, join
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.files.snapshots import SnapshotChunk, SnapshotWriter
@@ -72,6 +74,8 @@ ANSWER_MAX_BYTES = 64 * 1024 * 1024
 """The largest response that is read: a fetch may carry one batch of any size."""
 RESERVE_BYTES = 64 * 1024 * 1024
 """Bytes that a copy leaves free on the disk."""
+SEGMENT_BYTES = 16 * 1024 * 1024
+"""A larger segment of a copy ends: a reader that follows needs no more than the last ones."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the offset reached and the target offset."""
@@ -92,6 +96,7 @@ class LogSpool:
         self._directory = join(home, METADATA_DIRECTORY)
         self._room = room
         self._file: DiskFile | None = None
+        self._size = 0
         self._snapshot: SnapshotWriter | None = None
         disk.make_directory(self._directory)
         if copied is not None:
@@ -100,11 +105,15 @@ class LogSpool:
     def begin(self, offset: int) -> None:
         self._close_file()
         self._file = self._disk.open_append(join(self._directory, segment_name(offset)))
+        self._size = self._file.size()
 
     def append(self, records: bytes) -> None:
         self._need(len(records))
+        if self._file is not None and self._size >= SEGMENT_BYTES:
+            self.begin(hop_headers(records)[0][1])
         if self._file is not None:
             self._file.append(records)
+            self._size += len(records)
 
     def begin_snapshot(self, position: LogPosition) -> None:
         self.drop_snapshot()
@@ -164,10 +173,11 @@ class LiveSource(msgspec.Struct, frozen=True, kw_only=True):
 
 class FollowingCopy(msgspec.Struct, frozen=True, kw_only=True):
     """For copies that continue. `on_complete` is called once everything is copied that was committed at the
-    first answer, `on_trouble` with one line if no node answers for a while."""
+    first answer, `on_trouble` with one line if no node answers for a while, `on_return` if one does again."""
 
     on_complete: Callable[[LiveLog], None]
     on_trouble: Callable[[str], None]
+    on_return: Callable[[str], None]
 
 
 async def copy_log(
@@ -210,6 +220,9 @@ async def copy_log(
                 case CopyTrouble(text=text):
                     if following is not None:
                         following.on_trouble(text)
+                case CopyResumed(text=text):
+                    if following is not None:
+                        following.on_return(text)
                 case CopyProgress(end_offset=end, target_offset=target):
                     if on_progress is not None:
                         on_progress(end, target)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.interrupts import terminated_in_order
 from metaquorum.cli.log.input.options import offsets_text
 from metaquorum.metadata.text.addresses import address_text
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.segment import list_segments, segment_name
 
 if TYPE_CHECKING:
     from metaquorum.clients.kafka.live_log import FollowingCopy
@@ -36,12 +40,16 @@ BOOTSTRAP = "metaquorum.cli.log.input.live.bootstrap"
 """Key in a context's `meta`: the words that were given instead of PATH, as a tuple."""
 FOLLOWED = "metaquorum.cli.log.input.live.followed"
 """Key in a context's `meta`: a function that raises Failure once the log grows no more."""
+LIVE_COPY = "metaquorum.cli.log.input.live.copy"
+"""Key in a context's `meta`: the `LiveCopy` that is followed."""
 _PLACEHOLDER = "/dev/null/live"
 """A placeholder for PATH until the log is copied. No file can have that path."""
 
 
 class LiveCommand(click.Command):
     """A command that reads a log from files or from a running quorum."""
+
+    always_follows = False
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -55,19 +63,23 @@ class LiveCommand(click.Command):
     def refuse_live(self, ctx: click.Context) -> None:
         """Raises UsageError for options that only make sense with files; overridden by commands."""
 
+    def refuse_files(self, ctx: click.Context) -> None:
+        """Raises UsageError if there is no --bootstrap; overridden by commands that need one."""
+
     def invoke(self, ctx: click.Context) -> Any:
         live = Live(**{str(one.name): ctx.params.pop(one.name) for one in _options()})
         if live.bootstrap is None:
+            self.refuse_files(ctx)
             return super().invoke(ctx)
         if live.command_config is not None and (live.truststore or live.keystore):
             raise click.UsageError("give the TLS files either in --command-config or as options", ctx)
         self.refuse_live(ctx)
-        follows = bool(ctx.params.get("follow"))
+        follows = self.always_follows or bool(ctx.params.get("follow"))
         with terminated_in_order(), _directory() as directory:
             copy = LiveCopy(live, directory)
             if follows:
                 copy.follow()
-                ctx.meta[FOLLOWED] = copy.check
+                ctx.meta[FOLLOWED], ctx.meta[LIVE_COPY] = copy.check, copy
             else:
                 click.echo(f"metaquorum: {copy.refresh()}", err=True)
                 ctx.meta[REFRESH] = copy.refresh
@@ -159,11 +171,22 @@ class LiveCopy:
     def __init__(self, live: Live, directory: str) -> None:
         self._live = live
         self._directory = directory
+        self.is_lost = False
+        """Whether the cluster does not answer at present, while it is followed."""
         self._log: LiveLog | None = None
         self._thread: threading.Thread | None = None
         self._is_complete = threading.Event()
         self._stop: Callable[[], object] = self._is_complete.set
         self._problem: BaseException | None = None
+
+    @property
+    def directory(self) -> str:
+        return self._directory
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None, too, if no node names it."""
+        return None if self._log is None else self._log.cluster_id
 
     def refresh(self) -> str:
         """Copies the log, or adds what was committed since; returns what the directory holds."""
@@ -185,6 +208,15 @@ class LiveCopy:
         if self._problem is not None:
             raise Failure(one_line(self._problem)) from self._problem
 
+    def forget_below(self, offset: int) -> None:
+        """Removes segments that a reader at `offset` does not need any more."""
+        from metaquorum.storage.disk.posix import PosixDisk
+
+        disk, directory = PosixDisk(), join(self._directory, METADATA_DIRECTORY)
+        for base, following in pairwise(list_segments(disk, directory)):
+            if following <= offset:
+                disk.remove(join(directory, segment_name(base)))
+
     def close(self) -> None:
         self._stop()
         if self._thread is not None:
@@ -194,14 +226,20 @@ class LiveCopy:
         from metaquorum.clients.kafka.live_log import FollowingCopy
 
         def complete(log: LiveLog) -> None:
+            self._log = log
             click.echo(f"metaquorum: {live_line(log)}", err=True)
             self._is_complete.set()
 
         def trouble(text: str) -> None:
+            self.is_lost = True
+            click.echo(f"metaquorum: {text}", err=True)
+
+        def there_again(text: str) -> None:
+            self.is_lost = False
             click.echo(f"metaquorum: {text}", err=True)
 
         try:
-            self._run(FollowingCopy(on_complete=complete, on_trouble=trouble))
+            self._run(FollowingCopy(on_complete=complete, on_trouble=trouble, on_return=there_again))
         except BaseException as error:
             self._problem = error
         finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -45,20 +45,26 @@ from metaquorum.clients.kafka.quorum import (
     FETCH_LOWEST,
     NO_LOGIN,
     answer_of,
+    describe_quorum,
     quorum_at,
     request_of,
 )
 from metaquorum.clients.kafka.security import ClientSecurity
+from metaquorum.clients.kafka.voters import VoterEnd, VoterReport, look, voter_ends, voter_reports
 from metaquorum.clients.search import Address, ClientError
 from metaquorum.clock import SystemClock
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.network.tls import TlsMaterial
+from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import metadata_pb2 as pb
+from metaquorum.proto.admin_pb2_grpc import AdminStub
 from metaquorum.proto.metadata_pb2_grpc import MetadataStub
 from metaquorum.proto.raft_pb2_grpc import RaftStub
 from metaquorum.raft.messages import FetchRequest, FetchSnapshotRequest
 from metaquorum.rpc.channels import END_OF_STREAM, open_channel
+from metaquorum.rpc.messages import admin as admin_codec
 from metaquorum.rpc.messages import raft as raft_codec
 from metaquorum.rpc.reach import UNREADABLE, Reasons, lasts
 from metaquorum.storage.batches.format import hop_headers
@@ -239,8 +245,33 @@ async def copy_log(
         await nodes.close()
 
 
+async def ask_voters(source: LiveSource, log: LiveLog) -> list[VoterReport]:
+    """What can be learned of the voters of the quorum whose log was read. Raises ClientError if the leader
+    does not say who they are, ConfigError for TLS files that cannot be read."""
+    nodes = _Nodes(source.security, source.timeout_ms / 1000)
+    try:
+        found, ends = await nodes.result(LocateQuorum(log.address)), await nodes.voters(log.address)
+        for heard in (found, ends):
+            if isinstance(heard, NothingHeard):
+                raise ClientError(f"{address_text(*log.address)}: {heard.text}")
+        others = {
+            each.node_id: found.controllers[each.node_id]
+            for each in ends
+            if each.node_id != log.leader_id and each.node_id in found.controllers
+        }
+        asked = await asyncio.gather(
+            *(nodes.result(AskNode(address, look(log))) for address in others.values())
+        )
+        addresses = {**found.controllers, log.leader_id: log.address}
+        return list(voter_reports(log, ends, addresses, dict(zip(others, asked, strict=True))))
+    finally:
+        await nodes.close()
+
+
 class _Node(Protocol):
     """A connection to a node."""
+
+    async def voters(self, timeout_s: float) -> Sequence[VoterEnd] | NothingHeard: ...
 
     async def locate(self, timeout_s: float) -> QuorumNodes | NothingHeard: ...
 
@@ -266,19 +297,26 @@ class _Nodes:
 
     async def result(self, step: LocateQuorum | AskNode) -> Any:
         """The result of a step: NothingHeard rather than an exception."""
-        address = step.address
         timeout_s = self._timeout_s / 2  # an unresponsive node must leave time for another
-        if isinstance(step, AskNode) and isinstance(step.request, FetchRequest):
-            timeout_s += step.request.max_wait_ms / 1000
+        if isinstance(step, LocateQuorum):
+            return await self._at(step.address, timeout_s, lambda node: node.locate(timeout_s))
+        request = step.request
+        if isinstance(request, FetchRequest):
+            timeout_s += request.max_wait_ms / 1000
+        return await self._at(step.address, timeout_s, lambda node: node.ask(request, timeout_s))
+
+    async def voters(self, address: Address) -> Any:
+        """The VoterEnds that a node names, or NothingHeard."""
+        timeout_s = self._timeout_s / 2
+        return await self._at(address, timeout_s, lambda node: node.voters(timeout_s))
+
+    async def _at(self, address: Address, timeout_s: float, use: Callable[[_Node], Awaitable[Any]]) -> Any:
         try:
             async with asyncio.timeout(timeout_s):
                 node = self._open.get(address)
                 if node is None:
                     node = self._open[address] = await self._connect(address, timeout_s)
-                if isinstance(step, LocateQuorum):
-                    found = await node.locate(timeout_s)
-                else:
-                    found = await node.ask(step.request, timeout_s)
+                found = await use(node)
         except TimeoutError:
             found = NothingHeard(text="no answer in time")
         except (TlsFailed, LoginRefused, WrongProtocol, UnsupportedVersion, HostUnknown) as error:
@@ -336,6 +374,11 @@ class _KafkaNode:
             found: QuorumNodes | NothingHeard = end.value
             return found
 
+    async def voters(self, timeout_s: float) -> Sequence[VoterEnd] | NothingHeard:
+        if not self._connection.offers("DescribeQuorum", 0):
+            return NothingHeard(text="it does not answer DescribeQuorum", lasts=True)
+        return voter_ends(await self._ask(describe_quorum(), timeout_s))
+
     async def ask(self, request: FetchRequest | FetchSnapshotRequest, timeout_s: float) -> Any:
         version = None
         if isinstance(request, FetchRequest):
@@ -386,6 +429,18 @@ class _GrpcNode:
         return QuorumNodes(
             controllers=controllers, is_controller=is_controller, cluster_id=found.cluster_id or None
         )
+
+    async def voters(self, timeout_s: float) -> Sequence[VoterEnd] | NothingHeard:
+        try:
+            answer = await AdminStub(self._channel).DescribeQuorum(
+                admin.DescribeQuorumRequest(), timeout=timeout_s
+            )
+        except grpc.aio.AioRpcError as error:
+            return await self._failed(error)
+        if answer is None:
+            return NothingHeard(text=UNREADABLE, lasts=True)
+        quorum = admin_codec.QUORUM.from_pb(answer)
+        return [VoterEnd(each.node_id, each.log_end_offset) for each in quorum.voters]
 
     async def ask(self, request: FetchRequest | FetchSnapshotRequest, timeout_s: float) -> Any:
         if self._call is None:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -29,8 +29,9 @@ from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.segment import list_segments, segment_name
 
 if TYPE_CHECKING:
-    from metaquorum.clients.kafka.live_log import FollowingCopy
+    from metaquorum.clients.kafka.live_log import FollowingCopy, LiveSource
     from metaquorum.clients.kafka.observer import LiveLog
+    from metaquorum.clients.kafka.voters import VoterReport
 
 _TIMEOUT_S = 10.0
 _LOOK_S = 0.2
@@ -40,6 +41,8 @@ BOOTSTRAP = "metaquorum.cli.log.input.live.bootstrap"
 """Key in a context's `meta`: the words that were given instead of PATH, as a tuple."""
 FOLLOWED = "metaquorum.cli.log.input.live.followed"
 """Key in a context's `meta`: a function that raises Failure once the log grows no more."""
+VOTERS = "metaquorum.cli.log.input.live.voters"
+"""Key in a context's `meta`: a function that says what can be learned of the quorum's voters."""
 LIVE_COPY = "metaquorum.cli.log.input.live.copy"
 """Key in a context's `meta`: the `LiveCopy` that is followed."""
 _PLACEHOLDER = "/dev/null/live"
@@ -82,7 +85,7 @@ class LiveCommand(click.Command):
                 ctx.meta[FOLLOWED], ctx.meta[LIVE_COPY] = copy.check, copy
             else:
                 click.echo(f"metaquorum: {copy.refresh()}", err=True)
-                ctx.meta[REFRESH] = copy.refresh
+                ctx.meta[REFRESH], ctx.meta[VOTERS] = copy.refresh, copy.voters
             ctx.meta[BOOTSTRAP] = live.words()
             for name, value in ctx.params.items():
                 if value == _PLACEHOLDER:
@@ -218,7 +221,8 @@ class LiveCopy:
                 disk.remove(join(directory, segment_name(base)))
 
     def close(self) -> None:
-        self._stop()
+        with suppress(RuntimeError):  # the loop has ended by itself
+            self._stop()
         if self._thread is not None:
             self._thread.join()
 
@@ -245,27 +249,51 @@ class LiveCopy:
         finally:
             self._is_complete.set()
 
-    def _run(self, following: FollowingCopy | None) -> LiveLog:
-        # gRPC is imported only to ask a quorum, not to read files.
+    def voters(self) -> list[VoterReport]:
+        """What can be learned of the quorum's voters."""
         import asyncio
-        import random
 
+        from metaquorum.clients.kafka.live_log import ask_voters
+        from metaquorum.clients.search import ClientError
+
+        if self._log is None:
+            return []
+        try:
+            return asyncio.run(ask_voters(self._source(), self._log))
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
+
+    def _source(self) -> LiveSource:
+        # gRPC is imported only to ask a quorum, not to read files.
         from metaquorum.cli.client import TlsOptions
         from metaquorum.cli.cluster import ClusterOptions
-        from metaquorum.clients.kafka.live_log import LiveSource, LogSpool, copy_log
-        from metaquorum.clients.search import ClientError, parse_bootstrap
-        from metaquorum.storage.disk.posix import PosixDisk
+        from metaquorum.clients.kafka.live_log import LiveSource
+        from metaquorum.clients.search import parse_bootstrap
 
         live = self._live
         tls = TlsOptions(keystore=live.keystore, truststore=live.truststore)
         options = ClusterOptions(
             bootstrap=live.bootstrap, timeout_s=live.timeout_s, tls=tls, command_config=live.command_config
         )
+        return LiveSource(
+            addresses=parse_bootstrap(live.bootstrap or ""),
+            timeout_ms=options.timeout_ms,
+            security=options.security(),
+            rate=live.rate,
+        )
+
+    def _run(self, following: FollowingCopy | None) -> LiveLog:
+        import asyncio
+        import random
+
+        from metaquorum.clients.kafka.live_log import LogSpool, copy_log
+        from metaquorum.clients.search import ClientError
+        from metaquorum.storage.disk.posix import PosixDisk
 
         def room() -> int:
             return shutil.disk_usage(self._directory).free
 
-        async def run() -> LiveLog:
+        async def run(source: LiveSource) -> LiveLog:
             task = asyncio.current_task()
             if task is not None and following is not None:
                 self._stop = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
@@ -279,13 +307,7 @@ class LiveCopy:
             )
 
         try:
-            source = LiveSource(
-                addresses=parse_bootstrap(live.bootstrap or ""),
-                timeout_ms=options.timeout_ms,
-                security=options.security(),
-                rate=live.rate,
-            )
-            return asyncio.run(run())
+            return asyncio.run(run(self._source()))
         except ClientError as error:
             raise Failure(one_line(error)) from error
 

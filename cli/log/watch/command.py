@@ -251,9 +251,9 @@ class _Watch:
         now_s, place = time.monotonic(), self._story.place
         if place < self._before.offset and now_s - self._begun_s >= SHORT_S:
             raise Failure(
-                f"{self._state.path} says that offsets below {self._before.offset} were seen, but the log of"
-                f" the cluster ends at {place}: committed records were lost, or it is another log; give another"
-                " --state to watch it from its end on"
+                f"{self._state.path} says that offsets below {self._before.offset} were seen, but the log"
+                f" of the cluster ends at {place}: committed records were lost, or it is another log; to"
+                " watch its end, give another --state"
             )
         if now_s - self._noted_s >= NOTE_S and not self._story.holds_back:
             self._noted_s = now_s

@@ -72,7 +72,7 @@ class Webhook:
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
             late = "" if watchdog.is_alive() else f" (no answer within {self._limit_s:g} s)"
-            raise NotReported(f"{one_line(error)}{late}") from error
+            raise NotReported(f"{_reason(error)}{late}") from error
         finally:
             watchdog.cancel()
             connection.close()
@@ -92,6 +92,10 @@ def _cut(connection: http.client.HTTPConnection) -> None:
     with contextlib.suppress(OSError):
         if connection.sock is not None:
             connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or one_line(error)
 
 
 class Command:
@@ -119,7 +123,7 @@ class Command:
         except subprocess.TimeoutExpired as error:
             raise NotReported(f"it ran for {self._limit_s:g} s and was killed") from error
         except OSError as error:
-            raise NotReported(one_line(error)) from error
+            raise NotReported(_reason(error)) from error
         if ended.returncode:
             raise NotReported(f"it ended with exit code {ended.returncode}")
         return "it ended with exit code 0"

@@ -19,7 +19,7 @@ from metaquorum.cli.log.input.live import LIVE_COPY, LiveCommand, LiveCopy
 from metaquorum.cli.log.input.options import POINT, Checked, Complaints
 from metaquorum.cli.log.timeline import plain
 from metaquorum.cli.log.watch.delivery import Delivery
-from metaquorum.cli.log.watch.incidents import Incident, Incidents, Reported
+from metaquorum.cli.log.watch.incidents import ReportedSoFar, WatchIncident, WatchIncidents
 from metaquorum.cli.log.watch.note import StateFile, default_path
 from metaquorum.cli.log.watch.receivers import Command, Webhook
 from metaquorum.cli.text.output import json_option
@@ -151,7 +151,7 @@ def _tell(line: str) -> None:
     click.echo(f"metaquorum: {line}", err=True)
 
 
-def _begun(state: StateFile, log: MetadataLog, cluster_id: str, start: Point | None) -> Reported:
+def _begun(state: StateFile, log: MetadataLog, cluster_id: str, start: Point | None) -> ReportedSoFar:
     """What was reported before; at first, what counts as reported."""
     found = state.load(cluster_id)
     if found is None:
@@ -160,7 +160,7 @@ def _begun(state: StateFile, log: MetadataLog, cluster_id: str, start: Point | N
             offset = clock_of(log).place(start.time_ms, first=True)[0].offset or 0
         elif start is not None and start.offset is not None:
             offset = start.offset + start.after
-        found = Reported(cluster_id=cluster_id, offset=offset)
+        found = ReportedSoFar(cluster_id=cluster_id, offset=offset)
         state.store(found)
     _tell(f"incidents from offset {found.offset} on are reported; state: {state.path}")
     return found
@@ -174,7 +174,7 @@ class _Watch:
         copy: LiveCopy,
         log: MetadataLog,
         state: StateFile,
-        reported: Reported,
+        reported: ReportedSoFar,
         delivery: Delivery,
         *,
         as_json: bool,
@@ -183,7 +183,7 @@ class _Watch:
         self._log = log
         self._state = state
         self._before = reported
-        self._incidents = Incidents(reported.cluster_id)
+        self._incidents = WatchIncidents(reported.cluster_id)
         self._delivery = delivery
         self._as_json = as_json
         self._counts: Any = None
@@ -209,11 +209,11 @@ class _Watch:
 
     def _serve(self, listener: tuple[str, int]) -> Callable[[], None]:
         """Serves the counters; returns what ends that. Only here, the metrics are imported."""
-        from metaquorum.cli.log.watch.page import Counts, Page
+        from metaquorum.cli.log.watch.page import WatchCounts, WatchPage
 
-        counts = self._counts = Counts()
+        counts = self._counts = WatchCounts()
         delivery, copy = self._delivery, self._copy
-        page = Page(
+        page = WatchPage(
             *listener,
             lambda: counts.families(
                 reported=delivery.delivered,
@@ -236,7 +236,7 @@ class _Watch:
             self._counts.last_offset = self._story.place - 1
         self._copy.forget_below(self._story.place)
 
-    def _report(self, incident: Incident, event: TimelineEvent) -> None:
+    def _report(self, incident: WatchIncident, event: TimelineEvent) -> None:
         sys.stdout.write((incident.body().decode() if self._as_json else plain(event)) + "\n")
         sys.stdout.flush()
         if self._counts is not None:

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from metaquorum.cli.log.watch.incidents import Incident, Reported
+from metaquorum.cli.log.watch.incidents import ReportedSoFar, WatchIncident
 from metaquorum.cli.log.watch.receivers import NotReported, Receiver
 from metaquorum.network.backoff import BackoffPolicy
 from metaquorum.storage.errors import StorageError
@@ -28,8 +28,8 @@ class Delivery:
     def __init__(
         self,
         receiver: Receiver | None,
-        reported: Reported,
-        note: Callable[[Reported], None],
+        reported: ReportedSoFar,
+        note: Callable[[ReportedSoFar], None],
         tell: Callable[[str], None],
         *,
         attempts: int,
@@ -45,7 +45,7 @@ class Delivery:
         self._rng = rng
         self._retry = retry
         self._max_bytes = waiting_max_bytes
-        self._waiting: deque[Incident] = deque()
+        self._waiting: deque[WatchIncident] = deque()
         self._bytes = 0
         self._missed = 0
         self._is_busy = False
@@ -65,7 +65,7 @@ class Delivery:
         """How many incidents are not reported yet."""
         return len(self._waiting) + self._is_busy
 
-    def take(self, incident: Incident) -> None:
+    def take(self, incident: WatchIncident) -> None:
         """The next incident of the log. Never waits for the receiver."""
         with self._changed:
             self._waiting.append(incident)
@@ -118,7 +118,7 @@ class Delivery:
             self._store()
             self._is_busy = False
 
-    def _deliver(self, incident: Incident, missed: int) -> bool:
+    def _deliver(self, incident: WatchIncident, missed: int) -> bool:
         """Whether the receiver took a report."""
         if self._receiver is None:
             return True

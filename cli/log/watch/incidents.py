@@ -14,7 +14,7 @@ ENTITIES_MAX = 1_000
 """The most entities that one report lists; `moreEntities` counts the rest."""
 
 
-class Incident(msgspec.Struct, frozen=True, kw_only=True):
+class WatchIncident(msgspec.Struct, frozen=True, kw_only=True):
     """An event to report. `report` is JSON in one line, without the braces around it."""
 
     incident_id: str
@@ -29,7 +29,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         return b"{" + self.report + told + b"}"
 
 
-class Incidents:
+class WatchIncidents:
     """Makes incidents of a cluster's events, which come in the order of the log."""
 
     def __init__(self, cluster_id: str) -> None:
@@ -37,7 +37,7 @@ class Incidents:
         self._offset = -1
         self._seen: Counter[str] = Counter()
 
-    def incident(self, event: TimelineEvent) -> Incident:
+    def incident(self, event: TimelineEvent) -> WatchIncident:
         """The incident of an event. Its id names cluster, offset, kind and entity: a reader that begins
         elsewhere, or again, gives it the same one."""
         if event.offset != self._offset:
@@ -51,7 +51,7 @@ class Incidents:
         more = len(fields["entities"]) - ENTITIES_MAX
         if more > 0:
             fields |= {"entities": fields["entities"][:ENTITIES_MAX], "moreEntities": more}
-        return Incident(
+        return WatchIncident(
             incident_id=incident_id,
             offset=event.offset,
             severity=event.severity,
@@ -60,26 +60,28 @@ class Incidents:
         )
 
 
-class Reported(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReportedSoFar(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What was reported of a cluster: every incident below `offset`, and at `offset` those in `ids`."""
 
     cluster_id: str
     offset: int
     ids: tuple[str, ...] = ()
 
-    def has(self, incident: Incident) -> bool:
+    def has(self, incident: WatchIncident) -> bool:
         """Whether it was reported."""
         return incident.offset < self.offset or (
             incident.offset == self.offset and incident.incident_id in self.ids
         )
 
-    def after(self, incident: Incident) -> Reported:
+    def after(self, incident: WatchIncident) -> ReportedSoFar:
         """The note after one more report."""
         if incident.offset < self.offset:
             return self
         ids = self.ids if incident.offset == self.offset else ()
-        return Reported(cluster_id=self.cluster_id, offset=incident.offset, ids=(*ids, incident.incident_id))
+        return ReportedSoFar(
+            cluster_id=self.cluster_id, offset=incident.offset, ids=(*ids, incident.incident_id)
+        )
 
-    def through(self, offset: int) -> Reported:
+    def through(self, offset: int) -> ReportedSoFar:
         """The note if nothing below `offset` is left to report."""
-        return self if offset <= self.offset else Reported(cluster_id=self.cluster_id, offset=offset)
+        return self if offset <= self.offset else ReportedSoFar(cluster_id=self.cluster_id, offset=offset)

@@ -9,8 +9,8 @@ import msgspec
 
 from metaquorum import platforms
 from metaquorum.cli.errors import Failure, os_error_text
-from metaquorum.cli.log.watch.incidents import Reported
-from metaquorum.storage.disk.interface import parent_of, read_file, write_atomically
+from metaquorum.cli.log.watch.incidents import ReportedSoFar
+from metaquorum.storage.disk.interface import read_file, write_atomically
 from metaquorum.storage.disk.posix import PosixDisk
 
 
@@ -35,12 +35,12 @@ class StateFile:
             os.close(self._lock)
             raise Failure(f"another log watch uses {path}; end it, or give another --state")
 
-    def load(self, cluster_id: str) -> Reported | None:
+    def load(self, cluster_id: str) -> ReportedSoFar | None:
         """The note; None if there is none yet. Raises Failure if it is damaged or another cluster's."""
         if not self._disk.exists(self._path):
             return None
         try:
-            found = msgspec.json.decode(read_file(self._disk, self._path), type=Reported)
+            found = msgspec.json.decode(read_file(self._disk, self._path), type=ReportedSoFar)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Failure(
                 f"{self._path} is not the state of a log watch ({error}); give another --state, or remove it"
@@ -52,17 +52,13 @@ class StateFile:
             )
         return found
 
-    def store(self, reported: Reported) -> None:
+    def store(self, reported: ReportedSoFar) -> None:
         """Replaces the note; it is durable on return. Raises StorageError."""
         write_atomically(self._disk, self._path, msgspec.json.encode(reported) + b"\n")
 
     @property
     def path(self) -> str:
         return self._path
-
-    @property
-    def directory(self) -> str:
-        return parent_of(self._path)
 
     def close(self) -> None:
         os.close(self._lock)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.log.watch.incidents import Incident
+from metaquorum.cli.log.watch.incidents import WatchIncident
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.observability.metrics.catalogue import Metric
 from metaquorum.observability.metrics.endpoint import CONTENT_TYPE, MetricsEndpoint, family_text
@@ -55,14 +55,14 @@ REACHED = Metric(
 METRICS = (INCIDENTS, LAST_OFFSET, REPORTED, GIVEN_UP, WAITING, REACHED)
 
 
-class Counts:
+class WatchCounts:
     """What a watch counts. Written by the thread that reads the log."""
 
     def __init__(self) -> None:
         self._incidents: Counter[tuple[str, str]] = Counter()
         self.last_offset = -1
 
-    def take(self, incident: Incident) -> None:
+    def take(self, incident: WatchIncident) -> None:
         self._incidents[incident.severity, incident.kind] += 1
 
     def families(self, *, reported: int, given_up: int, waiting: int, is_reached: bool) -> Iterable[Family]:
@@ -75,7 +75,7 @@ class Counts:
         yield one(REACHED, float(is_reached))
 
 
-class Page:
+class WatchPage:
     """Serves the counters on a thread of its own until it is closed. Raises Failure if the port is taken."""
 
     def __init__(self, host: str, port: int, families: Callable[[], Iterable[Family]]) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from metaquorum.cli.errors import one_line
-from metaquorum.cli.log.watch.incidents import Incident
+from metaquorum.cli.log.watch.incidents import WatchIncident
 from metaquorum.metadata.text.addresses import address_text
 
 WEBHOOK_S = 10.0
@@ -35,7 +35,7 @@ class Receiver(Protocol):
     def name(self) -> str:
         """The receiver in messages, without secrets."""
 
-    def report(self, incident: Incident, body: bytes) -> str | None:
+    def report(self, incident: WatchIncident, body: bytes) -> str | None:
         """Hands over one report; returns what is worth a line. Raises NotReported."""
 
 
@@ -62,7 +62,7 @@ class Webhook:
     def name(self) -> str:
         return f"{'https' if self._is_tls else 'http'}://{address_text(self._host, self._port)}"
 
-    def report(self, incident: Incident, body: bytes) -> str | None:
+    def report(self, incident: WatchIncident, body: bytes) -> str | None:
         connection = self._connection()
         watchdog = threading.Timer(self._limit_s, _cut, (connection,))
         watchdog.daemon = True
@@ -115,7 +115,7 @@ class Command:
     def name(self) -> str:
         return self._words[0]
 
-    def report(self, incident: Incident, body: bytes) -> str | None:
+    def report(self, incident: WatchIncident, body: bytes) -> str | None:
         try:
             ended = subprocess.run(
                 self._words, input=body + b"\n", stdout=2, timeout=self._limit_s, check=False

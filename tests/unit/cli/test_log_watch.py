@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.log.watch.delivery import Delivery
-from metaquorum.cli.log.watch.incidents import ENTITIES_MAX, Incident, Incidents, Reported
+from metaquorum.cli.log.watch.incidents import ENTITIES_MAX, ReportedSoFar, WatchIncident, WatchIncidents
 from metaquorum.cli.log.watch.note import StateFile, default_path
-from metaquorum.cli.log.watch.page import Counts, Page
+from metaquorum.cli.log.watch.page import WatchCounts, WatchPage
 from metaquorum.cli.log.watch.receivers import Command, NotReported, Webhook
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.network.backoff import BackoffPolicy
@@ -45,8 +45,8 @@ def event(offset: int, entity: str = "broker/3") -> TimelineEvent:
     )
 
 
-def incident(offset: int, entity: str = "broker/3") -> Incident:
-    return Incidents(CLUSTER).incident(event(offset, entity=entity))
+def incident(offset: int, entity: str = "broker/3") -> WatchIncident:
+    return WatchIncidents(CLUSTER).incident(event(offset, entity=entity))
 
 
 def eventually(what: str, reached: Callable[[], bool]) -> None:
@@ -73,7 +73,7 @@ def test_an_incident_has_an_id_and_the_fields_of_the_timeline() -> None:
 
 
 def test_two_events_of_one_record_have_two_ids() -> None:
-    incidents = Incidents(CLUSTER)
+    incidents = WatchIncidents(CLUSTER)
     ids = [incidents.incident(event(offset)).incident_id for offset in (7, 7, 8)]
     assert ids[1] == f"{ids[0]}:2" and len(set(ids)) == 3
 
@@ -83,7 +83,7 @@ def test_a_report_lists_a_bounded_number_of_entities() -> None:
     many = TimelineEvent(
         offset=1, epoch=1, time_ms=1, kind="leaderless", entity=entities[0], text="t", entities=entities
     )
-    body = json.loads(Incidents(CLUSTER).incident(many).body())
+    body = json.loads(WatchIncidents(CLUSTER).incident(many).body())
     assert (len(body["entities"]), body["moreEntities"]) == (ENTITIES_MAX, 5)
 
 
@@ -94,11 +94,11 @@ PLACES = st.tuples(st.integers(0, 6), st.sampled_from(["broker/1", "broker/2"]))
 def test_a_restart_at_any_moment_reports_the_rest_and_nothing_else(
     places: list[tuple[int, str]], data: st.DataObject
 ) -> None:
-    def read() -> list[Incident]:
-        incidents = Incidents(CLUSTER)
+    def read() -> list[WatchIncident]:
+        incidents = WatchIncidents(CLUSTER)
         return [incidents.incident(event(offset, entity=entity)) for offset, entity in sorted(places)]
 
-    reported = Reported(cluster_id=CLUSTER, offset=data.draw(st.integers(0, 6)))
+    reported = ReportedSoFar(cluster_id=CLUSTER, offset=data.draw(st.integers(0, 6)))
     wanted = [each for each in read() if not reported.has(each)]
     told: list[str] = []
     for _ in range(3):
@@ -111,8 +111,8 @@ def test_a_restart_at_any_moment_reports_the_rest_and_nothing_else(
 
 
 def test_what_was_passed_in_silence_is_noted_too() -> None:
-    reported = Reported(cluster_id=CLUSTER, offset=5).after(incident(7)).through(9)
-    assert reported == Reported(cluster_id=CLUSTER, offset=9)
+    reported = ReportedSoFar(cluster_id=CLUSTER, offset=5).after(incident(7)).through(9)
+    assert reported == ReportedSoFar(cluster_id=CLUSTER, offset=9)
     assert reported.through(3) is reported and reported.after(incident(8)) is reported
 
 
@@ -123,7 +123,7 @@ def test_the_note_outlasts_the_watch_and_belongs_to_one(tmp_path: Path) -> None:
     path = tmp_path / "below" / "state.json"
     state = StateFile(path)
     assert state.load(CLUSTER) is None
-    noted = Reported(cluster_id=CLUSTER, offset=7, ids=("a", "b"))
+    noted = ReportedSoFar(cluster_id=CLUSTER, offset=7, ids=("a", "b"))
     state.store(noted)
     with pytest.raises(Failure, match="another log watch uses"):
         StateFile(path)
@@ -163,7 +163,7 @@ class Scripted:
         self.bodies: list[dict[str, object]] = []
         self.may_go = threading.Event()
 
-    def report(self, incident: Incident, body: bytes) -> str | None:
+    def report(self, incident: WatchIncident, body: bytes) -> str | None:
         found = self.script.pop(0) if self.script else "takes"
         if found == "hangs":
             assert self.may_go.wait(LIMIT_S)
@@ -173,15 +173,19 @@ class Scripted:
         return None
 
 
-def delivery(receiver: Scripted | None, notes: list[Reported], told: list[str], **more: object) -> Delivery:
+def delivery(
+    receiver: Scripted | None, notes: list[ReportedSoFar], told: list[str], **more: object
+) -> Delivery:
     options = {"attempts": 3, "rng": random.Random(1), "retry": AT_ONCE, **more}
-    made = Delivery(receiver, Reported(cluster_id=CLUSTER, offset=0), notes.append, told.append, **options)  # type: ignore[arg-type]
+    made = Delivery(
+        receiver, ReportedSoFar(cluster_id=CLUSTER, offset=0), notes.append, told.append, **options
+    )  # type: ignore[arg-type]
     made.start()
     return made
 
 
 def test_each_report_is_noted_before_the_next_begins() -> None:
-    receiver, notes, told = Scripted(), list[Reported](), list[str]()
+    receiver, notes, told = Scripted(), list[ReportedSoFar](), list[str]()
     reports = delivery(receiver, notes, told)
     made = [incident(at) for at in (3, 4, 9)]
     for each in made:
@@ -194,7 +198,7 @@ def test_each_report_is_noted_before_the_next_begins() -> None:
 
 def test_a_refused_report_is_tried_again_and_at_last_given_up() -> None:
     receiver = Scripted("refuses", "takes", "refuses", "refuses", "refuses", "takes")
-    notes, told = list[Reported](), list[str]()
+    notes, told = list[ReportedSoFar](), list[str]()
     reports = delivery(receiver, notes, told)
     for at in (3, 4, 5):
         reports.take(incident(at))
@@ -210,7 +214,7 @@ def test_a_refused_report_is_tried_again_and_at_last_given_up() -> None:
 
 
 def test_a_receiver_that_hangs_costs_bounded_memory_and_never_the_reader() -> None:
-    receiver, notes, told = Scripted("hangs"), list[Reported](), list[str]()
+    receiver, notes, told = Scripted("hangs"), list[ReportedSoFar](), list[str]()
     size = len(incident(1).report)
     reports = delivery(receiver, notes, told, waiting_max_bytes=20 * size)
     reports.take(incident(1))
@@ -229,10 +233,10 @@ def test_a_receiver_that_hangs_costs_bounded_memory_and_never_the_reader() -> No
 def test_a_note_that_cannot_be_made_ends_the_reports() -> None:
     receiver, told = Scripted(), list[str]()
 
-    def note(reported: Reported) -> None:
+    def note(reported: ReportedSoFar) -> None:
         raise DiskError("/state", "append", "no space left on device")
 
-    first = Reported(cluster_id=CLUSTER, offset=0)
+    first = ReportedSoFar(cluster_id=CLUSTER, offset=0)
     reports = Delivery(receiver, first, note, told.append, attempts=1, rng=random.Random(1))
     reports.start()
     reports.take(incident(1))
@@ -243,7 +247,7 @@ def test_a_note_that_cannot_be_made_ends_the_reports() -> None:
 
 
 def test_silence_is_noted_only_if_nothing_waits() -> None:
-    receiver, notes = Scripted("hangs"), list[Reported]()
+    receiver, notes = Scripted("hangs"), list[ReportedSoFar]()
     reports = delivery(receiver, notes, [])
     reports.nothing_left_below(4)
     reports.take(incident(6))
@@ -393,17 +397,19 @@ def test_what_is_no_command_is_refused(line: str, problem: str) -> None:
 def test_counters_are_served_at_loopback() -> None:
     import urllib.request
 
-    counts = Counts()
+    counts = WatchCounts()
     for at in (3, 4):
         counts.take(incident(at))
     counts.last_offset = 9
-    page = Page("127.0.0.1", 0, lambda: counts.families(reported=2, given_up=1, waiting=0, is_reached=True))
+    page = WatchPage(
+        "127.0.0.1", 0, lambda: counts.families(reported=2, given_up=1, waiting=0, is_reached=True)
+    )
     page.start()
     try:
         with urllib.request.urlopen(f"http://{page.address}/metrics", timeout=LIMIT_S) as answer:
             lines = answer.read().decode().splitlines()
         with pytest.raises(Failure, match=f"cannot listen on {page.address}: "):
-            Page("127.0.0.1", int(page.address.rpartition(":")[2]), lambda: ())
+            WatchPage("127.0.0.1", int(page.address.rpartition(":")[2]), lambda: ())
     finally:
         page.close()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))

@@ -137,7 +137,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             try:
                 if not handler.request_streaming:
                     message = b"" if is_unread else await context.read()
-                    if message is grpc.aio.EOF:
+                    if not isinstance(message, bytes):
                         await asyncio.sleep(CANCELLATION_S)  # ends here if the caller had cancelled the call
                     requests = request_of(message)
                 return await behaviour(requests, context)

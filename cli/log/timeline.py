@@ -177,8 +177,8 @@ def _follow(log: MetadataLog, story: GrowingStory, show: _Shown, complaints: Com
     limits, told = story.seen.limits, Coverage()
     shown = list(limits.shown)
 
-    def emit(found: Iterable[TimelineEvent]) -> None:
-        for event in found:
+    def emit(events: Iterable[TimelineEvent]) -> None:
+        for event in events:
             if show.wants(event):
                 show(event)
         fresh = Coverage([one for one in limits.coverage if one not in told.ranges])

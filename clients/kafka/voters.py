@@ -78,7 +78,7 @@ def voter_reports(
 ) -> Iterable[VoterReport]:
     """One report per voter, from what the leader knows of their logs and what each of them said."""
     whole = max((each.end_offset for each in ends if each.node_id == log.leader_id), default=log.end_offset)
-    for each in sorted(ends, key=lambda one: one.node_id):
+    for each in sorted(ends, key=lambda voter: voter.node_id):
         is_leader = each.node_id == log.leader_id
         is_in_order, text = True, f"leads epoch {log.epoch}: its log was read"
         behind = None if each.end_offset < 0 else max(0, whole - each.end_offset)
@@ -96,11 +96,11 @@ def voter_reports(
         )
 
 
-def _end(known: VoterEnd, behind: int | None) -> str:
+def _end(voter: VoterEnd, behind: int | None) -> str:
     if behind is None:
         return "the leader has not heard where its log ends"
     lag = f"{behind} behind" if behind else "as the leader's"
-    return f"by the leader, its log ends at offset {known.end_offset}, {lag}"
+    return f"by the leader, its log ends at offset {voter.end_offset}, {lag}"
 
 
 def _said(log: LiveLog, answer: FetchResponse | NothingHeard | None) -> tuple[bool, str]:

@@ -226,8 +226,8 @@ class _Watch:
         _tell(f"metrics at http://{page.address}/metrics")
         return page.close
 
-    def _take(self, found: Iterable[TimelineEvent]) -> None:
-        for event in found:
+    def _take(self, events: Iterable[TimelineEvent]) -> None:
+        for event in events:
             incident = self._incidents.incident(event)
             held_before = event.offset <= self._before.offset and event.kind.startswith("already ")
             if not (held_before or self._before.has(incident)):

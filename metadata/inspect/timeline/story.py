@@ -184,7 +184,7 @@ class Story:
         self._start: Point | None = None
         self._timeline: Timeline
         self._reader: HistoryReader | None = None
-        self._place = 0
+        self._first_offset = 0
         self._is_alone = False
 
     @property
@@ -196,7 +196,7 @@ class Story:
     def place(self) -> int:
         """The offset after the last record that was read."""
         expected = None if self._reader is None else self._reader.expected
-        return self._place if expected is None else expected
+        return self._first_offset if expected is None else expected
 
     @property
     def timeline(self) -> Timeline:
@@ -212,10 +212,10 @@ class Story:
         """Events for what already holds at the beginning of a log."""
         self._start = start
         self._seen.limits.coverage.add(before_the_log(self._log, start))
-        timeline, self._place = self._begin(start, make)
+        timeline, self._first_offset = self._begin(start, make)
         self._timeline, self._is_alone = timeline, not timeline.is_known
         self._reader = HistoryReader(self._log, self._end, timeline.pieces, may_create, source=self._source)
-        if self._place == self._log.start_offset and not self._is_alone:
+        if self._first_offset == self._log.start_offset and not self._is_alone:
             yield from self._noted(timeline, timeline.already())
 
     def read(self) -> Iterator[TimelineEvent]:

@@ -95,8 +95,8 @@ def timeline(
     complaints = Complaints()
     show = _Shown(entities, as_json)
     if follow:
-        log, story = _growing(paths, complaints, start, end or END, int(gap_s * 1000), at_least(severity))
-        return _follow(log, story, show, complaints)
+        log, grows = _growing(paths, complaints, start, end or END, int(gap_s * 1000), at_least(severity))
+        return _follow(log, grows, show, complaints)
     log, nodes = open_merged(paths)
     if nodes is not None:
         tell_nodes(nodes, complaints)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -173,13 +174,11 @@ class Scripted:
         return None
 
 
-def delivery(
-    receiver: Scripted | None, notes: list[ReportedSoFar], told: list[str], **more: object
-) -> Delivery:
-    options = {"attempts": 3, "rng": random.Random(1), "retry": AT_ONCE, **more}
+def delivery(receiver: Scripted | None, notes: list[ReportedSoFar], told: list[str], **more: Any) -> Delivery:
+    options: dict[str, Any] = {"attempts": 3, "rng": random.Random(1), "retry": AT_ONCE, **more}
     made = Delivery(
         receiver, ReportedSoFar(cluster_id=CLUSTER, offset=0), notes.append, told.append, **options
-    )  # type: ignore[arg-type]
+    )
     made.start()
     return made
 

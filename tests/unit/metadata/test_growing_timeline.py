@@ -12,7 +12,7 @@ from metaquorum.metadata.inspect.causes.rule import SEVERITIES, WARNING
 from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.growing import GrowingStory
@@ -68,8 +68,8 @@ def parts(batches: list[RecordBatch], rng: random.Random) -> Iterator[list[Recor
         at += size
 
 
-def told(node: NodeFiles, severity: str, **more: Point) -> list[TimelineEvent]:
-    return list(events(node.log, lambda line: None, shown=at_least(severity), **more))
+def told(node: NodeFiles, severity: str, start: Point | None = None, end: Point = END) -> list[TimelineEvent]:
+    return list(events(node.log, lambda line: None, shown=at_least(severity), start=start, end=end))
 
 
 @pytest.mark.parametrize("severity", [SEVERITIES[0], WARNING])

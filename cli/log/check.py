@@ -77,7 +77,7 @@ def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption:
 
 
 def _voters() -> list[VoterReport] | None:
-    """The voters of a running quorum; None for files, and if nobody names them, which it reports."""
+    """The voters of a running quorum; None for files, and if no controller names them, which it reports."""
     ask = click.get_current_context().meta.get(VOTERS)
     try:
         return None if ask is None else ask()

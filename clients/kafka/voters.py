@@ -1,7 +1,7 @@
 """What can be learned of each voter of a running quorum, beside the leader's log.
 
-A controller hands its log out only while it leads, Apache Kafka's as ours (KIP-595); otherwise it says who
-leads. So where a voter's log ends is the leader's word, and whether it holds the same records only its files
+A controller hands its log out only while it leads, Apache Kafka's as ours (KIP-595); otherwise it names the
+leader. So where a voter's log ends is the leader's word, and whether it holds the same records only its files
 show.
 """
 

@@ -20,7 +20,7 @@ INTERVAL_S = 0.2
 COPY_INTERVAL_S = 0.02
 """For a copy that this process makes: a record is shown soon after its commit."""
 FENCE_S = 2.0
-"""How long a log may stand still before events are told that wait for the fence of a broker."""
+"""How long nothing may be added to a log before events are given out that wait for the fence of a broker."""
 
 
 async def follow(

@@ -212,7 +212,7 @@ class LiveCopy:
             raise Failure(one_line(self._problem)) from self._problem
 
     def forget_below(self, offset: int) -> None:
-        """Removes segments that a reader at `offset` does not need any more."""
+        """Removes segments that a reader at `offset` no longer needs."""
         from metaquorum.storage.disk.posix import PosixDisk
 
         disk, directory = PosixDisk(), join(self._directory, METADATA_DIRECTORY)

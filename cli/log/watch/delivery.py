@@ -53,7 +53,7 @@ class Delivery:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
         self.problem: StorageError | None = None
-        """Why nothing is reported any more."""
+        """Why reports have ended."""
         self.delivered = 0
         self.given_up = 0
 

@@ -15,7 +15,7 @@ from metaquorum.storage.disk.posix import PosixDisk
 
 
 def default_path(cluster_id: str) -> Path:
-    """Where the note of a cluster is kept if nobody says where."""
+    """Where the note of a cluster is kept by default."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "metaquorum" / f"watch-{cluster_id}.json"
 

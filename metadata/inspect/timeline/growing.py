@@ -2,7 +2,7 @@
 and order.
 
 What a later record would have corrected is the exception: a timestamp that turns out to be years ahead, and a
-fence that comes so late that nobody waited for it.
+fence that comes so late that no event waited for it.
 """
 
 from __future__ import annotations

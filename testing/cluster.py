@@ -51,7 +51,8 @@ class Cluster(BreakableCluster):
         """Also that of a cluster of processes."""
         if cls is not Cluster or wishes.get("mode") != PROCESSES:
             return super().__new__(cls)
-        return super().__new__(testing.ProcessCluster)
+        kind: type[Cluster] = testing.ProcessCluster
+        return super().__new__(kind)
 
     # --- producers and transactions
 

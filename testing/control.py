@@ -90,17 +90,18 @@ def methods() -> dict[str, Method]:
     """The table, by name."""
     public = [name for name in dir(Cluster) if not name.startswith("_") and name not in ONLY_IN_PYTHON]
     found = [_method(name, getattr(Cluster, name)) for name in public if callable(getattr(Cluster, name))]
-    found += [_method(name, getattr(Cluster, name).fget) for name in STATE]
+    found += [_method(name, getattr(Cluster, name)) for name in STATE]
     found.append(_method("advance", TimeControl.advance))
-    found.append(_method("time_ms", TimeControl.wall_ms.fget))
+    found.append(_method("time_ms", TimeControl.wall_ms))
     which = Parameter(name="fault", kind=int, is_needed=True)
     for name, function in OF_FAULTS.items():
-        own = _method(name, function.fget if isinstance(function, property) else function)
+        own = _method(name, function)
         found.append(msgspec.structs.replace(own, parameters=(which, *own.parameters)))
     return {each.name: each for each in sorted(found, key=lambda each: each.name)}
 
 
 def _method(name: str, function: Any) -> Method:
+    function = function.fget if isinstance(function, property) else function
     signature = inspect.signature(function, eval_str=True)
     parameters: list[Parameter] = []
     for each in [*signature.parameters.values()][1:]:
@@ -169,7 +170,7 @@ def parsed(kind: Any, text: str) -> Any:
     return msgspec.convert(text, kind, strict=False)
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """`status`: of HTTP."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -188,19 +189,19 @@ class Control:
 
     def call(self, name: str, given: Mapping[str, Any], *, is_text: bool = False) -> Any:
         """What the method returns, as JSON has it. `is_text`: the values are those of a form. Raises
-        Refused."""
+        CallRefused."""
         method = self._methods.get(name)
         if method is None:
             near = get_close_matches(name, self._methods, n=1)
             hint = f", did you mean {near[0]}?" if near else ": GET / lists all"
-            raise Refused(404, f"there is no method {name!r}{hint}")
+            raise CallRefused(404, f"there is no method {name!r}{hint}")
         try:
             values = _checked(method, given, is_text)
             return self._answer(self._carry_out(name, values))
         except ClusterTimeoutError as error:
-            raise Refused(504, str(error)) from error
+            raise CallRefused(504, str(error)) from error
         except ClusterError as error:
-            raise Refused(400, str(error)) from error
+            raise CallRefused(400, str(error)) from error
 
     def _carry_out(self, name: str, values: dict[str, Any]) -> Any:
         if name in OF_FAULTS:
@@ -291,7 +292,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _reply(self, work: Callable[[], Any]) -> None:
         try:
             status, answer = 200, work()
-        except Refused as error:
+        except CallRefused as error:
             status, answer = error.status, {"error": " ".join(str(error).split())}
         is_text = isinstance(answer, _Text)
         body = answer.text.encode() if isinstance(answer, _Text) else msgspec.json.encode(answer)
@@ -309,14 +310,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _asked_for_reference(self) -> Any:
         self._check_token()
         if self.path != "/":
-            raise Refused(404, f"there is no {self.path}: GET / has the methods, and POST calls them")
+            raise CallRefused(404, f"there is no {self.path}: GET / has the methods, and POST calls them")
         return _Text(reference())
 
     def _called(self) -> Any:
         self._check_token()
         length = self.headers.get("Content-Length") or "0"
         if not length.isdecimal() or int(length) > BODY_MAX_BYTES:
-            raise Refused(413, f"a request has at most {BODY_MAX_BYTES} bytes, and says how many")
+            raise CallRefused(413, f"a request has at most {BODY_MAX_BYTES} bytes, and says how many")
         body = self.rfile.read(int(length)).decode(errors="replace")
         name = urllib.parse.unquote(self.path.lstrip("/"))
         if (self.headers.get("Content-Type") or "").startswith(FORM):
@@ -324,15 +325,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             given = json.loads(body or "{}")
         except (json.JSONDecodeError, RecursionError) as error:
-            raise Refused(400, f"the body is not JSON: {error}") from None
+            raise CallRefused(400, f"the body is not JSON: {error}") from None
         if not isinstance(given, dict):
-            raise Refused(400, "the body is no JSON object with the parameters by name")
+            raise CallRefused(400, "the body is no JSON object with the parameters by name")
         return self.server.control.call(name, given)
 
     def _check_token(self) -> None:
         given = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self.server.token.encode()):
-            raise Refused(401, "give the token of control.json, as: Authorization: Bearer TOKEN")
+            raise CallRefused(401, "give the token of control.json, as: Authorization: Bearer TOKEN")
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Writes nothing."""

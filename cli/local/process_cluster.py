@@ -299,7 +299,11 @@ class ProcessCluster(Cluster):
 
         if not limit(more_bytes):
             raise ClusterError("this system cannot limit the memory of another process: use Linux")
-        return self._fault(f"{name} can allocate {more_bytes} bytes more", lambda: limit(None) and None)
+
+        def heal() -> None:
+            limit(None)
+
+        return self._fault(f"{name} can allocate {more_bytes} bytes more", heal)
 
     def stop(self, node: int) -> ActiveFault:
         """A controlled shutdown of a node; healing starts it again."""

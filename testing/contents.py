@@ -32,7 +32,7 @@ UNFINISHED = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 class PartitionState(Protocol):
-    """Who has a partition; `leader` is negative if nobody leads it."""
+    """The replicas of a partition; `leader` is negative if there is none."""
 
     @property
     def leader(self) -> int: ...

@@ -327,7 +327,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except (json.JSONDecodeError, RecursionError) as error:
             raise CallRefused(400, f"the body is not JSON: {error}") from None
         if not isinstance(given, dict):
-            raise CallRefused(400, "the body is no JSON object with the parameters by name")
+            raise CallRefused(400, "the body must be a JSON object with the parameters by name")
         return self.server.control.call(name, given)
 
     def _check_token(self) -> None:

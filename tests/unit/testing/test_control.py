@@ -114,7 +114,7 @@ def test_nodes_waits_and_the_clock_answer(port: Port) -> None:
         ("kill", {"node": 7}, 400, "the cluster has no node 7: it has 0"),
         ("heal", {"fault": 99}, 400, "there is no such fault"),
         ("fault", {"api": "Produce", "predicate": 1}, 400, "fault has no predicate"),
-        ("kill", "[1]", 400, "the body is no JSON object"),
+        ("kill", "[1]", 400, "the body must be a JSON object"),
         ("kill", "{", 400, "the body is not JSON"),
         ("kill", "[" * 100_000, 400, "the body is not JSON"),
     ],

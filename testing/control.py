@@ -303,7 +303,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
             if status != 200:
                 self.send_header("Connection", "close")  # what it has sent may not be read
-                self.close_connection = True
             self.end_headers()
             self.wfile.write(body)
 

@@ -205,7 +205,6 @@ class ProcessCluster(Cluster):
             raise ClusterError(f'{error}: use Cluster(mode="{IN_PROCESS}")') from error
         self._is_temporary = self._shape.directory is None
         self._guardian: Guardian | None = None
-        self._processes: Processes | None = None
         self._pauses: dict[int, ActiveFault] = {}
 
     # --- start and end
@@ -395,8 +394,6 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
     def refuse(self: ProcessCluster, *args: object, **how: object) -> NoReturn:
         raise _refusal(name)
 
-    refuse.__name__ = name
-    refuse.__doc__ = f'Refused: it needs mode="{IN_PROCESS}".'
     return refuse
 
 

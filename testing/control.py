@@ -66,7 +66,7 @@ STATE = (
 )
 """Properties that are methods without parameters here."""
 OF_FAULTS = {"heal": ActiveFault.heal, "hits": ActiveRequestFault.hits, "wait": ActiveRequestFault.wait}
-"""Methods of a fault, which is the parameter `fault`; `all_faults` lists those in force."""
+"""Methods of a fault, which is the parameter `fault`."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):

@@ -226,17 +226,25 @@ class LogClock:
 class RunningClock:
     """The time of each batch for a reader that makes one pass: by the clock of the whole log (`source`),
     which is read before the first batch, so that readers which pass over batches and those which look at each
-    agree. Without a source, every timestamp is taken as is."""
+    agree, and again if the log grows and its timestamps jump. Without a source, every timestamp is taken as
+    is."""
 
     def __init__(self, source: Callable[[], LogClock] | None = None) -> None:
         self._source = source
         self._clock: LogClock | None = None
         self._turns: Longs | None = None
+        self._last_ms: int | None = None
 
     def time_ms(self, offset: int, stamp_ms: int) -> int:
-        """The time of the batch that holds `offset` and has this timestamp."""
-        clock = self._read()
-        return stamp_ms if clock is None else clock.time_ms(offset, stamp_ms)
+        """The time of the batch that holds `offset` and has this timestamp. Call in log order."""
+        clock, last_ms, self._last_ms = self._read(), self._last_ms, stamp_ms
+        if clock is None:
+            return stamp_ms
+        if offset >= clock.end_offset and last_ms is not None:
+            step = stamp_ms - last_ms
+            if step <= -JUMP_MS or step >= LEAP_MS:
+                clock = self._read(again=True) or clock
+        return clock.time_ms(offset, stamp_ms)
 
     @property
     def has_jumps(self) -> bool:
@@ -245,15 +253,19 @@ class RunningClock:
 
     def turns(self, first: int, end: int, gap_ms: int) -> frozenset[int]:
         """`LogClock.turns` of the batches from offset `first` up to `end`."""
+        clock = self._read()
+        if clock is None:
+            return frozenset()
+        if clock.has_jumps and end > clock.end_offset:
+            clock = self._read(again=True) or clock
         if self._turns is None:
-            clock = self._read()
-            self._turns = np.empty(0, dtype=np.int64) if clock is None else clock.turns(gap_ms)
+            self._turns = clock.turns(gap_ms)
         low, high = np.searchsorted(self._turns, (first, end), side="right")
         return frozenset(self._turns[low:high].tolist())
 
-    def _read(self) -> LogClock | None:
-        if self._clock is None and self._source is not None:
-            self._clock = self._source()
+    def _read(self, *, again: bool = False) -> LogClock | None:
+        if self._source is not None and (again or self._clock is None):
+            self._clock, self._turns = self._source(), None
         return self._clock
 
 

@@ -445,7 +445,6 @@ NAMES_OF_BANNED_WORDS = {
     "tell_nodes",
     "tell_nothing_shown",
     "tell_unknown",
-    "tells",
     "time_goes_on",
     "told",
     "told_below",

@@ -110,37 +110,37 @@ class BrokerStory:
     lived: Place | None = None
     moved_off: Place | None = None
 
-    def take_alone(self, record: object, place: Place) -> None:
+    def take_alone(self, record: object, seen_at: Place) -> None:
         """Notes what one record says about the broker if the state before it is unknown."""
         match record:
             case r.BrokerRecord():
-                self.registered, self.shutdown, self.directory_lost = place, None, None
-                self._is_alive(place)
+                self.registered, self.shutdown, self.directory_lost = seen_at, None, None
+                self._is_alive(seen_at)
             case r.UnregisterBrokerRecord():
-                self.unregistered = place
+                self.unregistered = seen_at
             case r.FenceBrokerRecord():
-                self.fenced = place
+                self.fenced = seen_at
             case r.UnfenceBrokerRecord():
-                self.unfenced = place
-                self._is_alive(place)
+                self.unfenced = seen_at
+                self._is_alive(seen_at)
             case r.BrokerRegistrationChangeRecord():
                 if record.fenced == r.FENCED:
-                    self.fenced = place
+                    self.fenced = seen_at
                 elif record.fenced:
-                    self.unfenced = place
-                    self._is_alive(place)
+                    self.unfenced = seen_at
+                    self._is_alive(seen_at)
                 if record.in_controlled_shutdown:
-                    self.shutdown = place
-                    self._is_alive(place)
+                    self.shutdown = seen_at
+                    self._is_alive(seen_at)
 
     def alive_before(self, offset: int) -> Place | None:
         """Its last sign of life before the record at `offset` of the last batch."""
         return self.lived if self.alive is not None and self.alive[0] > offset else self.alive
 
-    def _is_alive(self, place: Place) -> None:
-        if self.alive is None or self.alive[1] != place[1]:  # once for each batch
+    def _is_alive(self, seen_at: Place) -> None:
+        if self.alive is None or self.alive[1] != seen_at[1]:  # once for each batch
             self.lived = self.alive
-        self.alive = place
+        self.alive = seen_at
 
     def take(self, step: BrokerStep, time_ms: int) -> None:
         """Notes what one record says about the broker."""

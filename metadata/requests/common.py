@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 DEFAULT_CHANGE_TIMEOUT_MS = 30_000
 
 
+NO_BROKER = -1
+"""In the place of a broker's id: the client itself asks, or a broker that does not say which it is."""
 CONTROLLERS = 2
 """The endpoint type of controllers in DescribeCluster (KIP-919)."""
 

@@ -132,9 +132,7 @@ def _refusal(change: ConfigChange, call: Call) -> ApiError | None:
 def _unknown_broker(name: str, call: Call) -> ApiError | None:
     """Why no broker can have this name."""
     if not (name.isascii() and name.isdecimal()):
-        return invalid(
-            f"{name} is not the id of a broker: name one, or none for all"
-        )
+        return invalid(f"{name} is not the id of a broker: name one, or none for all")
     if call.image.brokers.get(int(name)) is None:
         text = f"broker {name} is not registered: list the registered brokers"
         return ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)

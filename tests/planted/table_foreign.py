@@ -6,6 +6,7 @@ from tests.planted.bug import Bug
 
 REQUESTS = "tests/unit/kafka/test_node_requests.py"
 LIFE = "tests/unit/server/test_foreign_brokers.py"
+ISR = f"{REQUESTS}::test_an_isr_arrives_in_every_version"
 RUNS = f"{LIFE}::test_a_broker_of_kafka_lives_from_registration_to_shutdown"
 BAD = f"{LIFE}::test_bad_brokers_get_kafkas_codes"
 NODES = "listeners/forwarded/nodes.py"
@@ -19,7 +20,7 @@ FOREIGN_BUGS = (
         file=NODES,
         old="applied_offset=body.current_metadata_offset + 1,",
         new="applied_offset=body.current_metadata_offset,",
-        caught_by=(REQUESTS,),
+        caught_by=(f"{REQUESTS}::test_a_heartbeat_names_the_last_record_applied",),
     ),
     Bug(
         name="a-broker-of-kafka-never-leaves",
@@ -28,7 +29,7 @@ FOREIGN_BUGS = (
         file=NODES,
         old="want_shutdown=body.want_shut_down,",
         new="want_shutdown=body.want_fence and body.want_shut_down,",
-        caught_by=(REQUESTS,),
+        caught_by=(f"{REQUESTS}::test_a_heartbeat_names_the_last_record_applied",),
     ),
     Bug(
         name="epochs-of-isr-members-are-lost",
@@ -37,7 +38,7 @@ FOREIGN_BUGS = (
         file=NODES,
         old="broker_epoch=None if each.broker_epoch == _UNKNOWN_EPOCH else each.broker_epoch,",
         new="broker_epoch=None,",
-        caught_by=(REQUESTS, RUNS),
+        caught_by=(ISR, RUNS),
     ),
     Bug(
         name="names-of-topics-are-not-looked-up",
@@ -46,7 +47,7 @@ FOREIGN_BUGS = (
         file=NODES,
         old="_unknown(part) if topic_id is None else _altered(next(left), named=named)",
         new="_altered(next(left), named=named) if named else _altered(next(left), named=False)",
-        caught_by=(REQUESTS,),
+        caught_by=(ISR,),
     ),
     Bug(
         name="a-broker-that-is-gone-does-not-register-again",
@@ -55,7 +56,7 @@ FOREIGN_BUGS = (
         file=NODES,
         old="return ErrorCode.STALE_BROKER_EPOCH",
         new="return error.code",
-        caught_by=(REQUESTS, BAD),
+        caught_by=(f"{REQUESTS}::test_a_broker_that_is_not_registered_has_an_epoch_that_ended",),
     ),
     Bug(
         name="an-unreadable-registration-is-written",
@@ -73,7 +74,7 @@ FOREIGN_BUGS = (
         file=ENVELOPES,
         old="principal=sender.principal,",
         new="principal=client.principal,",
-        caught_by=(REQUESTS,),
+        caught_by=(f"{REQUESTS}::test_a_client_needs_its_own_rights_in_an_envelope",),
     ),
     Bug(
         name="what-is-in-an-envelope-is-not-checked",
@@ -82,7 +83,7 @@ FOREIGN_BUGS = (
         file=ENVELOPES,
         old="for name, offered in guarded(inside, rights).items()",
         new="for name, offered in inside.items()",
-        caught_by=(REQUESTS,),
+        caught_by=(f"{REQUESTS}::test_a_client_needs_its_own_rights_in_an_envelope",),
     ),
     Bug(
         name="a-broker-keeps-its-former-controller",
@@ -91,7 +92,7 @@ FOREIGN_BUGS = (
         file=ENVELOPES,
         old="if isinstance(answer, ApiError) and answer.code is ErrorCode.NOT_CONTROLLER:",
         new="if isinstance(answer, ApiError) and answer.code is ErrorCode.NOT_COORDINATOR:",
-        caught_by=(REQUESTS,),
+        caught_by=(f"{REQUESTS}::test_a_controller_that_is_not_active_refuses_the_whole_envelope",),
     ),
     Bug(
         name="every-client-may-pose-as-a-broker",

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from metaquorum.config.node import NodeConfig
 from metaquorum.metadata.image import MetadataImage
@@ -23,6 +24,7 @@ from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.replay import ReplayState, replay, replay_records
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
 from metaquorum.wire import codec
+from metaquorum.wire.messages import CreateTopicsRequest
 from metaquorum.wire.table import API_BY_NAME
 from tests.unit.kafka import test_admin_captures as admin
 from tests.unit.kafka.golden_cluster import CONTROLLERS, GoldenCluster
@@ -136,6 +138,7 @@ class WholeCluster(GoldenCluster):
 
 
 STRICTER_ISR = "a replica in an offline directory, or in one that is not reported yet, does not join the ISR"
+LEASED = "the id of a fenced broker is free when its lease has ended"
 RULES: dict[str, Rule] = {
     "the same incarnation keeps its epoch": lambda asked, where, theirs, ours: (
         asked.api == "BrokerRegistration" and where == ".broker_epoch" and -1 < ours < theirs
@@ -144,6 +147,11 @@ RULES: dict[str, Rule] = {
         asked.api == "BrokerRegistration"
         and not codec.decode_request(asked.request).body.listeners
         and ours == (119 if where == ".error_code" else -1)
+    ),
+    LEASED: lambda asked, where, theirs, ours: (
+        asked.api == "BrokerRegistration"
+        and ours == (101 if where == ".error_code" else -1)
+        and theirs != 101
     ),
     "a security protocol that does not exist is refused, and the controller stays": (
         lambda asked, where, theirs, ours: asked.api.endswith("Registration") and (theirs, ours) in UNREADABLE
@@ -262,3 +270,54 @@ def test_recorded_nodes_get_kafkas_answers(
             wrong[asked.label, asked.api] = left
     assert not wrong, shown(wrong)
     assert count >= 50
+
+
+def test_every_version_is_answered_alike(whole: WholeCluster, shared_data: Path, tmp_path: Path) -> None:
+    """The script's requests one after another, with our epochs and ids in the place of Kafka's."""
+    node = GoldenController(golden_config(tmp_path), whole.at(admin.VERSIONS_AT))
+    types = CreateTopicsRequest
+    placed = types.CreatableReplicaAssignment(partition_index=0, broker_ids=(0, 1, 2))
+    topic = types.CreatableTopic(name="ver2", num_partitions=-1, replication_factor=-1, assignments=(placed,))
+    header = codec.RequestHeader(admin.CREATE_TOPICS, 7, 1)
+    node.answer(b"".join(codec.encode_request(header, types(topics=(topic,)))))
+    used: Counter[str] = Counter()
+    wrong, seen = {}, set()
+    for row in rows(shared_data / "kafka-3.7-wire" / "N-all-versions.jsonl.gz"):
+        if row["api_key"] not in KEYS or not row["to"].startswith("controller"):
+            continue
+        asked = exchange(row["label"], row, row["request"], row["response"])
+        ours = node.answer(at_home(asked, node.image))
+        if asked.api == "BrokerRegistration" and asked.answer.broker_epoch > -1 < ours.broker_epoch:
+            ours = structs.replace(ours, broker_epoch=asked.answer.broker_epoch)
+        seen.add((asked.api, asked.version))
+        left = unexplained(asked, ours, used)
+        if left:
+            wrong[asked.label] = left
+    assert not wrong, shown(wrong)
+    assert set(used) == {LEASED}
+    registrations = {("BrokerRegistration", version) for version in range(4)}
+    others = {("BrokerHeartbeat", version) for version in range(2)}
+    assert seen == registrations | others | {("AlterPartition", version) for version in range(4)}
+
+
+def at_home(asked: Exchange, image: MetadataImage) -> bytes:
+    """The request with our epoch and id, and an epoch before the partition's first."""
+    request = codec.decode_request(asked.request)
+    body = request.body
+    known = image.brokers.get(body.broker_id)
+    if hasattr(body, "broker_epoch") and known is not None:
+        body = structs.replace(body, broker_epoch=known.epoch)
+    if asked.api == "AlterPartition":
+        made = image.topics.topic_named("ver2")
+        assert made is not None
+        topic_id = made.topic_id if asked.version >= 2 else bytes(16)
+        topics = tuple(
+            structs.replace(
+                each,
+                topic_id=topic_id,
+                partitions=tuple(structs.replace(part, partition_epoch=-1) for part in each.partitions),
+            )
+            for each in body.topics
+        )
+        body = structs.replace(body, topics=topics)
+    return b"".join(codec.encode_request(request.header, body))

@@ -8,7 +8,7 @@ import struct
 from functools import cache
 from typing import Any, NamedTuple
 
-from metaquorum.wire.generator import compile_decoder, compile_writer
+from metaquorum.wire.generator import compile_decoder
 from metaquorum.wire.primitives import Buffer
 from metaquorum.wire.schema import StructSchema
 from metaquorum.wire.table import read_structure
@@ -51,12 +51,3 @@ def decode_principal(data: Buffer | None) -> ForwardedPrincipal | None:
     if end > len(data) or not value.type:
         return None
     return ForwardedPrincipal(f"{value.type}:{value.name}", value.token_authenticated)
-
-
-def encode_principal(forwarded: ForwardedPrincipal) -> bytes:
-    """The bytes of a principal."""
-    kind, _, name = forwarded.principal.partition(":")
-    out = bytearray(_VERSION.pack(_NEWEST))
-    value = _schema().cls(type=kind, name=name, token_authenticated=forwarded.by_token)
-    compile_writer(_schema(), _NEWEST, flexible=True)(value, out)
-    return bytes(out)

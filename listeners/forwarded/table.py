@@ -59,7 +59,7 @@ ASKED_BY_NODES: dict[str, Forwarded] = {
     "AssignReplicasToDirs": Forwarded(0, 0, nodes.assign_replicas_to_dirs),
     "ControllerRegistration": Forwarded(0, 0, nodes.controller_registration),
 }
-"""What nodes ask for themselves, in the versions of Kafka 3.7 to 4.0. Nobody else may: not forwarded."""
+"""What nodes ask for themselves, in the versions of Kafka 3.7 to 4.0. They are not forwarded."""
 
 
 def timeout_ms(body: Any) -> int:

@@ -36,7 +36,7 @@ DEFAULT_CHANGE_TIMEOUT_MS = 30_000
 
 
 NO_BROKER = -1
-"""In the place of a broker's id: the client itself asks, or a broker that does not say which it is."""
+"""The broker id of a request that a client sent directly, or a broker that does not name itself."""
 CONTROLLERS = 2
 """The endpoint type of controllers in DescribeCluster (KIP-919)."""
 

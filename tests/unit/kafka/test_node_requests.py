@@ -24,8 +24,9 @@ from metaquorum.metadata.requests import partitions as parts
 from metaquorum.metadata.requests import settings
 from metaquorum.wire import codec
 from metaquorum.wire import messages as wire
-from metaquorum.wire.principal import ForwardedPrincipal, decode_principal, encode_principal
+from metaquorum.wire.principal import ForwardedPrincipal, decode_principal
 from metaquorum.wire.table import API_BY_NAME
+from tests.unit.server.foreign_broker import encode_principal
 
 TOPIC_ID, DIRECTORY = b"t" * 16, b"d" * 16
 OTHER_ID = b"o" * 16

@@ -11,7 +11,7 @@ from metaquorum.metadata.replay import ReplayState, replay
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.wire import codec
 from metaquorum.wire import messages as wire
-from metaquorum.wire.principal import ForwardedPrincipal, encode_principal
+from metaquorum.wire.principal import ForwardedPrincipal
 from metaquorum.wire.table import API_BY_NAME
 from tests.unit.server.nodes import CLUSTER_ID
 
@@ -30,6 +30,21 @@ VERSIONS = {
 ALICE = ForwardedPrincipal("User:alice", False)
 WAIT_S = 60
 FENCED_LEADER_EPOCH, SHRINK_TO = 74, 1
+
+
+def encode_principal(forwarded: ForwardedPrincipal) -> bytes:
+    """As Kafka's DefaultKafkaPrincipalBuilder writes it."""
+
+    def text(value: str) -> bytes:
+        data, out = value.encode(), bytearray()
+        left = len(data) + 1
+        while left > 127:
+            out.append(left & 127 | 128)
+            left >>= 7
+        return bytes(out) + bytes([left]) + data
+
+    kind, _, name = forwarded.principal.partition(":")
+    return b"\0\0" + text(kind) + text(name) + bytes([forwarded.by_token, 0])
 
 
 class Channel:

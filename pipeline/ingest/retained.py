@@ -1,13 +1,14 @@
-"""Copies of log records that a run keeps beside its tables, for when Kafka has deleted them.
+"""Copies of log records that runs keep beside their tables, for when Kafka has deleted them.
 
-Rows before the resume point are final. Those after it are written again by the next run, from the same bytes.
-The copy of these bytes: a log for each run of the history, with its first snapshots, the origin of each, and
-the facts that identify the cluster.
+Rows before the resume point are final. Those after it are written again by the next run, from the same
+bytes; all are when logs arrive that fill a hole. So every record is kept: a run copies what is new, or makes
+one copy of everything. The copy of these bytes: a log for each run of the history, with the snapshots that
+gave a state, the origin of each, and the facts that identify the cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import msgspec
 
@@ -17,13 +18,14 @@ from metaquorum.pipeline.logs.identity import Facts
 from metaquorum.pipeline.logs.merged import HistoryRun, MergedHistory
 from metaquorum.pipeline.logs.pieces import Piece, read_piece
 from metaquorum.pipeline.logs.places import FACTS_FILE, ORIGINS_FILE, LogPlace
-from metaquorum.pipeline.logs.survey import Origin
+from metaquorum.pipeline.logs.survey import Origin, snapshot_file
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.pipeline.stores.remote import in_one_line
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import join, name_of
 from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
 
 COPY_BYTES = 1 << 20
 
@@ -31,21 +33,21 @@ COPY_BYTES = 1 << 20
 def retain(
     merged: MergedHistory,
     low: int,
-    snapshots: Iterable[tuple[str, int]],
+    learned: Container[int],
     facts: Facts,
     folder: Folder,
     target: str,
 ) -> None:
-    """Copies the bytes from the batch before offset `low` on, and the `snapshots` (file, end offset) that end
-    later, to `target` in a folder."""
-    known = list(snapshots)
+    """Copies the bytes from the batch before offset `low` on, and the snapshots that end at the offsets
+    `learned` and not before it, to `target` in a folder."""
     for number, run in enumerate(merged.runs()):
         if run.end < low:
             continue
         name = f"{target}/{number}"
         origins = _copy_run(run, max(run.start, low - 1), folder, name)
-        for file, end in known:
-            if run.start <= end <= run.end and end >= low:
+        for log, end, epoch in run.snapshots:
+            if end in learned and end >= low:
+                file = snapshot_file(log, LogPosition(epoch, end))
                 _copy(file, 0, None, folder, f"{name}/{name_of(file)}")
         folder.put(f"{name}/{ORIGINS_FILE}", msgspec.json.encode(origins))
         folder.put(f"{name}/{FACTS_FILE}", msgspec.msgpack.encode(facts))
@@ -107,8 +109,15 @@ def retained_places(
     for name, entry in sorted(clusters.items()):
         if entry.retained is None or entry.shared_id not in wanted:
             continue
-        kept = folder.place(f"{STATE}/{entry.retained}")
-        numbers = disk.list_directory(kept) if disk.exists(kept) else []
-        for number in sorted(numbers, key=int):
-            path = join(kept, number)
-            yield LogPlace(path=path, cluster=entry.shared_id, node_id=None, is_retained=True, told=name)
+        for stored in (*(entry.stored or ()), entry.retained):
+            kept = folder.place(f"{STATE}/{stored}")
+            numbers = disk.list_directory(kept) if disk.exists(kept) else []
+            for number in sorted(numbers, key=int):
+                yield LogPlace(
+                    path=join(kept, number),
+                    cluster=entry.shared_id,
+                    node_id=None,
+                    is_retained=True,
+                    told=name,
+                    read=tuple(sorted(entry.logs)),
+                )

@@ -42,6 +42,9 @@ CALLED_BY_A_LIBRARY = (
     "resume_writing",
     "initialOffset",
     "latestOffset",
+    "getDefaultReadLimit",
+    "prepareForTriggerAvailableNow",
+    "reportLatestOffset",
 )
 FOR_TESTS_AND_USERS = {
     # laws that tests and the simulator check after every input

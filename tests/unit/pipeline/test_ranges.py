@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metaquorum.pipeline.ingest.plan import _size, _within
+from metaquorum.pipeline.ingest.plan import _size, _within, without
 from metaquorum.pipeline.logs.merged import SHARED_ID, Conflict, MergedHistory
 
 Ranges = list[tuple[int, int]]
@@ -37,6 +37,21 @@ def test_a_range_is_within_one_that_holds_all_of_it(inner: Ranges, outer: Ranges
 )
 def test_the_size_of_what_is_below_an_offset(below: int, size: int) -> None:
     assert _size([(1, 5), (10, 16)], below) == size
+
+
+@pytest.mark.parametrize(
+    ("others", "left"),
+    [
+        ([], [(1, 5), (10, 16)]),
+        ([(0, 20)], []),
+        ([(1, 5)], [(10, 16)]),
+        ([(5, 10)], [(1, 5), (10, 16)]),
+        ([(2, 3)], [(1, 2), (3, 5), (10, 16)]),
+        ([(4, 11), (15, 99)], [(1, 4), (11, 15)]),
+    ],
+)
+def test_what_is_left_of_ranges_without_others(others: Ranges, left: Ranges) -> None:
+    assert without([(1, 5), (10, 16)], others) == left
 
 
 def log(name: str, node_id: int | None = None, *, is_retained: bool = False) -> Any:

@@ -251,7 +251,7 @@ class _Peer:
     async def _take_up_lane(self, call: Any) -> None:
         """Opens the lane, which later requests use. If it ends, so does the stream."""
         try:
-            offered = dict(await call.initial_metadata()).get(LANE_KEY)
+            offered = (await call.initial_metadata()).get(LANE_KEY)
             if offered is not None:
                 offer = Offer.parse(offered)
                 host, port = self._route(self.address.host, offer.port)

@@ -26,6 +26,7 @@ from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.report.clusters import MAX_CLUSTERS, MAX_DETAILED
 from metaquorum.pipeline.report.page import MAX_BROKERS, page
 from tests.unit.pipeline.asked import CLUSTER, write_node
+from tests.unit.pipeline.intervals.telling import START_MS
 from tests.unit.pipeline.local_tables import write_tables
 from tests.unit.pipeline.report.browser import Browser
 
@@ -323,17 +324,15 @@ def test_the_first_picture_stands_above_the_rows_and_the_worst_cluster_above_the
     """By errors, then warnings: one with much time without leaders comes after one with many warnings."""
     quiet, worst, many = ClusterFacts("quiet"), ClusterFacts("worst"), ClusterFacts("many")
     for one in (quiet, worst, many):
-        one.start_ms, one.end_ms = 1_000_000, 9_000_000
+        one.start_ms, one.end_ms = START_MS, START_MS + 9_000_000
         one.sums["partition_seconds"] = 1e6
     quiet.sums.update(leaderless_seconds=5e5, off_seconds=7 * 86_400)
-    worst.damage.append(
-        {"kind": "corrupt", "file": "/x", "position": 1, "offset": 2, "reason": "bad CRC", "time": None}
-    )
+    place: dict[str, Any] = {"position": 1, "offset": 2, "time": None}
+    worst.damage.append({**place, "cluster": "worst", "kind": "corrupt", "file": "/x", "reason": "bad CRC"})
     many.damage += [
-        {"kind": "tail", "file": f"/{n}", "position": 1, "offset": 2, "reason": "torn", "time": None}
-        for n in range(20)
+        {**place, "cluster": "many", "kind": "tail", "file": f"/{n}", "reason": "torn"} for n in range(20)
     ]
-    fleet = Fleet([quiet, worst, many], 1_000_000, 9_000_000)
+    fleet = Fleet([quiet, worst, many], START_MS, START_MS + 9_000_000)
     text = rendered(fleet)
     assert text.index("<svg") < text.index("<table")
     assert "1970" not in text

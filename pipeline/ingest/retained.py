@@ -18,7 +18,7 @@ from metaquorum.pipeline.logs.identity import Facts
 from metaquorum.pipeline.logs.merged import HistoryRun, MergedHistory
 from metaquorum.pipeline.logs.pieces import Piece, read_piece
 from metaquorum.pipeline.logs.places import FACTS_FILE, ORIGINS_FILE, LogPlace
-from metaquorum.pipeline.logs.survey import Origin, snapshot_file
+from metaquorum.pipeline.logs.survey import Origin, SegmentSurvey, snapshot_file
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.pipeline.stores.remote import in_one_line
@@ -58,12 +58,13 @@ def _copy_run(run: HistoryRun, low: int, folder: Folder, target: str) -> dict[st
     for section in run.sections:
         if section.end <= low or section.start >= section.end:
             continue
+        segments = {segment.file: segment for segment in section.log.segments}
         last = section.log.segments[-1].file
         by_file: dict[str, list[Piece]] = {}
         for piece in section_pieces(section.log, max(section.start, low), section.end):
             by_file.setdefault(piece.path, []).append(piece)
         for path, pieces in by_file.items():
-            found = _whole_batches(pieces)
+            found = _surveyed(pieces, segments[path]) or _whole_batches(pieces)
             if found is None:
                 continue
             base, start, end = found
@@ -73,6 +74,14 @@ def _copy_run(run: HistoryRun, low: int, folder: Folder, target: str) -> dict[st
             _copy(path, start, end if is_cut else None, folder, f"{target}/{name}")
             origins[name] = Origin(pieces[0].file, pieces[0].node_id, start + pieces[0].shift)
     return origins
+
+
+def _surveyed(pieces: list[Piece], segment: SegmentSurvey) -> tuple[int, int, int] | None:
+    """What `_whole_batches` finds, without reading: of a whole segment without damage. None for others."""
+    first, last = pieces[0], pieces[-1]
+    is_whole = (first.position, first.from_offset, last.to_offset, last.end) == (0, None, None, None)
+    is_sound = 0 < segment.size_bytes == segment.readable_bytes
+    return (segment.start_offset, 0, segment.size_bytes) if is_whole and is_sound else None
 
 
 def _whole_batches(pieces: list[Piece]) -> tuple[int, int, int] | None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 
 MIB = 1 << 20
 MESSAGE_BYTES, MESSAGES = 30 * MIB, 10
-GROWTH_MAX_BYTES = 96 * MIB
+GROWTH_MAX_BYTES = 128 * MIB
 """All messages are 300 MiB. gRPC holds the beginning of each until its call is refused."""
 FORWARD, QUORUM = "/metaquorum.v1.Forwarding/Forward", "/metaquorum.v1.Admin/DescribeQuorum"
 RAFT, HEALTH = "/metaquorum.v1.Raft/Exchange", "/grpc.health.v1.Health/Check"

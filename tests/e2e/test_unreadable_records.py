@@ -93,7 +93,7 @@ def test_a_record_that_cannot_be_read_is_named_and_can_be_discarded(tmp_path: Pa
         site.broker.kill()
         offset = write_unreadable(site.broker)
         said = site.restart()
-        wait_until(lambda: site.complaints(said), "the record to be named", timeout_s=30)
+        wait_until(lambda: site.complaints(said), "the record to be named", timeout_s=90)
         (line,) = site.complaints(said)
         assert (
             f"{OFFSETS}-0: the record at offset {offset} with key OffsetCommit({GROUPS[0]}, orders, 7)"

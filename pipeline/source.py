@@ -478,11 +478,11 @@ class MetadataLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """The ends of the logs as the last trigger saw them."""
         return {path: list(end) for path, end in self._seen.items()} or None
 
-    def _look(self, known: Mapping[str, LogEnd]) -> dict[str, LogEnd]:
+    def _look(self, starts: Mapping[str, LogEnd]) -> dict[str, LogEnd]:
         disk = StoreDisk()
         self._listed = self._options.places(disk, self._identities)
-        newer = {path: end for path, end in self._seen.items() if end.offset >= known.get(path, end).offset}
-        self._seen = log_ends(self._listed, {**known, **newer}, disk)
+        newer = {path: end for path, end in self._seen.items() if end.offset >= starts.get(path, end).offset}
+        self._seen = log_ends(self._listed, {**starts, **newer}, disk)
         return self._seen
 
     @_in_one_line

@@ -195,7 +195,7 @@ class ClusterFacts:
     failover_ms: list[npt.NDArray[np.int64]] = field(default_factory=list)
     failovers_open: int = 0
     failovers_lost: int = 0
-    """Failovers whose end nobody saw: the cluster was off or its records are missing."""
+    """Failovers whose end is not known: the cluster was off or its records are missing."""
     failover_causes: Counter[str] = field(default_factory=Counter)
     slow: Sections = field(default_factory=Sections)
     """Failovers that took time and ended."""

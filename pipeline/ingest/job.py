@@ -104,6 +104,12 @@ def ingest(
         surveys = _survey(run_all, disk, given, split_bytes, report)
         return merge_histories(surveys, lambda logs: _facts(run_all, logs))
 
+    def plan_again(failed: list[Plan]) -> list[Plan]:
+        names, ids = {plan.merged.cluster for plan in failed}, {plan.shared_id for plan in failed}
+        report.forget(names)
+        again = [at for at in found([at for at in places if at.cluster in ids]) if at.cluster in names]
+        return plan_clusters(again, shared_ids, manifest, report, lambda line: None)
+
     histories = found(places)
     plans = plan_clusters(histories, shared_ids, manifest, report, say)
     report.left_out = left_out(histories, {name: at.covered for name, at in manifest.clusters.items()})
@@ -112,33 +118,23 @@ def ingest(
         return report
     run = begin(folder, manifest)
     try:
-        done = _Done()
-        for attempt in range(1, ATTEMPTS + 1):
+
+        def perform(plans: list[Plan], done: _Done) -> dict[str, TaskResult]:
             replays = _replays(plans, folder, run, span_records)
-            failed = _run_tasks(run_all, replays, _records_tasks(plans, folder, run), folder, done)
-            done.plans += [plan for plan in plans if plan.merged.cluster not in failed]
-            plans = [plan for plan in plans if plan.merged.cluster in failed]
-            if not plans or attempt == ATTEMPTS:
-                break
-            # A log changed while it was read: once more, as it is now.
-            report.forget(failed)
-            ids = {plan.shared_id for plan in plans}
-            again = [at for at in found([at for at in places if at.cluster in ids]) if at.cluster in failed]
-            plans = plan_clusters(again, shared_ids, manifest, report, lambda line: None)
-            for plan in plans:
-                plan.attempt = attempt + 1
-        _require_one(done, plans, failed)
+            return _run_tasks(run_all, replays, _records_tasks(plans, folder, run), folder, done)
+
+        done = _perform(perform, plans, plan_again)
         made = _next(manifest, done, run)
-        for plan in plans:
+        for plan in done.left:
             name = plan.merged.cluster
-            _note_failure(made, plan, failed[name], folder, run)
-            report.unreadable.append(f"cluster {name}: {failed[name].problem}")
-        report.forget({plan.merged.cluster for plan in plans})
+            _note_failure(made, plan, done.failed[name], folder, run)
+            report.unreadable.append(f"cluster {name}: {done.failed[name].problem}")
+        report.forget({plan.merged.cluster for plan in done.left})
         publish(folder, run, made)
     except BaseException:
         abandon(folder, run)
         raise
-    if attempt > 1:
+    if done.failed:
         abandon(folder, run)  # what tasks that failed had written
     report.version = run.version
     report.records = sum(result.records for result in done.read)
@@ -153,6 +149,31 @@ class _Done:
         self.plans: list[Plan] = []
         self.replayed: list[TaskResult] = []
         self.read: list[TaskResult] = []
+        self.left: list[Plan] = []
+        """Of clusters that could not be read."""
+        self.failed: dict[str, TaskResult] = {}
+        """The last task that failed, by cluster; also of those that were read at a later attempt."""
+
+
+def _perform(
+    perform: Callable[[list[Plan], _Done], dict[str, TaskResult]],
+    plans: list[Plan],
+    plan_again: Callable[[list[Plan]], list[Plan]],
+) -> _Done:
+    """Performs plans. A log that changed while it was read is read once more, as it is then."""
+    done = _Done()
+    for attempt in range(1, ATTEMPTS + 1):
+        failed = perform(plans, done)
+        done.failed |= failed
+        done.plans += [plan for plan in plans if plan.merged.cluster not in failed]
+        done.left = [plan for plan in plans if plan.merged.cluster in failed]
+        if not done.left or attempt == ATTEMPTS:
+            break
+        plans = plan_again(done.left)
+        for plan in plans:
+            plan.attempt = attempt + 1
+    _require_one(done)
+    return done
 
 
 def survey_fleet(session: SparkSession, paths: list[str], cluster: str | None = None) -> list[MergedHistory]:
@@ -196,12 +217,12 @@ def _executor_error(result: TaskResult) -> ExecutorError:
     return ExecutorError(f"{result.where} failed on cluster {result.cluster}: {result.problem}")
 
 
-def _require_one(done: _Done, plans: list[Plan], failed: dict[str, TaskResult]) -> None:
+def _require_one(done: _Done) -> None:
     """Raises ExecutorError if no cluster could be read, though the driver can read the logs: the cause is not
     in the logs."""
-    if plans and not done.plans:
-        at = failed[plans[0].merged.cluster]
-        if can_read(at.path or plans[0].merged.logs[0].place.path):
+    if done.left and not done.plans:
+        at = done.failed[done.left[0].merged.cluster]
+        if can_read(at.path or done.left[0].merged.logs[0].place.path):
             raise _executor_error(at)
 
 

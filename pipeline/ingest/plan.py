@@ -143,21 +143,21 @@ def history_looks(merged: MergedHistory) -> list[HistoryLook]:
     ]
 
 
-def _extends(now: list[HistoryLook], known: ClusterEntry) -> bool:
+def _extends(new: list[HistoryLook], before: ClusterEntry) -> bool:
     """Whether a history is the known one, up to its last records. Otherwise a hole was filled, or more is
     known of a beginning: then the rows after it can be others, and all are computed again."""
-    last = len(known.runs) - 1
-    if len(now) <= last or now[:last] != known.runs[:last]:
+    last = len(before.runs) - 1
+    if len(new) <= last or new[:last] != before.runs[:last]:
         return False
-    (start, end, first), (was_start, was_end, was_first) = now[last], known.runs[last]
+    (start, end, first), (was_start, was_end, was_first) = new[last], before.runs[last]
     same_start = (start, first) == (was_start, was_first)
-    return same_start and (end == was_end or (start < was_end and (last == len(now) - 1 or end > was_end)))
+    return same_start and (end == was_end or (start < was_end and (last == len(new) - 1 or end > was_end)))
 
 
-def _clipped(known: ClusterEntry) -> Ranges:
+def _clipped(entry: ClusterEntry) -> Ranges:
     """The offsets whose rows are final: those after them may be replaced by other records."""
-    below = known.resume_offset
-    return [(start, min(end, below)) for start, end in known.covered if start < below]
+    below = entry.resume_offset
+    return [(start, min(end, below)) for start, end in entry.covered if start < below]
 
 
 def _united(entries: list[ClusterEntry]) -> ClusterEntry:

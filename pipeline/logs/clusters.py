@@ -31,28 +31,28 @@ class _Cluster:
     """Logs of one cluster, and why they are of no other."""
 
     def __init__(self, logs: list[_Known]) -> None:
-        self.known = logs
+        self.members = logs
         self.why = ""
 
     @property
     def logs(self) -> list[LogSurvey]:
-        return [at.log for at in self.known]
+        return [at.log for at in self.members]
 
     @property
     def told(self) -> str:
         """Its name in the tables; of several, the shortest; "" without one."""
-        names = {at.log.place.told for at in self.known if at.log.place.told}
+        names = {at.log.place.told for at in self.members if at.log.place.told}
         return min(names, key=lambda name: (len(name), name), default="")
 
     @property
-    def is_told(self) -> bool:
+    def has_entities(self) -> bool:
         """Whether it has topics or brokers of its own."""
-        return any(at.facts.has_entities for at in self.known)
+        return any(at.facts.has_entities for at in self.members)
 
     @property
     def place(self) -> tuple[bool, str]:
         """Where it stands among those that share an id: its order does not change when logs grow."""
-        return min((at.log.place.is_retained, at.log.place.path) for at in self.known)
+        return min((at.log.place.is_retained, at.log.place.path) for at in self.members)
 
 
 def merge_histories(surveys: Iterable[LogSurvey], facts_of: FactsOf) -> list[MergedHistory]:
@@ -74,9 +74,9 @@ def _of_one_id(name: str, logs: list[LogSurvey], facts_of: FactsOf) -> list[Merg
         unread = [part for part in known if all(at.facts.problem is not None for at in part)]
         found = _told_apart([_Cluster(part) for part in known if part not in unread])
         empty += [nothing_of(at.log.place, at.facts.problem or "") for part in unread for at in part]
-        # What cannot be compared is told of the first.
+        # What cannot be compared counts as the first's.
         found = found or [_Cluster([])]
-        found[0].known += [_Known(log, Facts()) for log in empty]
+        found[0].members += [_Known(log, Facts()) for log in empty]
     names = _names(name, found)
     first = found[names.index(name) if name in names else 0]
     for one in found:
@@ -109,27 +109,27 @@ def _told_apart(parts: list[_Cluster]) -> list[_Cluster]:
     for part in parts:
         same = [one for one in proven if _relation(part, one)[0] is Relation.SAME]
         proven = [one for one in proven if one not in same]
-        proven.append(_Cluster([*(at for one in same for at in one.known), *part.known]))
+        proven.append(_Cluster([*(at for one in same for at in one.members), *part.members]))
     found: list[_Cluster] = []
-    for part in sorted(proven, key=lambda one: (not one.is_told, one.place)):
+    for part in sorted(proven, key=lambda group: (not group.has_entities, group.place)):
         fitting = [one for one in found if _may_join(part, one)]
         if len(fitting) == 1:
-            fitting[0].known += part.known
+            fitting[0].members += part.members
         else:
             found.append(part)
-    return sorted(found, key=lambda one: one.place)
+    return sorted(found, key=lambda group: group.place)
 
 
-def _may_join(part: _Cluster, one: _Cluster) -> bool:
+def _may_join(part: _Cluster, cluster: _Cluster) -> bool:
     """Whether a group is likely of a cluster. Two with tables of their own stay apart without a proof."""
-    own, named = part.told, one.told
-    return not (own and named and own != named) and _relation(part, one)[0] is Relation.LIKELY
+    own, known = part.told, cluster.told
+    return not (own and known and own != known) and _relation(part, cluster)[0] is Relation.LIKELY
 
 
-def _relation(one: _Cluster, other: _Cluster) -> _Said:
+def _relation(cluster: _Cluster, other: _Cluster) -> _Said:
     """The relation of two groups from those of their pairs: one proof that they are one
     cluster outweighs the rest."""
-    said = [found for mine in one.known for theirs in other.known for found in _between(mine, theirs)]
+    said = [found for mine in cluster.members for theirs in other.members for found in _between(mine, theirs)]
     for wanted in (Relation.SAME, Relation.OTHER, Relation.LIKELY):
         for at in said:
             if at[0] is wanted:

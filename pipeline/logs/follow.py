@@ -103,9 +103,9 @@ class _Budget:
             self._files -= 1
 
 
-def _reached(place: LogPlace, start: LogEnd, end: LogEnd, budget: _Budget) -> LogEnd:
+def _reached(log_place: LogPlace, start: LogEnd, end: LogEnd, budget: _Budget) -> LogEnd:
     """How far the budget takes one log."""
-    segments, at = _segments(place, StoreDisk()), start
+    segments, at = _segments(log_place, StoreDisk()), start
     for number, (file, base) in enumerate(segments):
         following = segments[number + 1][1] if number + 1 < len(segments) else None
         if (following is not None and following <= at.offset) or base >= end.offset:

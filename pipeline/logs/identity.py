@@ -165,24 +165,24 @@ CLOCK_MS = 3_600_000
 """Clocks of nodes may differ by this much."""
 
 
-def by_order(one: LogSurvey, facts: Facts, other: LogSurvey, other_facts: Facts) -> tuple[Relation, str]:
+def by_order(low: LogSurvey, facts: Facts, other: LogSurvey, other_facts: Facts) -> tuple[Relation, str]:
     """The relation by epochs and times of two logs (or snapshots), one of which ends before the other begins:
     both must rise. A snapshot inside the other log must have the epoch of the record before its end."""
-    for bare, log in ((one, other), (other, one)):
+    for bare, log in ((low, other), (other, low)):
         if not bare.has_records and log.start_offset < bare.end_offset <= log.end_offset:
             same = log.epoch_at(bare.end_offset - 1) == bare.last_epoch
             return (Relation.LIKELY if same else Relation.OPEN), ""
-    if one.end_offset > other.start_offset:
-        one, facts, other, other_facts = other, other_facts, one, facts
-    if one.end_offset > other.start_offset:
+    if low.end_offset > other.start_offset:
+        low, facts, other, other_facts = other, other_facts, low, facts
+    if low.end_offset > other.start_offset:
         return Relation.OPEN, ""
     epoch = other.epochs[0][0] if other.epochs else other.last_epoch
-    if 0 <= epoch < one.last_epoch:
+    if 0 <= epoch < low.last_epoch:
         return Relation.OTHER, (
-            f"epoch {epoch} at offset {other.start_offset}, after epoch {one.last_epoch} at "
-            f"{one.end_offset - 1}"
+            f"epoch {epoch} at offset {other.start_offset}, after epoch {low.last_epoch} at "
+            f"{low.end_offset - 1}"
         )
-    if min(epoch, one.last_epoch, facts.last_ms, other_facts.first_ms) < 0:
+    if min(epoch, low.last_epoch, facts.last_ms, other_facts.first_ms) < 0:
         return Relation.OPEN, ""
     rises = facts.last_ms <= other_facts.first_ms + CLOCK_MS
     return (Relation.LIKELY if rises else Relation.OPEN), ""

@@ -119,10 +119,10 @@ class LogSurvey(msgspec.Struct, kw_only=True):
         return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), None)
 
 
-def nothing_of(place: LogPlace, problem: str) -> LogSurvey:
+def nothing_of(log_place: LogPlace, problem: str) -> LogSurvey:
     """A log that could not be read at all."""
     return LogSurvey(
-        place=place,
+        place=log_place,
         start_offset=0,
         end_offset=0,
         epochs=[],

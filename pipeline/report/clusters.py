@@ -105,17 +105,17 @@ def overview(fleet: Fleet, found: list[AuditFinding]) -> str:
     return section("clusters", "Clusters", table(caption, heads, rows, wide=3), more)
 
 
-def _what(one: ClusterFacts, worst: AuditFinding | None) -> str:
+def _what(cluster: ClusterFacts, worst: AuditFinding | None) -> str:
     """The most severe finding of a cluster, damage, and the time for which it was not observed."""
     said = []
     if worst is not None and worst.severity != "info":
         said.append(f"{worst.kind}: {cut(worst.text, MAX_WHAT)}")
-    damaged = len({row["file"] for row in one.damage})
+    damaged = len({row["file"] for row in cluster.damage})
     if damaged and (worst is None or worst.kind != "damage"):
         said.append(f"damage in {_many(damaged, 'file')}")
     for column, what in (("off_seconds", "off"), ("unobserved_seconds", "unobserved")):
-        if one.sums[column]:
-            said.append(f"{what} for {seconds_text(one.sums[column])}")
+        if cluster.sums[column]:
+            said.append(f"{what} for {seconds_text(cluster.sums[column])}")
     return "; ".join(said) or "–"
 
 

@@ -105,7 +105,7 @@ def failovers(fleet: Fleet) -> str:
     if waiting:
         intro += f" {waiting:,} were not replaced by the end."
     if lost:
-        intro += f" Of {lost:,} nobody saw the end: the cluster was off, or records are missing."
+        intro += f" The end of {lost:,} is not known: the cluster was off, or records are missing."
     if numbers is not None and len(fleet.clusters) == 1:
         p50, p95, longest = (seconds_text(value / 1000) for value in numbers)
         intro += f" Median {p50}, 95th percentile {p95}, longest {longest}."

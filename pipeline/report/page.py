@@ -94,9 +94,9 @@ def page(
     )
 
 
-def _by_severity(found: list[AuditFinding]) -> dict[str, tuple[int, int]]:
-    counted = Counter((one.cluster, one.severity) for one in found)
-    return {one.cluster: (counted[one.cluster, "error"], counted[one.cluster, "warning"]) for one in found}
+def _by_severity(listed: list[AuditFinding]) -> dict[str, tuple[int, int]]:
+    counted = Counter((one.cluster, one.severity) for one in listed)
+    return {one.cluster: (counted[one.cluster, "error"], counted[one.cluster, "warning"]) for one in listed}
 
 
 def _span(fleet: Fleet) -> str:

@@ -140,9 +140,11 @@ def test_the_order_of_arrival_does_not_matter(
     if out == whole:
         return  # every node was away
     found, expected = told(out), told(whole)
-    for name in TABLES:
+    # A run over logs that are shorter than what was read changes nothing, so it lists no file either.
+    assert set(found.pop("files")) <= set(expected.pop("files"))
+    for name in found:
         assert found[name] == expected[name], name
-        for row in found[name] if name != "files" else ():
+        for row in found[name]:
             if row.get("to_offset") is not None and "from_offset" in row:
                 assert row["from_offset"] <= row["to_offset"], (name, row)
 

@@ -21,7 +21,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -527,6 +527,20 @@ def lower_priority(by: int) -> None:
     nice = _optional(os, "nice")
     if nice is not None:
         nice(by)
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Holds Ctrl-C back from this thread and from the processes that it starts, where a thread can."""
+    mask = _optional(signal, "pthread_sigmask")
+    if mask is None:
+        yield
+        return
+    before = mask(signal.SIG_BLOCK, {signal.SIGINT})  # type: ignore[attr-defined,unused-ignore]
+    try:
+        yield
+    finally:
+        mask(signal.SIG_SETMASK, before)  # type: ignore[attr-defined,unused-ignore]
 
 
 def process_runs(pid: int) -> bool:

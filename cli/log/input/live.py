@@ -25,6 +25,7 @@ from metaquorum.cli.log.input.options import offsets_text
 from metaquorum.metadata.text.addresses import address_text
 
 if TYPE_CHECKING:
+    from metaquorum.cli.cluster import ClusterOptions
     from metaquorum.clients.kafka.live_log import FollowingCopy
     from metaquorum.clients.kafka.observer import LiveLog
 
@@ -32,6 +33,8 @@ _TIMEOUT_S = 10.0
 _LOOK_S = 0.2
 REFRESH = "metaquorum.cli.log.input.live.refresh"
 """Key in a context's `meta`: a function that fetches new records and says what the copy holds."""
+CLUSTER = "metaquorum.cli.log.input.live.cluster"
+"""Key in a context's `meta`: the options (`Live`) with which the cluster is reached."""
 BOOTSTRAP = "metaquorum.cli.log.input.live.bootstrap"
 """Key in a context's `meta`: the words that were given instead of PATH, as a tuple."""
 FOLLOWED = "metaquorum.cli.log.input.live.followed"
@@ -72,6 +75,7 @@ class LiveCommand(click.Command):
                 click.echo(f"metaquorum: {copy.refresh()}", err=True)
                 ctx.meta[REFRESH] = copy.refresh
             ctx.meta[BOOTSTRAP] = live.words()
+            ctx.meta[CLUSTER] = live
             for name, value in ctx.params.items():
                 if value == _PLACEHOLDER:
                     ctx.params[name] = directory
@@ -92,6 +96,16 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     keystore: Path | None
     command_config: Path | None
     rate: int | None
+
+    def options(self) -> ClusterOptions:
+        """The options for other questions to the same cluster."""
+        from metaquorum.cli.client import TlsOptions
+        from metaquorum.cli.cluster import ClusterOptions
+
+        tls = TlsOptions(keystore=self.keystore, truststore=self.truststore)
+        return ClusterOptions(
+            bootstrap=self.bootstrap, timeout_s=self.timeout_s, tls=tls, command_config=self.command_config
+        )
 
     def words(self) -> tuple[str, ...]:
         """What to type to read the same log."""
@@ -212,17 +226,12 @@ class LiveCopy:
         import asyncio
         import random
 
-        from metaquorum.cli.client import TlsOptions
-        from metaquorum.cli.cluster import ClusterOptions
         from metaquorum.clients.kafka.live_log import LiveSource, LogSpool, copy_log
         from metaquorum.clients.search import ClientError, parse_bootstrap
         from metaquorum.storage.disk.posix import PosixDisk
 
         live = self._live
-        tls = TlsOptions(keystore=live.keystore, truststore=live.truststore)
-        options = ClusterOptions(
-            bootstrap=live.bootstrap, timeout_s=live.timeout_s, tls=tls, command_config=live.command_config
-        )
+        options = live.options()
 
         def room() -> int:
             return shutil.disk_usage(self._directory).free

@@ -125,11 +125,7 @@ def ingest(
 
         done = _perform(perform, plans, plan_again)
         made = _next(manifest, done, run)
-        for plan in done.left:
-            name = plan.merged.cluster
-            _note_failure(made, plan, done.failed[name], folder, run)
-            report.unreadable.append(f"cluster {name}: {done.failed[name].problem}")
-        report.forget({plan.merged.cluster for plan in done.left})
+        _note_failures(made, done, folder, run, report)
         publish(folder, run, made)
     except BaseException:
         abandon(folder, run)
@@ -224,6 +220,15 @@ def _require_one(done: _Done) -> None:
         at = done.failed[done.left[0].merged.cluster]
         if can_read(at.path or done.left[0].merged.logs[0].place.path):
             raise _executor_error(at)
+
+
+def _note_failures(made: Manifest, done: _Done, folder: Folder, run: IngestRun, report: IngestReport) -> None:
+    """Notes the clusters that could not be read, in the tables and in the report."""
+    for plan in done.left:
+        name = plan.merged.cluster
+        _note_failure(made, plan, done.failed[name], folder, run)
+        report.unreadable.append(f"cluster {name}: {done.failed[name].problem}")
+    report.forget({plan.merged.cluster for plan in done.left})
 
 
 def _note_failure(made: Manifest, plan: Plan, failed: TaskResult, folder: Folder, run: IngestRun) -> None:

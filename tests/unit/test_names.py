@@ -477,7 +477,7 @@ VAGUE_FIELDS_AND_PARAMETERS = {
     "metadata": 124,
     "network": 3,
     "observability": 13,
-    "pipeline": 161,
+    "pipeline": 159,
     "raft": 14,
     "rpc": 7,
     "storage": 26,

@@ -86,19 +86,17 @@ def overview(fleet: Fleet, found: list[AuditFinding]) -> str:
                 text(_what(one, worst.get(one.cluster))),
                 number(one.brokers),
                 number(one.partitions),
-                number(one.records, short(one.records)),
                 number(share, None if share is None else f"{100 * share:.3f} %"),
                 seconds(one.sums["leaderless_seconds"]),
                 seconds(one.sums["under_min_isr_seconds"]),
                 number(int(one.sums["unclean_elections"])),
                 number(int(one.sums["fences"])),
-                number(len(one.elections)),
                 seconds(None if numbers is None else numbers[2] / 1000),
             )
         )
     heads = (
-        *("Cluster", "Errors", "Warn", "What is wrong", "Brokers", "Parts", "Records", "With leader"),
-        *("Leaderless", "Under min", "Unclean", "Fences", "Epochs", "Longest"),
+        *("Cluster", "Errors", "Warn", "What is wrong", "Brokers", "Parts", "With leader"),
+        *("Leaderless", "Under min", "Unclean", "Fences", "Longest"),
     )
     more = left_out(len(rows), len(ordered), "clusters", "those with the fewest problems are left out.")
     caption = "Most errors and warnings first; longest is of failovers"

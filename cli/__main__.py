@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 """As `cli.errors` has it."""
 
+OWNER_PIPE = "METAQUORUM_OWNER_PIPE"
+"""The variable with the reading end of a pipe that a node ends with: the process that owns its cluster has
+the other end."""
+
 
 def prepare_node() -> None:
     """Sets the environment that must be set before a node's modules are imported."""
@@ -46,7 +50,7 @@ def _prepared() -> Callable[..., Any]:
     """The command line, imported, in an environment that it can run in."""
     from importlib import import_module
 
-    from metaquorum.platforms import UnsupportedError, check_supported, prepare_output
+    from metaquorum.platforms import UnsupportedError, check_supported, end_with_pipe, prepare_output
 
     try:
         check_supported()
@@ -56,9 +60,13 @@ def _prepared() -> Callable[..., Any]:
     if sys.argv[1:3] in (["controller", "run"], ["broker", "run"], ["node", "run"]):
         from metaquorum.cli.interrupts import end_while_starting
 
+        pipe = os.environ.pop(OWNER_PIPE, "")
+        if pipe.isdecimal():
+            end_with_pipe(int(pipe))
         end_while_starting(sys.argv[1])
         prepare_node()
-    if sys.argv[1:3] == ["local", "up"]:  # imports what nodes need, beside this command's own imports
+    if sys.argv[1:3] == ["local", "up"] and "--in-memory" not in sys.argv:
+        # It imports what nodes need, beside this command's own imports.
         import_module("metaquorum.cli.local.forks").begin()
     from metaquorum.cli.main import main as command
 

@@ -190,6 +190,26 @@ def create(
     return layout
 
 
+def adopt(
+    directory: Path,
+    cluster_id: str,
+    nodes: Sequence[LocalNode],
+    settings: Mapping[str, Mapping[str, str]],
+) -> Layout:
+    """A cluster of nodes with dynamic voters that are formatted in a directory already. `settings`: of each
+    node, by its name."""
+    layout = Layout(
+        directory=directory.resolve(),
+        manifest=ClusterManifest(
+            version=MANIFEST_VERSION, cluster_id=cluster_id, nodes=tuple(nodes), dynamic_voters=True
+        ),
+    )
+    for node in nodes:
+        private_file(layout.config(node)).write_text(_lines(settings[node.name]))
+    _write_manifest(layout)
+    return layout
+
+
 def grow(layout: Layout, controllers: int) -> Layout:
     """The cluster with new controllers, formatted to join as observers until they become voters. Existing
     nodes stay as they are. Raises Failure."""
@@ -289,4 +309,8 @@ def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, jo
     static = not (layout.manifest.dynamic_voters or joins)
     values = local_settings(node, layout.nodes, layout.log_dirs(node), layout.data(node), static=static)
     values.update(extra)
-    return "".join(f"{key}={value}\n" for key, value in values.items())
+    return _lines(values)
+
+
+def _lines(settings: Mapping[str, str]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in settings.items())

@@ -31,6 +31,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "broker": ("metaquorum.cli.server_commands:broker", "Run a broker; show the status of brokers."),
     "node": ("metaquorum.cli.server_commands:node", "Run a node that is a controller, a broker, or both."),
     "local": ("metaquorum.cli.local.commands:local", "Run a whole cluster on this machine."),
+    "fault": (
+        "metaquorum.cli.local.fault:fault",
+        "Break a cluster of `local up --in-memory`, and move its time.",
+    ),
     "quorum": (
         "metaquorum.cli.admin.quorum:quorum",
         "Describe the quorum; transfer leadership; change voters.",

@@ -20,7 +20,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.clock import LogClock, clock_of
 from metaquorum.metadata.inspect.log.coverage import known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.log.places import ShownAs
+from metaquorum.metadata.inspect.log.places import ShownAs, behind_batch
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
@@ -35,6 +35,8 @@ KEPT_STATES = 256
 """Into how many parts of equal length a log is divided at first."""
 RECENT_STATES = 16
 """How many of the states that were asked for last are kept besides."""
+_AHEAD_SHARE = 0.25
+"""How much of the memory the states may take that `fill` has not reached."""
 _PAUSE_S = 0.005
 _SMALL_BYTES = 1 << 16
 """What a kept state costs besides its chunks of partitions, roughly."""
@@ -58,6 +60,9 @@ class Moments:
         self.log = log
         self._memory_bytes = memory_bytes
         self._kept: list[Kept] = []
+        self._ahead: dict[int, FoundState] = {}
+        """States on the way to moments that `fill` has not reached, by offset; dropped once it has."""
+        self._ahead_bytes = 0
         self._recent: OrderedDict[int, FoundState] = OrderedDict()
         self._sound_end: int | None = None
         """Below this offset, a state may be replayed from an earlier one; None: everywhere."""
@@ -94,7 +99,7 @@ class Moments:
             if not self._keep(last):
                 return
             yield last
-        step = max(1, (end - first) // KEPT_STATES)
+        step = _step(first, end)
         reached = last.end_offset
         for state in states_along(log, last, (*range(reached + step, end, step), end)):
             if state.end_offset == reached and not state.problems:
@@ -104,6 +109,7 @@ class Moments:
             if not self._keep(state):
                 return
             yield state
+        self._ahead, self._ahead_bytes = {}, 0
 
     def _keep(self, state: FoundState) -> bool:
         """Keeps a state, and fewer states if they need too much memory. False where the log is not sound."""
@@ -163,6 +169,8 @@ class Moments:
             return state
 
     def _place(self, point: Point) -> tuple[int, ShownAs | None]:
+        if point.after and (behind := self._behind(point)) is not None:
+            return behind, None
         settled, shown = settle(self.log, point)
         if settled.offset is not None:
             return settled.offset, shown
@@ -174,30 +182,75 @@ class Moments:
             return state.end_offset, shown
         return clock.place(settled.time_ms)[0].offset or 0, shown
 
+    def _behind(self, point: Point) -> int | None:
+        """The end of the batch that holds an offset, by the states that are at hand; None if a transaction
+        is open there, or nothing known, which `settle` decides."""
+        offset, known = behind_batch(self.log, point), known_from(self.log)
+        if known is None or offset < known:
+            return None
+        return offset if self._recently(offset).state.transaction is None else None
+
     def _at(self, offset: int) -> FoundState:
-        with self._lock:
-            at_hand = bisect_right(self._kept, offset, key=lambda kept: kept.offset)
-            near = self._kept[at_hand - 1].state if at_hand else None
-        is_sound = near is not None and (self._sound_end is None or offset < self._sound_end)
+        near = self._near(offset)
+        is_sound = self._sound_end is None or offset < self._sound_end
         if near is not None and is_sound:
-            for state in self._recent.values():
-                if near.end_offset < state.end_offset <= offset and not state.problems:
-                    near = state
-            # Until the whole log was replayed once, a snapshot may be nearer.
-            if not any(near.end_offset < at.offset <= offset for at in self.log.snapshots()):
-                found = self._replayed(near, offset)
-                if not found.problems:
-                    return found
+            found = self._replayed(near, offset)
+            if not found.problems:
+                return found
         known = known_from(self.log)
         is_known = known is not None and offset >= known  # elsewhere, state_at says what is needed
         return with_quorum(self.log, state_at(self.log, Point(offset=offset), past_corruption=is_known))
 
+    def _near(self, offset: int) -> FoundState | None:
+        """The newest state up to an offset that is at hand, or that a snapshot holds; None if `fill` has not
+        begun."""
+        with self._lock:
+            at_hand = bisect_right(self._kept, offset, key=lambda kept: kept.offset)
+            near = self._kept[at_hand - 1].state if at_hand else None
+        if near is None:
+            return None
+        for state in (*self._recent.values(), *self._ahead.values()):
+            if near.end_offset < state.end_offset <= offset and not state.problems:
+                near = state
+        # Until the whole log was replayed once, a snapshot may be nearer.
+        nearer = [at.offset for at in self.log.snapshots() if near.end_offset < at.offset <= offset]
+        if not nearer:
+            return near
+        begun = with_quorum(self.log, state_at(self.log, Point(offset=nearer[-1]), past_corruption=True))
+        if begun.problems:
+            return None
+        self._pass(begun)
+        return begun
+
     def _replayed(self, start: FoundState, offset: int) -> FoundState:
+        """The state at an offset. What is passed on the way is kept for the next moment until `fill` has."""
         if start.end_offset == offset:
             return start
-        state = next(states_along(self.log, start, (offset,)))
-        state.unknown += start.unknown
+        with self._lock:
+            first, filled = self._kept[0].offset, self._kept[-1].offset
+        end = self.clock().end_offset
+        step = _step(first, end)
+        between = range(max(start.end_offset, filled) + step, min(offset, end), step)
+        state = start
+        for state in states_along(self.log, start, (*between, offset)):
+            state.unknown += start.unknown
+            if state.problems:
+                break
+            if state.end_offset < offset:
+                self._pass(state)
         return state
+
+    def _pass(self, state: FoundState) -> None:
+        """Keeps a state that `fill` has not reached, if it needs little memory."""
+        before = max(self._ahead.values(), key=lambda state: state.end_offset, default=None)
+        self._ahead_bytes += cost_bytes(None if before is None else before.image, state.image)
+        if self._ahead_bytes <= self._memory_bytes * _AHEAD_SHARE:
+            self._ahead[state.end_offset] = state
+
+
+def _step(first: int, end: int) -> int:
+    """How far the states are apart that are kept at first, in records."""
+    return max(1, (end - first) // KEPT_STATES)
 
 
 def cost_bytes(before: MetadataImage | None, image: MetadataImage) -> int:

@@ -1,4 +1,4 @@
-"""Runs the console: opens the port, computes the strip in the background, serves until Ctrl-C."""
+"""Runs the console: opens the port, computes strips in the background, serves until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import uvicorn
 
 from metaquorum.console.app import application
 from metaquorum.console.moments import Moments
 from metaquorum.console.strip import Strip
-from metaquorum.console.views import Views
+from metaquorum.console.views import GroupRows, Views
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 
@@ -25,46 +26,104 @@ _REST = 3
 """After the strip was computed, the pause lasts this many times as long."""
 
 
-class Console:
-    """The console of one log, with its port open. `url` has the token."""
+class LogPage:
+    """The views of one log, and the thread that computes its strip and follows it."""
 
-    def __init__(self, log: MetadataLog, words: tuple[str, ...], *, port: int, memory_bytes: int) -> None:
-        """`words` are the paths as given. Raises InspectError if the port is in use."""
+    def __init__(
+        self,
+        log: MetadataLog,
+        words: tuple[str, ...],
+        memory_bytes: int,
+        *,
+        refresh: Callable[[], object] | None = None,
+        groups: GroupRows | None = None,
+    ) -> None:
+        """`words` are the paths as given. `refresh` brings the copy of a running cluster's log up to date;
+        `groups` asks that cluster for its groups."""
+        self._strip = Strip(Moments(log, memory_bytes))
+        self._refresh = refresh
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self.views = Views(self._strip, words, groups)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread, if it was started."""
+        self._ended.set()
+        self._strip.stop()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+
+    def _follow(self) -> None:
+        """Computes the strip, and again whenever the log has grown."""
+        while not self._ended.is_set():
+            began = time.monotonic()
+            self._strip.follow(self._refresh)
+            self._ended.wait(max(FOLLOW_S, _REST * (time.monotonic() - began)))
+
+
+class Console:
+    """A console with its port open. `url` has the token."""
+
+    def __init__(self, make: Callable[[str, int], Any], port: int) -> None:
+        """`make` returns the application for a token and a port. Raises InspectError if the port is in
+        use."""
         self._socket = _listening(port)
         self._port: int = self._socket.getsockname()[1]
         token = secrets.token_urlsafe(24)
         self.url = f"http://{HOST}:{self._port}/?token={token}"
-        self._strip = Strip(Moments(log, memory_bytes))
-        views = Views(self._strip, words)
-        app = application(views, token=token, port=self._port)
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            make(token, self._port),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
 
-    def serve(self, refresh: Callable[[], object] | None = None) -> None:
-        """Serves until Ctrl-C or SIGTERM. `refresh` brings the copy of a running cluster's log up to date."""
-        with self._background(refresh):
-            self._server.run(sockets=[self._socket])
+    def serve(self) -> None:
+        """Serves until Ctrl-C or SIGTERM."""
+        self._server.run(sockets=[self._socket])
 
-    @contextlib.contextmanager
-    def _background(self, refresh: Callable[[], object] | None) -> Iterator[None]:
-        ended = threading.Event()
-        thread = threading.Thread(target=self._follow, args=(ended, refresh), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            self._strip.stop()
-            thread.join(timeout=5)
 
-    def _follow(self, ended: threading.Event, refresh: Callable[[], object] | None) -> None:
-        """Computes the strip, and again whenever the log has grown."""
-        while not ended.is_set():
-            began = time.monotonic()
-            self._strip.follow(refresh)
-            ended.wait(max(FOLLOW_S, _REST * (time.monotonic() - began)))
+@contextlib.contextmanager
+def log_console(page: LogPage, port: int) -> Iterator[Console]:
+    """The console of one log, whose thread runs meanwhile."""
+    made = Console(lambda token, bound: application(page.views, token=token, port=bound), port)
+    page.start()
+    try:
+        yield made
+    finally:
+        page.stop()
+
+
+@contextlib.contextmanager
+def fleet_console(tables: str, logs: Mapping[str, Callable[[], LogPage]], port: int) -> Iterator[Console]:
+    """The console of the tables of a fleet; `logs` open the logs that were given, by cluster."""
+    from metaquorum.console.fleet import FleetViews
+    from metaquorum.console.fleet_app import fleet_application
+
+    started: list[LogPage] = []
+
+    def opening(open_log: Callable[[], LogPage]) -> Callable[[], Views]:
+        def views() -> Views:
+            page = open_log()
+            page.start()
+            started.append(page)
+            return page.views
+
+        return views
+
+    views = FleetViews(tables, logs)
+    opened = {cluster: opening(open_log) for cluster, open_log in logs.items()}
+    made = Console(lambda token, bound: fleet_application(views, opened, token=token, port=bound), port)
+    try:
+        yield made
+    finally:
+        for page in started:
+            page.stop()
 
 
 def _listening(port: int) -> socket.socket:

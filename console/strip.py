@@ -10,24 +10,32 @@ import contextlib
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from metaquorum.console.event_reader import (
+    APART_FROM_BYTES,
+    EventPiece,
+    EventsEnd,
+    ReaderLostError,
+    is_users,
+    pieces,
+    pieces_apart,
+)
 from metaquorum.console.moments import Moments
-from metaquorum.metadata.errors import ApiError, InspectError, RecordDecodeError, ReplayError
+from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.causes.rule import CRITICAL, INFO, SEVERITIES
+from metaquorum.metadata.inspect.causes.rule import CRITICAL, SEVERITIES
 from metaquorum.metadata.inspect.log.coverage import Uncovered
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.spans import under_min_isr_rows
-from metaquorum.metadata.inspect.timeline.story import Seen, events
 from metaquorum.metadata.inspect.timeline.timeline import SpanCounts
 from metaquorum.metadata.inspect.walk.states import FoundState
-from metaquorum.storage.errors import StorageError
 
 ACTIVE, FENCED, SHUTDOWN, GONE = "active", "fenced", "shutdown", "gone"
 _STATE_AFTER = {
@@ -45,15 +53,8 @@ _OPEN_AT_THE_END = "still "
 AXIS_POINTS = 512
 SLOW_S = 5.0
 """A running cluster without an answer for this time counts as gone."""
-_ROUNDS_AT_ONCE = 2000
-"""How many events are taken between two looks at whether to stop."""
-
-
-def is_users(error: Exception) -> bool:
-    """Whether an error says what is wrong with a log or a question, in a sentence; others are bugs."""
-    return isinstance(
-        error, InspectError | StorageError | RecordDecodeError | ReplayError | ApiError | OSError
-    )
+_MARKED = at_least("warning")
+_DOUBTS = ("gap in time", "clock jumped")
 
 
 class StripTurn(msgspec.Struct, frozen=True):
@@ -111,18 +112,61 @@ def broker_states(image: MetadataImage) -> dict[int, str]:
     }
 
 
+class _Events:
+    """The events of a log as far as they were read, and the lines that they draw."""
+
+    def __init__(self) -> None:
+        self.lines = Lines()
+        self.events: list[TimelineEvent] = []
+        self.marked: list[TimelineEvent] = []
+        """Warnings and critical events."""
+        self.doubts: list[TimelineEvent] = []
+        """Those about time of which the log says nothing, or whose clock is not certain."""
+        self.problems: list[str] = []
+
+    def take(self, piece: EventPiece) -> None:
+        for event in piece.events:
+            self.lines.event(event)
+        self.events += piece.events
+        self.marked += [event for event in piece.events if event.severity in _MARKED]
+        self.doubts += [event for event in piece.events if event.kind in _DOUBTS]
+        self.lines.area += piece.counts
+        self.problems += piece.problems
+
+
+class _Reading(threading.Thread):
+    """Reads the events; its result is awaited with `result`."""
+
+    def __init__(self, read: Callable[[], bool]) -> None:
+        super().__init__(name="events", daemon=True)
+        self._read = read
+        self._is_whole = False
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._is_whole = self._read()
+        except Exception as error:
+            self._error = error
+
+    def result(self) -> bool:
+        """What it returned, once it has ended. Raises what it raised."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+        return self._is_whole
+
+
 class Strip:
     """The strip of one log. `build` runs in one thread; `cut` may be called from others meanwhile."""
 
     def __init__(self, moments: Moments) -> None:
         self.moments = moments
         self._log: MetadataLog = moments.log
-        self._coarse, self._fine = Lines(), Lines()
+        self._coarse, self._fine = Lines(), _Events()
         self._fine_end = -1
         """Up to this offset the fine lines are complete."""
-        self.events: list[TimelineEvent] = []
         self.uncovered: list[Uncovered] = []
-        self.problems: list[str] = []
         self.unknown = 0
         self.is_complete = False
         self.version = 0
@@ -167,48 +211,80 @@ class Strip:
         if size_bytes == self._built_bytes:
             return
         self._read_end()
-        for state in self.moments.fill():
+        states = self.moments.fill()
+        self._take_states(islice(states, 1))  # the lanes begin with it
+        reading = _Reading(self._read_events)
+        is_apart = size_bytes >= APART_FROM_BYTES
+        if is_apart:
+            reading.start()
+        self._take_states(states)
+        if not is_apart:
+            reading.start()
+        if reading.result():
+            self._built_bytes = size_bytes
+            self.is_complete = True
+            self.version += 1
+
+    def _take_states(self, states: Iterable[FoundState]) -> None:
+        for state in states:
             self._coarse.state(state)
             self.version += 1
             self.moments.give_way()
             if self._stopped.is_set():
                 return
-        if self._read_events():
-            self._built_bytes = size_bytes
-            self.is_complete = True
-            self.version += 1
 
     def _read_end(self) -> None:
         """The newest state first: it is what a page asks for, too."""
         with contextlib.suppress(InspectError):  # its beginning is gone: there are events, but no state
             self.moments.state()
 
+    def _pieces(self) -> Iterator[EventPiece | EventsEnd]:
+        if self._log.size_bytes() >= APART_FROM_BYTES:
+            has_begun = False
+            try:
+                for piece in pieces_apart(self._log, self._stopped.is_set):
+                    has_begun = True
+                    yield piece
+                return
+            except ReaderLostError:
+                if has_begun:
+                    raise InspectError(
+                        "the process that reads the events ended; they are read again"
+                    ) from None
+        yield from pieces(self._log)
+
     def _read_events(self) -> bool:
         """Reads the timeline. False if it was stopped."""
-        fine, made, problems = Lines(), list[TimelineEvent](), list[str]()
-        seen = Seen(on_counts=fine.area.append)
+        made = _Events()
         is_first = not self.is_complete  # later, the old strip is shown until the new one is complete
-        if self._coarse.brokers:
-            for broker_id, turns in self._coarse.brokers.items():
-                if turns[0].offset == self._coarse.area[0].offset:
-                    fine.broker(broker_id, turns[0])
+        for broker_id, turns in self._coarse.brokers.items():
+            if turns[0].offset == self._coarse.area[0].offset:
+                made.lines.broker(broker_id, turns[0])
         if is_first:
-            self._fine, self.events, self.problems = fine, made, problems
-        for number, event in enumerate(events(self._log, problems.append, seen=seen, shown=at_least(INFO))):
-            made.append(event)
-            fine.event(event)
-            if is_first:
-                self._fine_end = event.offset
+            self._fine = made
+        for piece in self._pieces():
+            if isinstance(piece, EventsEnd):
+                self._fine, self._fine_end = made, piece.end_offset
+                self.uncovered, self.unknown = piece.uncovered, piece.unknown
+                return True
+            made.take(piece)
+            if is_first and piece.events:
+                self._fine_end = piece.events[-1].offset
+            self.version += is_first
             self.moments.give_way()
-            if number % _ROUNDS_AT_ONCE == 0:
-                self.version += 1
-                if self._stopped.is_set():
-                    return False
-        self._fine, self.events, self.problems = fine, made, problems
-        self._fine_end = max(seen.end_offset, self._log.start_offset)
-        self.uncovered = list(seen.limits.coverage)
-        self.unknown = seen.limits.unknown
-        return True
+            if self._stopped.is_set():
+                break
+        return False
+
+    @property
+    def events(self) -> list[TimelineEvent]:
+        """The events from `info` on, as far as the log was read."""
+        return self._fine.events
+
+    @property
+    def problems(self) -> list[str]:
+        """Lines about what could not be read."""
+        return self._fine.problems
 
     @property
     def progress(self) -> float:
@@ -234,31 +310,42 @@ class Strip:
             "toMs": high,
             "startOffset": self._log.start_offset,
             "endOffset": end,
+            "readMs": self._read_ms(bases, times),
             "progress": self.progress,
             "version": self.version,
             "axis": _axis(bases.tolist(), times, pixels, end),
             "leaders": [
                 [turn.offset, turn.time_ms, *turn.value]
-                for turn in pixels.turns(self._joined(self._coarse.leaders, self._fine.leaders))
+                for turn in pixels.turns(self._joined(self._coarse.leaders, self._fine.lines.leaders))
             ],
             "brokers": [
                 {"id": broker_id, "turns": [[turn.offset, turn.time_ms, turn.value] for turn in turns]}
                 for broker_id, turns in self._lanes(pixels)
             ],
-            "area": pixels.area(self._joined(self._coarse.area, self._fine.area)),
-            "marks": pixels.marks(self.events),
+            "area": pixels.area(self._joined(self._coarse.area, self._fine.lines.area)),
+            "marks": pixels.marks(self._fine.marked),
             "gaps": [self._gap(bases, times, missing) for missing in self.uncovered]
-            + [gap for event in self.events if (gap := _doubt(event)) is not None],
+            + [gap for event in self._fine.doubts if (gap := _doubt(event)) is not None],
         }
+
+    def _read_ms(self, bases: Any, times: Any) -> int | None:
+        """Up to when the lanes and the area are known; None for the log's end."""
+        if self.is_complete or not len(bases):
+            return None
+        last = self._coarse.area[-1].offset if self._coarse.area else self._log.start_offset
+        return _time_at(bases, times, max(last - 1, self._fine_end))
 
     def _joined(self, coarse: list[Any], fine: list[Any]) -> list[Any]:
         """The fine line as far as it reaches, then the coarse one."""
         return [*fine, *(turn for turn in coarse if turn.offset > self._fine_end)]
 
     def _lanes(self, pixels: _Pixels) -> Iterable[tuple[int, list[StripTurn]]]:
-        numbers = sorted(self._coarse.brokers.keys() | self._fine.brokers.keys())
+        numbers = sorted(self._coarse.brokers.keys() | self._fine.lines.brokers.keys())
         for broker_id in numbers:
-            coarse, fine = self._coarse.brokers.get(broker_id, []), self._fine.brokers.get(broker_id, [])
+            coarse, fine = (
+                self._coarse.brokers.get(broker_id, []),
+                self._fine.lines.brokers.get(broker_id, []),
+            )
             yield broker_id, pixels.turns(self._joined(coarse, fine))
 
     def _gap(self, bases: Any, times: Any, missing: Uncovered) -> dict[str, Any]:
@@ -276,7 +363,7 @@ class Strip:
         return next(
             (
                 event
-                for event in reversed(self.events)
+                for event in reversed(self._fine.marked)
                 if event.severity in wanted and not event.kind.startswith(_OPEN_AT_THE_END)
             ),
             None,
@@ -358,11 +445,10 @@ class _Pixels:
         return rows
 
     def marks(self, made: list[TimelineEvent]) -> list[list[Any]]:
-        """Time, offset, severity, how many, kind, text: of the events in a pixel, the most severe one."""
-        wanted = at_least("warning")
+        """Time, offset, severity, how many, kind, text: of the events in a few pixels, the most severe."""
         shown: dict[int, list[Any]] = {}
         for event in made:
-            if event.severity not in wanted or not self.low <= event.time_ms <= self.high:
+            if not self.low <= event.time_ms <= self.high:
                 continue
             pixel = self._of(event.time_ms) // 6
             mark = shown.get(pixel)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from metaquorum.console.partitions import leaders_and_in_sync, partition_rows, topic_rows
-from metaquorum.console.strip import broker_states
+from metaquorum.console.strip import ACTIVE, broker_states
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.entities.diff import sort_key
 from metaquorum.metadata.inspect.entities.views import config_path, entities_of, fields_of
@@ -25,6 +25,7 @@ from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
 Row = dict[str, Any]
 """A row's cells by column; `path` is the entity that it is about."""
 PAGE_MAX = 1000
+GROUP_COLUMNS = ("group", "state", "topic", "partition", "committed", "end", "lag", "member", "host")
 
 
 class TableQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,18 +64,24 @@ def table_of(kind: str, state: FoundState, query: TableQuery) -> TablePage:
             columns=columns, rows=page.rows, count=page.fitting, total=page.total, shows=page.shows
         )
     listed = list(rows(state))
+    found = page_of(columns, [row for row in listed if query.show in ("", row.get("state"))], query)
+    shows = ("active", "fenced", "shutdown") if kind == "brokers" else ()
+    return msgspec.structs.replace(found, total=len(listed), shows=shows)
+
+
+def page_of(columns: tuple[str, ...], rows: Iterable[Row], query: TableQuery) -> TablePage:
+    """A page of rows: those with the query's text, sorted, and cut. Raises InspectError for an unknown
+    column."""
+    listed = list(rows)
     total = len(listed)
     if query.text:
         wanted = query.text.lower()
         listed = [row for row in listed if any(wanted in cell_text(cell).lower() for cell in row.values())]
-    if query.show:
-        listed = [row for row in listed if row.get("state") == query.show]
     _check_column(query.sort, columns)
     if query.sort:
         listed.sort(key=lambda row: _order(row.get(query.sort)), reverse=query.descending)
     start, end = _window(query)
-    shows = ("active", "fenced", "shutdown") if kind == "brokers" else ()
-    return TablePage(columns=columns, rows=listed[start:end], count=len(listed), total=total, shows=shows)
+    return TablePage(columns=columns, rows=listed[start:end], count=len(listed), total=total)
 
 
 def _window(query: TableQuery) -> tuple[int, int | None]:
@@ -149,6 +156,26 @@ def _brokers(state: FoundState) -> Iterable[Row]:
         }
 
 
+def _racks(state: FoundState) -> Iterable[Row]:
+    """The load of each rack: the sums over its brokers."""
+    racks: dict[str | None, Row] = {}
+    for row in _brokers(state):
+        of_rack = racks.setdefault(
+            row["rack"], {"path": None, "rack": row["rack"], **dict.fromkeys(_SUMMED, 0), "ids": []}
+        )
+        of_rack["ids"].append(row["broker"])
+        of_rack["brokers"] += 1
+        of_rack["active"] += row["state"] == ACTIVE
+        for name in ("leaders", "replicas", "inSync"):
+            of_rack[name] += row[name]
+    total = max(1, sum(row["leaders"] for row in racks.values()))
+    for _, row in sorted(racks.items(), key=lambda item: item[0] or ""):
+        yield {**row, "leadersShare": round(row["leaders"] / total, 4)}
+
+
+_SUMMED = ("brokers", "active", "leaders", "replicas", "inSync")
+
+
 def _configs(state: FoundState) -> Iterable[Row]:
     for resource, entries in state.image.configs.items_sorted():
         path = config_path(resource)
@@ -219,6 +246,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[FoundState], Iterable[Row]]]]
         ("broker", "state", "rack", "leaders", "replicas", "inSync", "directories", "listeners", "epoch"),
         _brokers,
     ),
+    "racks": (("rack", *_SUMMED[:3], "leadersShare", *_SUMMED[3:], "ids"), _racks),
     "topics": (("topic", "partitions", "replicas", "leaderless", "underMinIsr", "outOfSync"), _nothing),
     "partitions": (
         ("topic", "partition", "state", "leader", "isr", "replicas", "leaderEpoch", "partitionEpoch"),

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import shlex
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+from msgspec.structs import asdict
+
 from metaquorum.console.access import access
+from metaquorum.console.event_reader import is_users
 from metaquorum.console.moments import place_of
 from metaquorum.console.partitions import SHOWS, rows_in_trouble, topics_in_trouble
 from metaquorum.console.record_bytes import record_bytes
-from metaquorum.console.strip import ACTIVE, Strip, broker_states, is_users
-from metaquorum.console.tables import TablePage, TableQuery, table_of
+from metaquorum.console.strip import ACTIVE, Strip, broker_states
+from metaquorum.console.tables import GROUP_COLUMNS, TablePage, TableQuery, page_of, table_of
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.answers import (
@@ -50,20 +53,27 @@ from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.uuids import uuid_to_text
 
 Answer = dict[str, Any]
+GroupRows = Callable[[], list[dict[str, Any]]]
+"""Asks a running cluster for its groups: a row for each partition of a group. Raises InspectError."""
 ENTITIES_MAX = 200
 SPANS_MAX = 500
 RECORDS_MAX = 200
 SEARCHED_MAX = 20
 KEPT_DIFFS = 4
 _PROBLEMS_MAX = 50
+_NO_GROUPS = (
+    "A metadata log has no groups and no lag: a running cluster is asked for them. Start metaquorum console"
+    " --bootstrap HOST:PORT with the address of a broker."
+)
 
 
 class Views:
     """The views of one log. Methods may be called from several threads; those that name something raise
     InspectError if the log does not have it."""
 
-    def __init__(self, strip: Strip, words: tuple[str, ...]) -> None:
-        """`words` are the paths that were given, for command lines."""
+    def __init__(self, strip: Strip, words: tuple[str, ...], groups: GroupRows | None = None) -> None:
+        """`words` are the paths that were given, for command lines; `groups` asks a running cluster."""
+        self._groups = groups
         self.moments = strip.moments
         self.strip = strip
         self._log: MetadataLog = strip.moments.log
@@ -178,6 +188,7 @@ class Views:
             "topics": "topic",
             "partitions": "topic",
             "brokers": "broker",
+            "racks": "broker",
             "configs": "config",
             "features": "feature",
             "acls": "acl",
@@ -186,6 +197,15 @@ class Views:
             "tokens": "token",
         }.get(kind, kind)
         return self.command("state", entity, "--at", str(state.end_offset))
+
+    def groups(self, query: TableQuery) -> Answer:
+        """The groups of a running cluster now, and their lag: no record of the log is about them. Of a log in
+        files, `hint` says what to do."""
+        if self._groups is None:
+            return {"hint": _NO_GROUPS, "command": ""}
+        page = page_of(GROUP_COLUMNS, self._groups(), query)
+        words = ["metaquorum", "groups", "describe", "--all", *self._words]
+        return {**asdict(page), "hint": "", "command": shlex.join(words)}
 
     def entity(self, path: str, where: str | None) -> Answer:
         """The fields of an entity and of those below it."""

@@ -21,7 +21,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -152,6 +152,13 @@ DIFFERENCES = (
         "the locale's encoding",
         "the console's encoding; UTF-8 and `\\n` to a file or a pipe",
         "a character that the encoding lacks is printed as `\\uXXXX`",
+    ),
+    Difference(
+        "memory limit of a test cluster's node",
+        "`prlimit` (`RLIMIT_DATA`)",
+        "refused",
+        "no nodes",
+        "all other faults of nodes",
     ),
     Difference(
         "signals",
@@ -478,6 +485,11 @@ def end_with_parent(parent_pid: int, pipe: int) -> None:
         prctl(_PR_SET_PDEATHSIG, KILL)
     if os.getppid() != parent_pid:
         os._exit(0)
+    end_with_pipe(pipe)
+
+
+def end_with_pipe(pipe: int) -> None:
+    """Ends this process when no other one has the writing end of a pipe any longer."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):
@@ -486,6 +498,34 @@ def end_with_parent(parent_pid: int, pipe: int) -> None:
         os._exit(0)
 
     threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
+def call_in_forks(call: Callable[[], object]) -> None:
+    """Calls it at the start of every fork of this process, where there are forks."""
+    register = _optional(os, "register_at_fork")
+    if register is not None:
+        register(after_in_child=call)
+
+
+def pause_signals() -> tuple[signal.Signals, signal.Signals] | None:
+    """What stops a process and has it go on; None where there is nothing."""
+    stop, go_on = _optional(signal, "SIGSTOP"), _optional(signal, "SIGCONT")
+    return None if stop is None or go_on is None else (signal.Signals(stop), signal.Signals(go_on))
+
+
+def limit_memory(pid: int, more_bytes: int | None) -> bool:
+    """Lets a process allocate so much more than it has now; None: without a limit. False where the system
+    cannot limit another process. Raises psutil.Error."""
+    import psutil
+
+    process, resource = psutil.Process(pid), _module("resource")
+    limit = _optional(process, "rlimit")
+    if limit is None or resource is None:
+        return False
+    unlimited = resource.RLIM_INFINITY
+    size = unlimited if more_bytes is None else process.memory_info().data + more_bytes
+    limit(resource.RLIMIT_DATA, (size, unlimited))
+    return True
 
 
 MANY_FILES = 1_000_000
@@ -527,6 +567,20 @@ def lower_priority(by: int) -> None:
     nice = _optional(os, "nice")
     if nice is not None:
         nice(by)
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Holds Ctrl-C back from this thread and from the processes that it starts, where a thread can."""
+    mask = _optional(signal, "pthread_sigmask")
+    if mask is None:
+        yield
+        return
+    before = mask(signal.SIG_BLOCK, {signal.SIGINT})  # type: ignore[attr-defined,unused-ignore]
+    try:
+        yield
+    finally:
+        mask(signal.SIG_SETMASK, before)  # type: ignore[attr-defined,unused-ignore]
 
 
 def process_runs(pid: int) -> bool:

@@ -9,6 +9,7 @@ log a traceback.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,9 @@ Admission = Callable[[str, Any], str | None]
 OPEN_TO_ALL = "/grpc.health.v1.Health/"
 """No rights are needed to ask whether a node serves. A node that checks rights does not read the message: the
 answer is that to an empty one, about the whole process."""
+CANCELLATION_S = 0.2
+"""How long to wait for a call's cancellation: gRPC says first that the call has no message, which a caller
+that cancels did not send yet."""
 _log = logging.getLogger(__name__)
 
 
@@ -132,7 +136,10 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             refused = None
             try:
                 if not handler.request_streaming:
-                    requests = request_of(b"" if is_unread else await context.read())
+                    message = b"" if is_unread else await context.read()
+                    if not isinstance(message, bytes):
+                        await asyncio.sleep(CANCELLATION_S)  # ends here if the caller had cancelled the call
+                    requests = request_of(message)
                 return await behaviour(requests, context)
             except RefusedMessage as error:
                 refused = error.status, str(error)

@@ -21,6 +21,7 @@ _HOMES = {
     "Cluster": "metaquorum.testing.cluster",
     "ClusterError": "metaquorum.testing.errors",
     "ClusterTimeoutError": "metaquorum.testing.errors",
+    "ProcessCluster": "metaquorum.cli.local.process_cluster",  # which stands on this package
     "HistoryError": "metaquorum.testing.histories",
     "ReadMessage": "metaquorum.testing.histories",
     "check_log": "metaquorum.testing.histories",

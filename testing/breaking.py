@@ -16,8 +16,9 @@ from metaquorum.testing.healing import ActiveFault, ActiveRequestFault
 from metaquorum.testing.interception import ClientFault, Interceptor, Replacement
 from metaquorum.testing.memory_disk import DiskCopy, DiskFault, MemoryDisk
 from metaquorum.testing.network import Delay, Sending
-from metaquorum.testing.node import TestNode
+from metaquorum.testing.node import ClusterNode
 from metaquorum.testing.request_faults import How, RequestFault, check_api, describe
+from metaquorum.testing.running import PROCESSES
 
 WAYS = {"both": (True, True), "to": (True, False), "from": (False, True)}
 """Directions of a fault of the network."""
@@ -56,7 +57,8 @@ class BreakableCluster(ClusterContents):
             self.wait_until(thread.is_over.is_set, "chaos to end")
 
     def clean(self) -> None:
-        """As `ClusterContents.clean`, after the end of chaos."""
+        """Heals every fault, and deletes all topics and groups. Raises ClusterError if something remains; see
+        `ClusterContents.clean`."""
         self._end_chaos()
         super().clean()
 
@@ -91,10 +93,22 @@ class BreakableCluster(ClusterContents):
         self._start_again(found)
 
     def pause(self, node: int) -> ActiveFault:
-        """Refused: nodes of one process cannot be paused alone."""
-        raise ClusterError(
-            f"{self._node(node).name} shares the process of the test and cannot be paused: pause a node of"
-            " `metaquorum local up`"
+        """Stops the process of a node as SIGSTOP does; healing has it go on. Only with mode="processes"."""
+        raise self._no_process(node, "cannot be paused")
+
+    def resume(self, node: int) -> None:
+        """A paused node goes on. Only with mode="processes"."""
+        raise self._no_process(node, "is not paused")
+
+    def limit_memory(self, node: int, *, more_bytes: int) -> ActiveFault:
+        """A node can allocate so much more than it has now; healing lifts the limit. Only with
+        mode="processes", on Linux."""
+        raise self._no_process(node, "has no memory of its own")
+
+    def _no_process(self, node: int, what: str) -> ClusterError:
+        name = self._node(node).name
+        return ClusterError(
+            f'{name} shares the process of the test and {what}: use Cluster(mode="{PROCESSES}")'
         )
 
     # --- the network
@@ -264,7 +278,7 @@ class BreakableCluster(ClusterContents):
         return self._fault(f"{found.name} {what}", lambda: self._start_again(found))
 
     @staticmethod
-    def _memory_disk(node: TestNode) -> MemoryDisk:
+    def _memory_disk(node: ClusterNode) -> MemoryDisk:
         if not isinstance(node.disk, MemoryDisk):
             raise ClusterError("faults of disks need data in memory: leave `directory` out")
         return node.disk

@@ -1,10 +1,12 @@
-"""A Kafka cluster in the process of a test, with the troubles that clients of Kafka's protocol can meet."""
+"""A Kafka cluster of a test, with the troubles that clients of Kafka's protocol can meet."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from typing import Unpack
 
+from metaquorum import testing
 from metaquorum.broker.server.kafka.groups.find import partition_of
 from metaquorum.clients.admin.access import alter_quotas
 from metaquorum.clients.admin.cluster import elect_leaders
@@ -18,6 +20,7 @@ from metaquorum.metadata.requests.settings import QuotaChange, QuotaOp
 from metaquorum.testing.breaking import BreakableCluster
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.healing import ActiveFault
+from metaquorum.testing.running import PROCESSES, Wishes
 from metaquorum.wire.messages import (
     ConsumerGroupHeartbeatRequest,
     DeleteRecordsRequest,
@@ -43,6 +46,13 @@ REFUSED = {
 
 class Cluster(BreakableCluster):
     """See `RunningCluster` for its arguments."""
+
+    def __new__(cls, brokers: int = 1, controllers: int | None = None, **wishes: Unpack[Wishes]) -> Cluster:
+        """Also that of a cluster of processes."""
+        if cls is not Cluster or wishes.get("mode") != PROCESSES:
+            return super().__new__(cls)
+        kind: type[Cluster] = testing.ProcessCluster
+        return super().__new__(kind)
 
     # --- producers and transactions
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -14,7 +15,7 @@ from metaquorum.clients.admin.transactions import list_transactions
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.image import differing_parts
-from metaquorum.metadata.image.types import TOPIC_RESOURCE, PartitionInfo
+from metaquorum.metadata.image.types import TOPIC_RESOURCE
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.forming import text_of
@@ -28,6 +29,19 @@ RESET_PARTS = ("features", "configs", "quotas", "acls", "scram", "delegation_tok
 FIRST_FETCHES_MS = 500
 UNFINISHED = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 """States of transactions without all markers."""
+
+
+class PartitionState(Protocol):
+    """The replicas of a partition; `leader` is negative if there is none."""
+
+    @property
+    def leader(self) -> int: ...
+
+    @property
+    def replicas(self) -> tuple[int, ...]: ...
+
+    @property
+    def isr(self) -> tuple[int, ...]: ...
 
 
 class ClusterContents(RunningCluster):
@@ -181,7 +195,7 @@ class ClusterContents(RunningCluster):
             raise ClusterError(f"there is no partition {topic}-{partition}: create the topic")
         return parts[partition].leader if parts[partition].leader >= 0 else None
 
-    def _partitions_of(self, topic: str) -> list[PartitionInfo] | None:
+    def _partitions_of(self, topic: str) -> Sequence[PartitionState] | None:
         """As the active controller knows them; None without one."""
         active = self._leader_of_quorum()
         process = None if active is None else self._nodes[active].process

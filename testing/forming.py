@@ -29,10 +29,7 @@ from metaquorum.storage.uuids import random_uuid, uuid_from_text, uuid_to_text
 from metaquorum.testing.access import ClientAccess
 from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.errors import ClusterError
-from metaquorum.testing.interception import Interception
 from metaquorum.testing.memory_disk import MemoryDisk
-from metaquorum.testing.network import Network
-from metaquorum.testing.node import TestNode
 
 MIB = 1024 * 1024
 NODE_BYTES = 16 * MIB
@@ -85,18 +82,22 @@ def shape_of(
     )
 
 
-def form(
-    shape: ClusterShape,
-    clock: ClusterClock,
-    rng: random.Random,
-    interception: Interception,
-    network: Network,
-) -> dict[int, TestNode]:
-    """The nodes by id; all share this interception and this network. Raises ClusterError."""
+class FormedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of a new cluster. `settings`: its configuration in Kafka's names."""
+
+    cluster_id: str
+    local: LocalNode
+    settings: Mapping[str, str]
+    disk: Disk
+    format_again: Callable[[], None]
+    """Formats its empty disk, as a new one that replaces the old."""
+
+
+def form(shape: ClusterShape, clock: ClusterClock, rng: random.Random) -> list[FormedNode]:
+    """The nodes of a new cluster. Raises ClusterError."""
     nodes = _local_nodes(shape, rng)
     try:
-        formatted = _Formatter(shape, clock, rng, nodes, interception, network).formatted()
-        return {node.node_id: node for node in formatted}
+        return _Formatter(shape, clock, rng, nodes).formatted()
     except BaseException:
         give_back_ports(ports_of(nodes))
         raise
@@ -117,11 +118,7 @@ class _Formatter:
         clock: ClusterClock,
         rng: random.Random,
         nodes: tuple[LocalNode, ...],
-        interception: Interception,
-        network: Network,
     ) -> None:
-        self._network = network
-        self._interception = interception
         self._shape = shape
         self._clock = clock
         self._rng = rng
@@ -131,7 +128,7 @@ class _Formatter:
         features = {METADATA_VERSION: level, **release_levels(level)}
         self._bootstrap = bootstrap_checkpoint(features, clock.wall_ms())
 
-    def formatted(self) -> list[TestNode]:
+    def formatted(self) -> list[FormedNode]:
         voters = tuple(
             new_voter(each.node_id, HOST, each.port, uuid_from_text(each.directory_id), LISTENER)
             for each in self._nodes
@@ -139,7 +136,7 @@ class _Formatter:
         )
         return [self._node(local, voters if local.controls else ()) for local in self._nodes]
 
-    def _node(self, local: LocalNode, voters: tuple[Voter, ...]) -> TestNode:
+    def _node(self, local: LocalNode, voters: tuple[Voter, ...]) -> FormedNode:
         shape = self._shape
         disk: Disk = PosixDisk()
         if shape.directory is None:
@@ -170,25 +167,16 @@ class _Formatter:
             **shape.access.settings(plain, local.client_port),
             **{name: value for name, value in wishes.items() if _concerns(name, local.role)},
         }
-        self._network.place(local.node_id, ports_of([local]))
-        return TestNode(
-            local,
-            settings,
-            disk,
-            self._clock,
-            _drawn_from(self._new_rng()),
-            self._interception,
-            self._network,
-            format_again,
+        return FormedNode(
+            cluster_id=self._cluster_id,
+            local=local,
+            settings=settings,
+            disk=disk,
+            format_again=format_again,
         )
 
     def _new_rng(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
-
-
-def _drawn_from(rng: random.Random) -> Callable[[], random.Random]:
-    """Generators for the parts of one node: what others draw does not change them."""
-    return lambda: random.Random(rng.getrandbits(64))
 
 
 def _concerns(name: str, role: str) -> bool:

@@ -11,8 +11,6 @@ import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.inspect.log.log import MetadataLog
-from metaquorum.metadata.inspect.timeline.event import at_least
-from metaquorum.metadata.inspect.timeline.story import events as story_of
 from metaquorum.wire.codec import Request
 
 KEPT_MAX = 2_000
@@ -86,6 +84,10 @@ def _problems(value: Any, about: str) -> Iterator[tuple[str, str]]:
 
 def of_metadata(log: MetadataLog) -> list[Happening]:
     """The story of a metadata log, as `log timeline` tells it."""
+    # Only the report of a failed test needs them.
+    from metaquorum.metadata.inspect.timeline.event import at_least
+    from metaquorum.metadata.inspect.timeline.story import events as story_of
+
     story = story_of(log, lambda line: None, shown=at_least("info"))
     return [
         Happening(wall_ms=each.time_ms, kind="metadata", text=f"{each.kind}: {each.text}") for each in story

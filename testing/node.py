@@ -1,4 +1,4 @@
-"""One node of a test cluster in this process: what it keeps between its runs, and the run."""
+"""One node of a test cluster: what it keeps between its runs, and the run, in this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from metaquorum.broker.server.main import BrokerRole
 from metaquorum.combined.process import serve_any
@@ -25,40 +25,99 @@ from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.errors import StorageError
 from metaquorum.testing.clock import ClusterClock, NodeClock
 from metaquorum.testing.errors import ClusterError
+from metaquorum.testing.forming import FormedNode, ports_of
 from metaquorum.testing.interception import InterceptedServices, Interception
 from metaquorum.testing.memory_disk import MemoryDisk
 from metaquorum.testing.network import Network
 
 
+class ClusterNode(Protocol):
+    """A node of a test cluster, in this process or another one. Its coroutines are for the cluster's loop."""
+
+    local: LocalNode
+    disk: Disk
+    config: NodeConfig
+    format_again: Callable[[], None]
+
+    @property
+    def last_words(self) -> str:
+        """Why the last run ended."""
+        ...
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it was started and has not ended."""
+        ...
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether every role of it serves."""
+        ...
+
+    @property
+    def process(self) -> NodeProcess | None:
+        """What runs in this process; None: nothing."""
+        ...
+
+    @property
+    def image(self) -> MetadataImage | None:
+        """The metadata that it knows, as a broker if it is one; None: it does not run."""
+        ...
+
+    def start(self) -> None:
+        """Starts it; it serves later, or fails."""
+        ...
+
+    async def kill(self, *, power_lost: bool = False) -> None:
+        """Ends it as the death of its process does."""
+        ...
+
+    async def stop(self) -> None:
+        """A controlled shutdown."""
+        ...
+
+    def end_connections(self, client: str) -> int:
+        """Ends the connections of a client, which is named by its client id or its principal; returns how
+        many."""
+        ...
+
+    async def do_upkeep(self) -> None:
+        """See `BrokerRole.do_upkeep`; nothing while it is down."""
+        ...
+
+
 class TestNode:
-    """See the module. Every method is for the cluster's loop."""
+    """A node in this process. Every method is for the cluster's loop."""
 
     __test__ = False
 
     def __init__(
         self,
-        local: LocalNode,
-        settings: Mapping[str, str],
-        disk: Disk,
+        formed: FormedNode,
         clock: ClusterClock,
-        new_rng: Callable[[], random.Random],
+        rng: random.Random,
         interception: Interception,
         network: Network,
-        format_again: Callable[[], None],
     ) -> None:
-        self.format_again = format_again
-        """Formats its empty disk, as a new one that replaces the old."""
+        """`rng`: of everything that the node draws."""
+        self.format_again = formed.format_again
         self._network = network
-        self.local = local
-        self.disk = disk
-        self.config = configured(local.name, settings)
+        network.place(formed.local.node_id, ports_of([formed.local]))
+        self.local = formed.local
+        self.disk = formed.disk
+        self.config = configured(self.local.name, formed.settings)
         self._clock = clock
-        self._new_rng = new_rng
+        self._rng = rng
         self._interception = interception
         self._process: NodeProcess | None = None
         self._task: asyncio.Task[Ending] | None = None
         self.last_words = ""
-        """Why the last run ended."""
 
     @property
     def node_id(self) -> int:
@@ -97,7 +156,7 @@ class TestNode:
         machine = Machine(
             disk=self.disk,
             clock=clock,
-            new_rng=self._new_rng,
+            new_rng=lambda: random.Random(self._rng.getrandbits(64)),
             owns_process=False,
             attend=self._attend,
             leave=self._leave,

@@ -22,7 +22,7 @@ SECTION = "Kafka cluster"
 """Of the report of a failed test."""
 
 _NUMBERS = ("brokers", "controllers", "log_dirs", "disk_bytes", "seed")
-_WORDS = ("version", "sasl")
+_WORDS = ("version", "sasl", "mode")
 _NAMES = (*_NUMBERS, *_WORDS, "tls", "properties", "clock", "chaos", "timeout_s")
 """What a marker takes."""
 
@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("kafka_seed", "seed of everything that clusters draw")
     parser.addini("kafka_version", "release of Kafka whose APIs and versions clusters offer, such as 3.6")
     parser.addini("kafka_sasl", "scram: clients log in")
+    parser.addini("kafka_mode", "processes: each node of clusters has a process of its own")
     parser.addini("kafka_tls", "clients use TLS (false)", type="bool", default=False)
     parser.addini("kafka_properties", "settings of every node, as NAME=VALUE", type="linelist")
     parser.addini("kafka_fixture", f"name of the fixture {SHARED}", default=SHARED)

@@ -9,7 +9,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
@@ -30,19 +30,21 @@ from metaquorum.testing.access import USER, ClientAccess
 from metaquorum.testing.chaos import Chaos
 from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.errors import ClusterError, ClusterTimeoutError
-from metaquorum.testing.forming import form, ports_of, shape_of
+from metaquorum.testing.forming import FormedNode, form, ports_of, shape_of
 from metaquorum.testing.happenings import LINES_MAX, Happening, lines_of, of_metadata
 from metaquorum.testing.healing import ActiveFault, ClusterEvent
 from metaquorum.testing.interception import OWN_CLIENT, Interception
 from metaquorum.testing.loop import LoopThread
 from metaquorum.testing.memory_disk import MemoryDisk, copy_files
 from metaquorum.testing.network import Network
-from metaquorum.testing.node import TestNode
+from metaquorum.testing.node import ClusterNode, TestNode
 from metaquorum.testing.releases import versions_of
 from metaquorum.testing.time_control import TimeControl
 
 T = TypeVar("T")
 
+IN_PROCESS, PROCESSES = "in-process", "processes"
+"""The modes of a cluster."""
 TIMEOUT_S = 30.0
 """How long anything may take by default."""
 ITERATIONS = 4096
@@ -74,6 +76,8 @@ class Wishes(TypedDict, total=False):
     """A release of Kafka, such as "3.6": brokers offer its APIs and versions only."""
     sasl: str
     """"scram": clients log in, as `user` with `password`, or as `add_user` has it."""
+    mode: str
+    """"in-process": all nodes are in the process of the test; "processes": each has one of its own."""
     tls: bool
     """Clients use TLS, and trust the certificate in `ca_file`. It needs the extra `oauth` of this package."""
 
@@ -85,6 +89,8 @@ class RunningCluster:
     has the keywords.
     """
 
+    _look_s = LOOK_S
+
     def __init__(self, brokers: int = 1, controllers: int | None = None, **wishes: Unpack[Wishes]) -> None:
         unknown = sorted(set(wishes) - set(Wishes.__annotations__))
         if unknown:
@@ -94,6 +100,9 @@ class RunningCluster:
         clock = wishes.get("clock", "real")
         if clock not in ("real", "manual"):
             raise ClusterError(f'clock={clock!r}: write "real" or "manual"')
+        mode = wishes.get("mode", IN_PROCESS)
+        if mode not in (IN_PROCESS, PROCESSES):
+            raise ClusterError(f'mode={mode!r}: write "{IN_PROCESS}" or "{PROCESSES}"')
         self.seed: int = wishes.get("seed", random.SystemRandom().getrandbits(32))
         """Of everything that the cluster draws."""
         self._rng = random.Random(self.seed)
@@ -105,7 +114,7 @@ class RunningCluster:
         self._time = ClusterClock()
         self.clock = TimeControl(self._time, self._run_settled, self._has_recovered)
         """Moves the cluster's time."""
-        self._nodes: dict[int, TestNode] = {}
+        self._nodes: dict[int, ClusterNode] = {}
         self._clients: dict[tuple[Address, ...], KafkaClient] = {}
         """By the brokers that they ask."""
         self._isolated: list[int] = []
@@ -129,7 +138,7 @@ class RunningCluster:
             if self._state != "not started":
                 raise ClusterError(f"this cluster is {self._state}: make another one")
             self._access.open()
-            self._nodes = form(self._shape, self._time, self._rng, self._interception, self._network)
+            self._nodes = self._form()
             self._thread = LoopThread(self._time, "kafka cluster")
             self._state = "running"
         try:
@@ -144,6 +153,23 @@ class RunningCluster:
         if self._is_manual:
             self._time.hold()
         return self
+
+    def _form(self) -> dict[int, ClusterNode]:
+        """The nodes by id, which do not run yet; all share the interception and the network."""
+        formed = form(self._shape, self._time, self._rng)
+        try:
+            return {node.node_id: node for node in self._new_nodes(formed)}
+        except BaseException:
+            give_back_ports(ports_of(each.local for each in formed))
+            raise
+
+    def _new_nodes(self, formed: Sequence[FormedNode]) -> Sequence[ClusterNode]:
+        """The first ones that are wrong raise ClusterError."""
+        rngs = (random.Random(self._rng.getrandbits(64)) for _ in formed)
+        return [
+            TestNode(each, self._time, rng, self._interception, self._network)
+            for each, rng in zip(formed, rngs, strict=False)
+        ]
 
     def close(self) -> None:
         """Ends all nodes, and gives back threads, ports and memory; a second call does nothing."""
@@ -288,7 +314,7 @@ class RunningCluster:
         logs = [self._open_log(each) for each in holders]
         return max(logs, key=lambda log: log.end_offset)
 
-    def _open_log(self, node: TestNode) -> MetadataLog:
+    def _open_log(self, node: ClusterNode) -> MetadataLog:
         disk = node.disk.copy().disk if isinstance(node.disk, MemoryDisk) else node.disk
         return open_log(disk, str(node.config.metadata_log_dir))
 
@@ -311,7 +337,7 @@ class RunningCluster:
         while not condition():
             if time.monotonic() > deadline_s:
                 raise ClusterTimeoutError(f"waited {self.timeout_s:g} s for {what}; {self._what_nodes_do()}")
-            time.sleep(LOOK_S)
+            time.sleep(self._look_s)
 
     # --- for the parts of the cluster
 
@@ -328,7 +354,7 @@ class RunningCluster:
     def _note(self, text: str) -> None:
         self._events.append(ClusterEvent(wall_ms=self._time.wall_ms(), text=text))
 
-    def _start_again(self, node: TestNode) -> None:
+    def _start_again(self, node: ClusterNode) -> None:
         if node.is_up:
             return
 
@@ -339,7 +365,7 @@ class RunningCluster:
         self._until(lambda: self._has_started(node), f"{node.name} to serve")
         self._note(f"{node.name} was started")
 
-    def _has_started(self, node: TestNode) -> bool:
+    def _has_started(self, node: ClusterNode) -> bool:
         if not node.is_up:
             raise ClusterError(f"{node.name} did not start: {node.last_words}")
         return node.is_serving and self._agree()
@@ -410,10 +436,10 @@ class RunningCluster:
         if self._thread is None:
             raise ClusterError(f"this cluster is {self._state}: start it, or make another one")
 
-    def _brokers(self) -> list[TestNode]:
+    def _brokers(self) -> list[ClusterNode]:
         return [node for node in self._nodes.values() if node.local.serves]
 
-    def _node(self, node: int) -> TestNode:
+    def _node(self, node: int) -> ClusterNode:
         found = self._nodes.get(node)
         if found is None:
             ids = ", ".join(map(str, self._nodes)) or f"none, it is {self._state}"
@@ -424,7 +450,7 @@ class RunningCluster:
         """For messages: of a node, or of a client."""
         return self._node(end).name if isinstance(end, int) else f"client {end}"
 
-    def _running(self, node: int) -> TestNode:
+    def _running(self, node: int) -> ClusterNode:
         found = self._node(node)
         if not found.is_up:
             raise ClusterError(f"{found.name} is down already: {found.last_words}")

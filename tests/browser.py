@@ -132,7 +132,8 @@ class Browser:
         """Waits until a view is shown, the strip is drawn and the handle is where the view is."""
         self.wait(
             "document.querySelector('main h1') && document.querySelector('main').firstChild !== window.seen"
-            " && document.querySelector('#strip .handle') && !document.querySelector('main[aria-busy]')",
+            " && document.querySelector('#strip .handle')"
+            " && !document.querySelector('main[aria-busy], main [aria-busy]')",
             "view with a strip",
         )
 

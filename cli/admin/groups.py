@@ -370,6 +370,35 @@ def _look(cluster: OpenCluster, name: str) -> _Look | None:
     return _Look(group, committed, ends)
 
 
+def group_rows(options: ClusterOptions) -> list[dict[str, Any]]:
+    """Every group of a cluster: a row for each partition that it reads, or one for a group without. Raises
+    Failure and ApiError."""
+    rows: list[dict[str, Any]] = []
+    with options.open() as cluster:
+        for listed in cluster.call(list_groups):
+            look = _look(cluster, listed.group_id)
+            if look is None:
+                continue
+            owners, own = _owners(look.group), {"group": look.group.group_id, "state": look.group.state}
+            for place in sorted(look.ends):
+                owner, committed = owners.get(place), look.committed.get(place)
+                rows.append(
+                    {
+                        **own,
+                        "topic": place[0],
+                        "partition": place[1],
+                        "committed": None if committed is None else committed.offset,
+                        "end": look.end(place),
+                        "lag": look.lag(place),
+                        "member": None if owner is None else owner.client_id,
+                        "host": None if owner is None else owner.host,
+                    }
+                )
+            if not look.ends:
+                rows.append(own)
+    return rows
+
+
 def _heading(group: GroupDescription) -> str:
     count = len(group.members)
     kind = ", ".join(each for each in (group.kind, group.assignor) if each)

@@ -22,6 +22,7 @@ from metaquorum.cli.cluster import ClusterOptions, OpenCluster
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.layout import Layout
 from metaquorum.cli.local.forks import ForkError, ForkServer, NewProcesses, StartedProcess, node_starter
+from metaquorum.cli.local.recorded import ProcessRecord, recorded_process
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
 from metaquorum.node.local_nodes import HOST, LocalNode
@@ -35,21 +36,12 @@ STOP_WAIT_S = 40.0
 """Seconds before a node is killed: a broker's controlled shutdown takes up to 30 s by default."""
 KILL_WAIT_S = 30.0
 """Seconds to wait after SIGKILL: a process that waits for a disk ends when the disk answers."""
-_START_TOLERANCE_S = 2.0
 _POLL_S = 0.02
 
 
-class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `process.json`. `created_s`: the process's start in Unix time."""
-
-    pid: int
-    created_s: float
-
-
 class Processes:
-    """The processes of one cluster, however started. A process is ours only if we recorded its pid, its start
-    time matches, and its command line names our configuration file; no other is ever signalled: the kernel
-    may have reused a recorded pid. `forks` starts them; None: a fork server of its own."""
+    """The processes of one cluster, however started: no other is ever signalled (`recorded_process`). `forks`
+    starts them; None: a fork server of its own."""
 
     def __init__(self, layout: Layout, forks: ForkServer | NewProcesses | None = None) -> None:
         self._layout = layout
@@ -152,24 +144,14 @@ class Processes:
 
     def _find(self, node: LocalNode) -> psutil.Process | None:
         child = self._children.get(node.name)
-        try:
-            if child is not None and child.poll() is None:
-                # Our child's pid cannot be reused before the child is waited for.
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    return psutil.Process(child.pid)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(KILL_WAIT_S)  # it was waited for, and its exit code will arrive
-            # The node may have been started again since by another command.
-            record = msgspec.json.decode(self._layout.pid_file(node).read_bytes(), type=ProcessRecord)
-            process = psutil.Process(record.pid)
-            ours = (
-                process.status() != psutil.STATUS_ZOMBIE
-                and abs(process.create_time() - record.created_s) < _START_TOLERANCE_S
-                and str(self._layout.config(node)) in " ".join(process.cmdline())
-            )
-        except (FileNotFoundError, msgspec.MsgspecError, psutil.Error):
-            return None
-        return process if ours else None
+        if child is not None and child.poll() is None:
+            # Our child's pid cannot be reused before the child is waited for.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                return psutil.Process(child.pid)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(KILL_WAIT_S)  # it was waited for, and its exit code will arrive
+        # The node may have been started again since by another command.
+        return recorded_process(self._layout.pid_file(node), self._layout.config(node))
 
 
 T = TypeVar("T")

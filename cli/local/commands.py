@@ -56,6 +56,12 @@ def local() -> None:
 @click.option("--cluster-id", metavar="ID", help="Cluster id. Default for a new cluster: random.")
 @click.option("--free-ports", "any_port", is_flag=True, help="Use currently free ports for a new cluster.")
 @click.option(
+    "--in-memory",
+    is_flag=True,
+    help="Run all nodes in this process, until Ctrl-C, with their data in memory and free ports; `metaquorum"
+    " fault` breaks it.",
+)
+@click.option(
     "--watch",
     is_flag=True,
     help="Show a live status. Ctrl-C stops, in order, what this command started.",
@@ -75,6 +81,7 @@ def up(
     combined: int | None,
     cluster_id: str | None,
     any_port: bool,
+    in_memory: bool,
     watch: bool,
     timeout: float,
 ) -> None:
@@ -84,6 +91,14 @@ def up(
         raise click.UsageError(
             "--combined sets the number of all nodes: leave out --controllers and --brokers"
         )
+    if in_memory:
+        if watch or cluster_id is not None:
+            raise click.UsageError("--in-memory has neither --watch nor --cluster-id")
+        from metaquorum.cli.local.in_memory import serve_in_memory
+
+        voters = None if combined else controllers or 3
+        serve_in_memory(directory, combined or (3 if brokers is None else brokers), voters, timeout)
+        return
     if watch and not is_installed("rich"):
         raise ModuleNotFoundError("the view needs rich", name="rich")  # before any node is started
     with contextlib.closing(node_starter()) as forks:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -23,7 +24,8 @@ from typing import Protocol
 
 import msgspec
 
-from metaquorum.platforms import forks_are_safe
+from metaquorum.cli.__main__ import OWNER_PIPE
+from metaquorum.platforms import call_in_forks, forks_are_safe
 
 _MESSAGE_MAX = 1 << 18
 _START_WAIT_S = 60.0
@@ -87,14 +89,54 @@ class StartedProcess(Protocol):
     def kill(self) -> None: ...
 
 
-def node_starter() -> ForkServer | NewProcesses:
-    """The server that `begin` created, or a new one."""
+class OwnerPipe:
+    """A pipe whose writing end only this process has: its end is seen at the other one, however it ends."""
+
+    def __init__(self) -> None:
+        self.reading, self._writing = os.pipe()
+        _pipes.add(self)
+
+    def close(self) -> None:
+        """As the end of this process."""
+        self.let_go()
+        os.close(self.reading)
+
+    def let_go(self) -> None:
+        """Closes the writing end."""
+        writing, self._writing = self._writing, -1
+        if writing >= 0:
+            os.close(writing)
+
+
+_pipes: weakref.WeakSet[OwnerPipe] = weakref.WeakSet()
+
+
+def _let_go_in_fork() -> None:
+    """A fork of the owner is not the owner."""
+    for pipe in list(_pipes):
+        pipe.let_go()
+
+
+call_in_forks(_let_go_in_fork)
+
+
+def node_starter(owner: OwnerPipe | None = None) -> ForkServer | NewProcesses:
+    """The server that `begin` created, or a new one. `owner`: the nodes end with this process."""
+    if owner is not None:
+        return ForkServer(owner) if forks_are_safe() else NewProcesses(owner)
     made, _early[:] = _early[:], []
     return made[0] if made else ForkServer() if forks_are_safe() else NewProcesses()
 
 
+def _owned(environment: Mapping[str, str], owner: OwnerPipe | None) -> dict[str, str]:
+    return {**environment} if owner is None else {**environment, OWNER_PIPE: str(owner.reading)}
+
+
 class NewProcesses:
     """Starts nodes as new processes, with the methods of ForkServer."""
+
+    def __init__(self, owner: OwnerPipe | None = None) -> None:
+        self._owner = owner
 
     def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: Path, output: int
@@ -107,8 +149,9 @@ class NewProcesses:
                 stdout=output,
                 stderr=output,
                 cwd=directory,
-                env=dict(environment),
+                env=_owned(environment, self._owner),
                 start_new_session=True,
+                pass_fds=[] if self._owner is None else [self._owner.reading],
             )
         except OSError as error:
             raise ForkError(str(error)) from error
@@ -120,7 +163,8 @@ class NewProcesses:
 class ForkServer:
     """Starts nodes. Thread-safe. Starts importing when it is created."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: OwnerPipe | None = None) -> None:
+        self._owner = owner
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         self._running: dict[int, Forked] = {}
@@ -132,14 +176,18 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *([] if owner is None else [owner.reading])],
             )
 
     def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: Path, output: int
     ) -> Forked:
         """Starts `metaquorum ARGUMENTS` in its own session. `output`: a file descriptor. Raises ForkError."""
-        order = _Order(arguments=tuple(arguments), environment=dict(environment), directory=str(directory))
+        order = _Order(
+            arguments=tuple(arguments),
+            environment=_owned(environment, self._owner),
+            directory=str(directory),
+        )
         with self._lock:
             self._was_asked = True
             try:

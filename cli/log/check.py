@@ -7,13 +7,13 @@ two logs differ, 1 damage, 3 records that this release does not know.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import structs
 
-from metaquorum.cli.errors import EXIT_VIOLATIONS, log_exit_code
-from metaquorum.cli.log.input.live import LiveCommand
+from metaquorum.cli.errors import EXIT_VIOLATIONS, Failure, log_exit_code
+from metaquorum.cli.log.input.live import VOTERS, LiveCommand
 from metaquorum.cli.log.input.nodes import nodes_json, nodes_lines
 from metaquorum.cli.log.input.options import (
     PATH,
@@ -32,6 +32,10 @@ from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.states import OnProblem
 from metaquorum.metadata.invariants import ERROR
+from metaquorum.metadata.text.addresses import address_text
+
+if TYPE_CHECKING:
+    from metaquorum.clients.kafka.voters import VoterReport
 
 _SHOWN_OF_A_RULE = 5
 
@@ -47,7 +51,8 @@ def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption:
 
     Given the logs of several nodes of one quorum, also checks that they are one log (same offset and epoch,
     same bytes) and that their snapshots agree. Names the first difference by offset and entity, and any node
-    that knows of committed records that the others lost.
+    that knows of committed records that the others lost. With --bootstrap it reads the leader's log, and says
+    of each voter whether it follows that leader, and how far behind it is.
     """
     logs = open_paths(paths)
     seen: set[str] = set()
@@ -57,14 +62,58 @@ def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption:
     finally:
         for log in logs:
             clear_progress(log)
+    voters = _voters()
     if as_json:
-        click.echo(json_line({**report_json(report), "nodes": None if nodes is None else nodes_json(nodes)}))
+        more = {"nodes": None if nodes is None else nodes_json(nodes), **voters_json(voters)}
+        click.echo(json_line({**report_json(report), **more}))
     else:
         for line in (*report_lines(report, show_all), *(() if nodes is None else nodes_lines(nodes))):
+            click.echo(line)
+        for line in voters_lines(voters):
             click.echo(line)
     if report.not_compared is not None:
         click.echo(f"metaquorum: not compared: {report.not_compared}", err=True)
     return _exit_code(report, strict)
+
+
+def _voters() -> list[VoterReport] | None:
+    """The voters of a running quorum; None for files, and if no controller names them, which it reports."""
+    ask = click.get_current_context().meta.get(VOTERS)
+    try:
+        return None if ask is None else ask()
+    except Failure as error:
+        click.echo(f"metaquorum: the voters are unknown: {error.format_message()}", err=True)
+        return None
+
+
+def voters_lines(voters: list[VoterReport] | None) -> Iterator[str]:
+    """One line per voter, and how to compare what could not be read."""
+    yield from (f"  {each.line}" for each in voters or ())
+    if any(not each.was_read for each in voters or ()):
+        yield (
+            "  whether the voters hold the same records, only their files show, as controllers hand out their"
+            " log while they lead: metaquorum log check DIRECTORY..., with the log directories of all of them"
+        )
+
+
+def voters_json(voters: list[VoterReport] | None) -> dict[str, Any]:
+    """`clusterVoters`; nothing for files."""
+    if voters is None:
+        return {}
+    return {
+        "clusterVoters": [
+            {
+                "nodeId": each.node_id,
+                "address": None if each.address is None else address_text(*each.address),
+                "recordsCompared": each.was_read,
+                "inOrder": each.is_in_order,
+                "endOffset": each.end_offset if each.end_offset >= 0 else None,
+                "behind": each.behind,
+                "text": each.text,
+            }
+            for each in voters
+        ]
+    }
 
 
 def _as_one(logs: list[MetadataLog], report: QuorumReport, seen: set[str]) -> NodesReport | None:

@@ -33,6 +33,7 @@ from metaquorum.cli.log.shell.command import shell
 from metaquorum.cli.log.summary import summary
 from metaquorum.cli.log.time import diff, history, state
 from metaquorum.cli.log.timeline import timeline
+from metaquorum.cli.log.watch.command import watch
 from metaquorum.cli.log.why import why
 from metaquorum.cli.text.output import json_line, json_option, secrets_option, shows_secrets, utc_text
 from metaquorum.metadata.errors import RecordDecodeError
@@ -71,6 +72,7 @@ log.add_command(repair)
 log.add_command(salvage)
 log.add_command(archive)
 log.add_command(timeline)
+log.add_command(watch)
 log.add_command(summary)
 log.add_command(why)
 log.add_command(bisect_command)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import click
 
 from metaquorum.cli.errors import log_exit_code
 from metaquorum.cli.log.input import source as log_source
-from metaquorum.cli.log.input.live import LiveCommand
+from metaquorum.cli.log.input.follow import COPY_INTERVAL_S, INTERVAL_S, follow_story
+from metaquorum.cli.log.input.live import FOLLOWED, LIVE_COPY, LiveCommand
 from metaquorum.cli.log.input.nodes import open_merged, tell_nodes
 from metaquorum.cli.log.input.options import (
     ENTITY,
@@ -27,9 +28,11 @@ from metaquorum.cli.text.output import json_line, json_option, utc_text
 from metaquorum.metadata.inspect.answers import event_json
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, SEVERITIES
 from metaquorum.metadata.inspect.causes.rule import WARNING as WARNING_SEVERITY
+from metaquorum.metadata.inspect.log.coverage import Coverage
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.nodes.damage_events import with_damage
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
+from metaquorum.metadata.inspect.timeline.growing import GrowingStory
 from metaquorum.metadata.inspect.timeline.story import Seen
 from metaquorum.metadata.inspect.timeline.story import events as story_of
 from metaquorum.metadata.inspect.timeline.time_events import GAP_MS
@@ -70,6 +73,7 @@ _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "br
     show_default=True,
     help="Report gaps without records of at least this many seconds.",
 )
+@click.option("--follow", is_flag=True, help="Keep printing new events until Ctrl-C or --to.")
 @json_option
 def timeline(
     paths: tuple[str, ...],
@@ -78,22 +82,26 @@ def timeline(
     start: Point | None,
     end: Point | None,
     gap_s: float,
+    follow: bool,
     as_json: bool,
 ) -> int:
     """Show what happened, one line per event.
 
     Shows elections, fences, leaders lost and found, reassignments, directories, settings. The logs of several
-    nodes (several PATHs, a directory of nodes, an archive) are compared and merged into one.
+    nodes (several PATHs, a directory of nodes, an archive) are compared and merged into one. With --follow,
+    what is still open is shown at --to only, and a node's files may hold records that are not committed yet.
     """
     refuse_swapped(start, end)
     complaints = Complaints()
+    show = _Shown(entities, as_json)
+    if follow:
+        log, grows = _growing(paths, complaints, start, end or END, int(gap_s * 1000), at_least(severity))
+        return _follow(log, grows, show, complaints)
     log, nodes = open_merged(paths)
     if nodes is not None:
         tell_nodes(nodes, complaints)
     shown = at_least(severity)
     seen = Seen()
-    told = 0
-    on_terminal = not click.utils.should_strip_ansi(sys.stdout, click.get_current_context().color)  # type: ignore[attr-defined]
     try:
         story = story_of(
             log, complaints, start=start, end=end or END, gap_ms=int(gap_s * 1000), seen=seen, shown=shown
@@ -101,20 +109,15 @@ def timeline(
         if nodes is not None and WARNING_SEVERITY in shown:
             story = with_damage(story, log, nodes, start, end or END)
         for event in story:
-            if entities and not any(event.is_about(wanted) for wanted in entities):
-                continue
-            clear_progress(log)
-            if on_terminal:
-                click.echo(json_line(event_json(event)) if as_json else coloured(event))
-            else:  # a flush per line would cost as much as the line
-                sys.stdout.write((json_line(event_json(event)) if as_json else plain(event)) + "\n")
-            told += 1
+            if show.wants(event):
+                clear_progress(log)
+                show(event)
     finally:
         clear_progress(log)
     reached = [
         line for point in (start, end) if point is not None and (line := seen.outside(log.path, point))
     ]
-    if not told and not (reached or complaints.count or seen.is_behind):
+    if not show.told and not (reached or complaints.count or seen.is_behind):
         about = f" about {' or '.join(entities)}" if entities else ""
         where = "" if start is None and end is None else " in that range"
         hints = "".join(suggestion_from(log, one) for one in entities)
@@ -127,6 +130,75 @@ def timeline(
         damaged=bool(complaints.count),
         uncovered=bool(seen.limits.coverage),
         unknown=bool(seen.limits.unknown),
+    )
+
+
+class _Shown:
+    """Prints events, if they are about the entities that were asked for."""
+
+    def __init__(self, entities: tuple[str, ...], as_json: bool) -> None:
+        self._entities = entities
+        self.as_json = as_json
+        self._is_plain = click.utils.should_strip_ansi(sys.stdout, click.get_current_context().color)  # type: ignore[attr-defined]
+        self.told = 0
+
+    def wants(self, event: TimelineEvent) -> bool:
+        return not self._entities or any(event.is_about(wanted) for wanted in self._entities)
+
+    def __call__(self, event: TimelineEvent) -> None:
+        self.told += 1
+        if self._is_plain:  # a flush per line would cost as much as the line
+            sys.stdout.write((json_line(event_json(event)) if self.as_json else plain(event)) + "\n")
+        else:
+            click.echo(json_line(event_json(event)) if self.as_json else coloured(event))
+
+
+def _growing(
+    paths: tuple[str, ...],
+    complaints: Complaints,
+    start: Point | None,
+    end: Point,
+    gap_ms: int,
+    shown: frozenset[str],
+) -> tuple[MetadataLog, GrowingStory]:
+    """The story of one log that may grow."""
+    if len(paths) != 1:
+        raise click.UsageError("--follow takes exactly one PATH")
+    log = None if log_source.is_packed(paths[0]) else log_source.open_path(paths[0], progress=False)
+    if log is None or log.is_checkpoint:
+        raise click.UsageError(f"{paths[0]} does not grow; leave out --follow")
+    return log, GrowingStory(log, complaints, start=start, end=end, gap_ms=gap_ms, shown=shown)
+
+
+def _follow(log: MetadataLog, story: GrowingStory, show: _Shown, complaints: Complaints) -> int:
+    """Prints events until the end of what was asked for, with each limit as soon as it is known."""
+    meta = click.get_current_context().meta
+    check, copy = meta.get(FOLLOWED), meta.get(LIVE_COPY)
+    limits, told = story.seen.limits, Coverage()
+    shown = list(limits.shown)
+
+    def emit(events: Iterable[TimelineEvent]) -> None:
+        for event in events:
+            if show.wants(event):
+                show(event)
+        fresh = Coverage([one for one in limits.coverage if one not in told.ranges])
+        tell_limits(fresh, shown, json_lines=show.as_json)
+        told.extend(fresh)
+        shown.clear()
+        sys.stdout.flush()
+        if copy is not None:
+            copy.forget_below(story.place)
+
+    try:
+        interval_s = INTERVAL_S if check is None else COPY_INTERVAL_S
+        follow_story(story, log.path, emit, interval_s=interval_s, check=check)
+        emit(story.finish())
+    finally:
+        story.close()
+        sys.stdout.flush()
+    tell_unknown(limits.unknown)
+    return log_exit_code(
+        damaged=bool(complaints.count), uncovered=bool(limits.coverage), unknown=bool(limits.unknown)
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -31,6 +31,7 @@ from metaquorum.clients.kafka.login import log_in
 from metaquorum.clients.kafka.observer import (
     AskNode,
     CopyProgress,
+    CopyResumed,
     CopyTrouble,
     LiveLog,
     LocateQuorum,
@@ -44,22 +45,29 @@ from metaquorum.clients.kafka.quorum import (
     FETCH_LOWEST,
     NO_LOGIN,
     answer_of,
+    describe_quorum,
     quorum_at,
     request_of,
 )
 from metaquorum.clients.kafka.security import ClientSecurity
+from metaquorum.clients.kafka.voters import VoterEnd, VoterReport, look, voter_ends, voter_reports
 from metaquorum.clients.search import Address, ClientError
 from metaquorum.clock import SystemClock
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.network.tls import TlsMaterial
+from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import metadata_pb2 as pb
+from metaquorum.proto.admin_pb2_grpc import AdminStub
 from metaquorum.proto.metadata_pb2_grpc import MetadataStub
 from metaquorum.proto.raft_pb2_grpc import RaftStub
 from metaquorum.raft.messages import FetchRequest, FetchSnapshotRequest
 from metaquorum.rpc.channels import END_OF_STREAM, open_channel
+from metaquorum.rpc.messages import admin as admin_codec
 from metaquorum.rpc.messages import raft as raft_codec
 from metaquorum.rpc.reach import UNREADABLE, Reasons, lasts
+from metaquorum.storage.batches.format import hop_headers
 from metaquorum.storage.disk.interface import Disk, DiskFile, join
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.files.snapshots import SnapshotChunk, SnapshotWriter
@@ -72,6 +80,8 @@ ANSWER_MAX_BYTES = 64 * 1024 * 1024
 """The largest response that is read: a fetch may carry one batch of any size."""
 RESERVE_BYTES = 64 * 1024 * 1024
 """Bytes that a copy leaves free on the disk."""
+SEGMENT_BYTES = 16 * 1024 * 1024
+"""A larger segment of a copy ends: a reader that follows needs no more than the last ones."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the offset reached and the target offset."""
@@ -92,6 +102,7 @@ class LogSpool:
         self._directory = join(home, METADATA_DIRECTORY)
         self._room = room
         self._file: DiskFile | None = None
+        self._size = 0
         self._snapshot: SnapshotWriter | None = None
         disk.make_directory(self._directory)
         if copied is not None:
@@ -100,11 +111,15 @@ class LogSpool:
     def begin(self, offset: int) -> None:
         self._close_file()
         self._file = self._disk.open_append(join(self._directory, segment_name(offset)))
+        self._size = self._file.size()
 
     def append(self, records: bytes) -> None:
         self._need(len(records))
+        if self._file is not None and self._size >= SEGMENT_BYTES:
+            self.begin(hop_headers(records)[0][1])
         if self._file is not None:
             self._file.append(records)
+            self._size += len(records)
 
     def begin_snapshot(self, position: LogPosition) -> None:
         self.drop_snapshot()
@@ -164,10 +179,11 @@ class LiveSource(msgspec.Struct, frozen=True, kw_only=True):
 
 class FollowingCopy(msgspec.Struct, frozen=True, kw_only=True):
     """For copies that continue. `on_complete` is called once everything is copied that was committed at the
-    first answer, `on_trouble` with one line if no node answers for a while."""
+    first answer, `on_trouble` with one line if no node answers for a while, `on_return` if one does again."""
 
     on_complete: Callable[[LiveLog], None]
     on_trouble: Callable[[str], None]
+    on_return: Callable[[str], None]
 
 
 async def copy_log(
@@ -210,6 +226,9 @@ async def copy_log(
                 case CopyTrouble(text=text):
                     if following is not None:
                         following.on_trouble(text)
+                case CopyResumed(text=text):
+                    if following is not None:
+                        following.on_return(text)
                 case CopyProgress(end_offset=end, target_offset=target):
                     if on_progress is not None:
                         on_progress(end, target)
@@ -226,8 +245,33 @@ async def copy_log(
         await nodes.close()
 
 
+async def ask_voters(source: LiveSource, log: LiveLog) -> list[VoterReport]:
+    """What can be learned of the voters of the quorum whose log was read. Raises ClientError if the leader
+    does not say who they are, ConfigError for TLS files that cannot be read."""
+    nodes = _Nodes(source.security, source.timeout_ms / 1000)
+    try:
+        found, ends = await nodes.result(LocateQuorum(log.address)), await nodes.voters(log.address)
+        for heard in (found, ends):
+            if isinstance(heard, NothingHeard):
+                raise ClientError(f"{address_text(*log.address)}: {heard.text}")
+        others = {
+            each.node_id: found.controllers[each.node_id]
+            for each in ends
+            if each.node_id != log.leader_id and each.node_id in found.controllers
+        }
+        asked = await asyncio.gather(
+            *(nodes.result(AskNode(address, look(log))) for address in others.values())
+        )
+        addresses = {**found.controllers, log.leader_id: log.address}
+        return list(voter_reports(log, ends, addresses, dict(zip(others, asked, strict=True))))
+    finally:
+        await nodes.close()
+
+
 class _Node(Protocol):
     """A connection to a node."""
+
+    async def voters(self, timeout_s: float) -> Sequence[VoterEnd] | NothingHeard: ...
 
     async def locate(self, timeout_s: float) -> QuorumNodes | NothingHeard: ...
 
@@ -253,19 +297,26 @@ class _Nodes:
 
     async def result(self, step: LocateQuorum | AskNode) -> Any:
         """The result of a step: NothingHeard rather than an exception."""
-        address = step.address
         timeout_s = self._timeout_s / 2  # an unresponsive node must leave time for another
-        if isinstance(step, AskNode) and isinstance(step.request, FetchRequest):
-            timeout_s += step.request.max_wait_ms / 1000
+        if isinstance(step, LocateQuorum):
+            return await self._at(step.address, timeout_s, lambda node: node.locate(timeout_s))
+        request = step.request
+        if isinstance(request, FetchRequest):
+            timeout_s += request.max_wait_ms / 1000
+        return await self._at(step.address, timeout_s, lambda node: node.ask(request, timeout_s))
+
+    async def voters(self, address: Address) -> Any:
+        """The VoterEnds that a node names, or NothingHeard."""
+        timeout_s = self._timeout_s / 2
+        return await self._at(address, timeout_s, lambda node: node.voters(timeout_s))
+
+    async def _at(self, address: Address, timeout_s: float, use: Callable[[_Node], Awaitable[Any]]) -> Any:
         try:
             async with asyncio.timeout(timeout_s):
                 node = self._open.get(address)
                 if node is None:
                     node = self._open[address] = await self._connect(address, timeout_s)
-                if isinstance(step, LocateQuorum):
-                    found = await node.locate(timeout_s)
-                else:
-                    found = await node.ask(step.request, timeout_s)
+                found = await use(node)
         except TimeoutError:
             found = NothingHeard(text="no answer in time")
         except (TlsFailed, LoginRefused, WrongProtocol, UnsupportedVersion, HostUnknown) as error:
@@ -323,6 +374,11 @@ class _KafkaNode:
             found: QuorumNodes | NothingHeard = end.value
             return found
 
+    async def voters(self, timeout_s: float) -> Sequence[VoterEnd] | NothingHeard:
+        if not self._connection.offers("DescribeQuorum", 0):
+            return NothingHeard(text="it does not answer DescribeQuorum", lasts=True)
+        return voter_ends(await self._ask(describe_quorum(), timeout_s))
+
     async def ask(self, request: FetchRequest | FetchSnapshotRequest, timeout_s: float) -> Any:
         version = None
         if isinstance(request, FetchRequest):
@@ -373,6 +429,18 @@ class _GrpcNode:
         return QuorumNodes(
             controllers=controllers, is_controller=is_controller, cluster_id=found.cluster_id or None
         )
+
+    async def voters(self, timeout_s: float) -> Sequence[VoterEnd] | NothingHeard:
+        try:
+            answer = await AdminStub(self._channel).DescribeQuorum(
+                admin.DescribeQuorumRequest(), timeout=timeout_s
+            )
+        except grpc.aio.AioRpcError as error:
+            return await self._failed(error)
+        if answer is None:
+            return NothingHeard(text=UNREADABLE, lasts=True)
+        quorum = admin_codec.QUORUM.from_pb(answer)
+        return [VoterEnd(each.node_id, each.log_end_offset) for each in quorum.voters]
 
     async def ask(self, request: FetchRequest | FetchSnapshotRequest, timeout_s: float) -> Any:
         if self._call is None:

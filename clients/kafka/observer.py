@@ -139,7 +139,13 @@ class CopyTrouble(msgspec.Struct, frozen=True):
     text: str
 
 
-Step: TypeAlias = LocateQuorum | AskNode | PauseFor | CopyProgress | CopyTrouble
+class CopyResumed(msgspec.Struct, frozen=True):
+    """The cluster answers again after CopyTrouble. There is no result."""
+
+    text: str
+
+
+Step: TypeAlias = LocateQuorum | AskNode | PauseFor | CopyProgress | CopyTrouble | CopyResumed
 Reply: TypeAlias = "tuple[int, Any]"
 """The monotonic time in ms, and the result of the step."""
 T = TypeVar("T")
@@ -348,12 +354,15 @@ class LogObserver:
             raise ClientError(text)
         if failure.lasts:
             self._useless[address] = text
+        goes_on = self._follows and self._target is not None
         if all(each in self._useless for each in candidates):
-            raise ClientError(text)
+            if not goes_on:
+                raise ClientError(text)
+            self._useless.clear()
         self._failures += 1
         silent_ms = self._now_ms - (self._answered_ms or 0)
         if silent_ms >= self._timeout_ms:
-            if not (self._follows and self._target is not None):
+            if not goes_on:
                 raise ClientError(self._nobody(text))
             if not self._is_lost:
                 self._is_lost = True
@@ -396,11 +405,14 @@ class LogObserver:
             elif answer.error in _ELSEWHERE:
                 yield from self._redirected(answer)
             else:
-                self._answered_ms, self._failures, self._is_lost = self._now_ms, 0, False
+                self._answered_ms, self._failures = self._now_ms, 0
                 self._useless.clear()
                 self._backoff.succeeded()
                 if self._leader_id is None:
                     self._leader_id = answer.leader_id
+                if self._is_lost:
+                    self._is_lost = False
+                    yield from self._do(CopyResumed(f"{self._who()} answers again"))
                 return answer
 
     def _fetch(self, position: LogPosition, wait_ms: int = 0) -> Steps[FetchResponse]:

@@ -67,7 +67,7 @@ def quorum_at(address: Address, offers: Offers) -> Generator[Any, Any, QuorumNod
     controllers: dict[int, Address] = {}
     hint = _NOT_NAMED
     if offers("DescribeQuorum", 2):
-        quorum = yield _describe_quorum()
+        quorum = yield describe_quorum()
         controllers = {each.node_id: (at.host, at.port) for each in quorum.nodes for at in each.listeners[:1]}
         if quorum.error_code:
             hint = f"{_NOT_NAMED} (DescribeQuorum: {ErrorCode.of(quorum.error_code).name})"
@@ -81,7 +81,8 @@ def quorum_at(address: Address, offers: Offers) -> Generator[Any, Any, QuorumNod
     )
 
 
-def _describe_quorum() -> wire.DescribeQuorumRequest:
+def describe_quorum() -> wire.DescribeQuorumRequest:
+    """Asks for the metadata quorum."""
     topic = wire.DescribeQuorumRequest.TopicData
     partition = wire.DescribeQuorumRequest.PartitionData(partition_index=0)
     return wire.DescribeQuorumRequest(topics=(topic(topic_name=METADATA_TOPIC, partitions=(partition,)),))

@@ -5,9 +5,12 @@ export function query(params) {
   return new URLSearchParams(pairs).toString();
 }
 
+/** Where the page is: the log of a cluster in a fleet has a folder of its own. */
+export const BASE = new URL(".", location.href).pathname;
+
 export function address(view, params) {
   const text = query(params);
-  return `/api/${view}${text ? `?${text}` : ""}`;
+  return `${BASE}api/${view}${text ? `?${text}` : ""}`;
 }
 
 export async function ask(view, params = {}, signal = undefined) {

@@ -1,22 +1,24 @@
 // The page: which view is shown, at which moment, and what follows the log.
 
-import { ask } from "./api.js";
-import { h, settings, timeText } from "./dom.js";
+import { ask, BASE } from "./api.js";
+import { h, timeText } from "./dom.js";
+import { frame } from "./frame.js";
 import { go, here, link, moments } from "./place.js";
 import { copy, save } from "./save.js";
 import * as strip from "./strip.js";
 import * as views from "./views.js";
 
-const TABLES = ["brokers", "topics", "partitions", "configs", "features", "acls", "users", "quotas", "tokens", "producer-ids", "quorum"];
+const TABLES = ["brokers", "racks", "topics", "partitions", "configs", "features", "acls", "users", "quotas", "tokens", "producer-ids", "quorum"];
 const VIEWS = {
   overview: views.overview, events: views.events, ...Object.fromEntries(TABLES.map((kind) => [kind, views.tableView(kind)])),
-  records: views.records, diff: views.diff, find: views.find, entity: views.entity, record: views.record, search: views.search,
+  groups: views.groups, records: views.records, diff: views.diff, find: views.find, entity: views.entity, record: views.record, search: views.search,
 };
-const NAV = ["overview", "events", ...TABLES, "records", "diff", "find"];
+const NAV = ["overview", "events", ...TABLES, "groups", "records", "diff", "find"];
 const TITLES = { diff: "Difference", find: "Find a moment", acls: "ACLs", "producer-ids": "Producer ids" };
 
 const main = document.getElementById("main");
 let loading = null;
+let again = false;
 let shown = { title: "", command: "" };
 let log = null;
 let lastCritical = null;
@@ -30,12 +32,15 @@ function notice(text) {
 }
 
 function navigation(view) {
-  document.getElementById("nav").replaceChildren(...NAV.map((each) => h("a", { href: link(each, moments()), "aria-current": each === view ? "page" : null }, titleOf(each))));
+  const fleet = BASE === "/" ? [] : [h("a", { href: "/" }, "‹ Fleet")];
+  document.getElementById("nav").replaceChildren(...fleet, ...NAV.map((each) => h("a", { href: link(each, moments()), "aria-current": each === view ? "page" : null }, titleOf(each))));
   document.querySelector("#nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-/** Shows the view of the URL. A view that is overtaken by the next one is dropped. */
+/** Shows the view of the URL. A view that is overtaken by the next one is dropped; while the handle is dragged, each
+ * one is shown and then the newest is asked for. */
 async function load() {
+  if (loading && strip.isDragged()) { again = true; return; }
   loading?.abort();
   const mine = (loading = new AbortController());
   const { view, params } = here();
@@ -57,7 +62,11 @@ async function load() {
     main.replaceChildren(h("h1", {}, titleOf(view)), h("p", { class: "error" }, error.message));
   } finally {
     clearTimeout(waiting);
-    if (loading === mine) main.removeAttribute("aria-busy");
+    if (loading === mine) {
+      loading = null;
+      main.removeAttribute("aria-busy");
+      if (again) { again = false; load(); }
+    }
   }
 }
 
@@ -72,7 +81,7 @@ async function showMoments(made, params, signal) {
 }
 
 function follow() {
-  const source = new EventSource("/api/stream");
+  const source = new EventSource(`${BASE}api/stream`);
   let drawn = -1, waiting = null;
   source.onmessage = (message) => {
     const before = log;
@@ -103,29 +112,8 @@ function say(before) {
   notice(damage ? `This log is not whole: ${damage}` : "");
 }
 
-function theme(name) {
-  const isDark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.classList.toggle("dark", isDark);
-}
-
 function controls() {
-  theme(localStorage.getItem("theme"));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(localStorage.getItem("theme")));
-  document.getElementById("theme").addEventListener("click", () => {
-    const next = document.documentElement.classList.contains("dark") ? "light" : "dark";
-    localStorage.setItem("theme", next);
-    theme(next);
-  });
-  const zone = document.getElementById("zone");
-  const showZone = () => { zone.setAttribute("aria-pressed", String(settings.utc)); zone.textContent = settings.utc ? "UTC" : "Local time"; };
-  showZone();
-  zone.addEventListener("click", () => {
-    settings.utc = !settings.utc;
-    localStorage.setItem("zone", settings.utc ? "utc" : "local");
-    showZone();
-    load();
-    strip.refresh();
-  });
+  frame(() => { load(); strip.refresh(); });
   document.getElementById("copy").addEventListener("click", async () => notice(shown.command ? await copy(shown.command) : "No single command prints this view."));
   document.getElementById("save").addEventListener("click", () => save(`${shown.title} ${log ? log.name : ""}`.trim(), shown.command || location.href.split("?token")[0]));
   const search = document.getElementById("search");
@@ -145,7 +133,6 @@ function controls() {
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && !event.target.closest("input, textarea, select")) { event.preventDefault(); search.focus(); }
   });
-  document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 }
 
 controls();

@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { h, s, spanText, timeText, valueText } from "./dom.js";
+import { diamond, patterns, tickTimes, triangle } from "./drawing.js";
 import { change, here } from "./place.js";
 
 const LEADERS = 16, AREA = 44, MARKS = 16, TICKS = 16, GAP = 3, LABELS = 64;
@@ -62,9 +63,6 @@ function legend() {
     h("li", {}, s("svg", { width: 12, height: 10 }, s("path", { d: triangle(6, 5), class: "mark-warning" })), "warning"));
 }
 
-const diamond = (x, y) => `M${x} ${y - 5}L${x + 5} ${y}L${x} ${y + 5}L${x - 5} ${y}Z`;
-const triangle = (x, y) => `M${x} ${y - 4}L${x + 4.5} ${y + 4}L${x - 4.5} ${y + 4}Z`;
-
 /** Asks for the window that is shown, at most once at a time. */
 export async function refresh() {
   if (asked) { asked.again = true; return; }
@@ -81,8 +79,12 @@ export async function refresh() {
   if (again) refresh();
 }
 
+/** Whether a handle is held now: it stays where it is held. */
+export const isDragged = () => Boolean(dragging && !dragging.pan);
+
 /** The moments that the view shows, as the server placed them. */
 export function setMoments(at, since) {
+  if (isDragged()) return;
   marks.at = at;
   marks.since = since;
   drawHandles();
@@ -110,6 +112,11 @@ function draw() {
   label(fresh, areaTop + 12, "partitions");
   brokers.forEach((broker, number) => laneOf(fresh, broker, top + number * (lane + 2), lane));
   for (const gap of data.gaps) hatch(fresh, gap, TICKS, height);
+  if (data.readMs !== null && data.readMs < high()) {
+    const x = clamp(xOf(data.readMs));
+    fresh.append(s("rect", { class: "unread", x, y: TICKS, width: width - x, height: height - TICKS }, s("title", {}, "not read yet")));
+    if (width - x > 90) fresh.append(s("text", { x: x + 6, y: areaTop + 26 }, "not read yet"));
+  }
   const few = data.axis.filter(([ms]) => ms >= low() && ms <= high());
   if (few.length && few.length < (width - LABELS) / 8) {
     for (const [ms, offset] of few) {
@@ -133,27 +140,13 @@ function draw() {
   parts.progress.textContent = data.progress < 1 ? `reading the log: ${Math.floor(100 * data.progress)} %; events so far` : "";
 }
 
-function patterns() {
-  const lines = (id, ground, line) => s("pattern", { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-    ground && s("rect", { width: 6, height: 6, class: ground }), s("line", { x1: 0, y1: 0, x2: 0, y2: 6, class: line }));
-  return s("defs", {}, lines("fenced", "fenced-ground", "fenced-line"), lines("gap", null, "gap-line"),
-    s("pattern", { id: "shutdown", width: 5, height: 5, patternUnits: "userSpaceOnUse" },
-      s("rect", { width: 5, height: 5, class: "shutdown-ground" }), s("circle", { cx: 2.5, cy: 2.5, r: 1, class: "shutdown-dot" })));
-}
-
 const label = (to, y, text) => to.append(s("text", { x: 0, y }, text.length > 10 ? `${text.slice(0, 9)}…` : text));
 
 function ticks(to, height) {
-  const length = high() - low();
-  const steps = [1, 10, 100, 1000, 5000, 15000, 60000, 300000, 900000, 3600000, 10800000, 43200000, 86400000, 604800000, 2592000000, 31536000000];
-  const fits = Math.max(2, Math.floor((width - LABELS) / 130));
-  const every = steps.find((each) => length / each <= fits) || steps.at(-1) * Math.ceil(length / steps.at(-1) / fits);
-  const away = every >= 3600000 && new Date(low()).getTimezoneOffset() * 60000;
-  for (let ms = Math.ceil((low() - away) / every) * every + away; ms <= high(); ms += every) {
-    const x = xOf(ms), text = timeText(ms, every < 1000);
+  for (const [ms, text] of tickTimes(low(), high(), (width - LABELS) / 130)) {
+    const x = xOf(ms);
     to.append(s("line", { class: "tick", x1: x, x2: x, y1: 0, y2: height }));
-    const shown = every >= 86400000 ? text.slice(0, 10) : every >= 60000 ? text.slice(5, 16) : text.slice(11);
-    if (x < width - 70) to.append(s("text", { x: x + 3, y: 11 }, shown));
+    if (x < width - 70) to.append(s("text", { x: x + 3, y: 11 }, text));
   }
 }
 
@@ -202,6 +195,7 @@ function laneOf(to, broker, y, height) {
 function hatch(to, gap, y, height) {
   const x = clamp(xOf(gap.fromMs)), end = gap.toMs === null ? width : clamp(xOf(gap.toMs));
   if (end < LABELS || x > width || (gap.toMs !== null && gap.toMs < low()) || gap.fromMs > high()) return;
+  if (gap.reason === "gap in time" && end - x < 4) return; // too short to be seen beside what happened
   to.append(s("rect", { class: "gap", x, y, width: Math.max(2, end - x), height: height - y }, s("title", {}, `${gap.reason}: ${gap.text}`)));
   if (end - x > 90) to.append(s("text", { x: x + 4, y: y + LEADERS + 14 }, gap.reason));
 }
@@ -270,7 +264,13 @@ function listen(element) {
       show({ fromMs: dragging.low - ms, toMs: dragging.high - ms });
     } else move(msOf(x(event)), dragging.second, false);
   });
-  const over = (event) => { touches.delete(event.pointerId); if (!touches.size) dragging = null; };
+  const over = (event) => {
+    touches.delete(event.pointerId);
+    if (touches.size || !dragging) return;
+    const { pan } = dragging;
+    dragging = null;
+    if (!pan) dispatchEvent(new HashChangeEvent("hashchange")); // the server places the handle that was let go
+  };
   element.addEventListener("pointerup", over);
   element.addEventListener("pointercancel", over);
   element.addEventListener("wheel", (event) => {

@@ -2,14 +2,16 @@
 
 import { address, ask } from "./api.js";
 import { h, timeText, valueText, word } from "./dom.js";
-import { change, entityLink, here } from "./place.js";
+import { change, entityLink, here, link, moments } from "./place.js";
 
 export const SIZE = 100;
 const TITLES = {
   inSync: "in sync", underMinIsr: "under min ISR", outOfSync: "out of sync", leaderEpoch: "leader epoch",
   partitionEpoch: "partition epoch", permissionType: "permission", resourceType: "resource type", resourceName: "resource name",
   patternType: "pattern", issueTimestampMs: "issued", expirationTimestampMs: "expires", nextProducerId: "next producer id",
-  isr: "ISR", differs: "differs from the default", "producer-ids": "kind", value: "value",
+  isr: "ISR", differs: "differs from the default", "producer-ids": "kind", value: "value", leadersShare: "share of leaders", ids: "broker ids",
+  fromTime: "when", toTime: "until", leaderlessSeconds: "leaderless", underMinIsrSeconds: "under min ISR",
+  uncleanElections: "unclean elections", leaderlessMs: "longest leaderless", lastedMs: "lasted", availability: "with a leader",
 };
 const EMPTY = {
   acls: "No access control entry is in force at this moment. Without entries, brokers decide by allow.everyone.if.no.acl.found.",
@@ -31,6 +33,8 @@ export function sheet(caption, columns, rows, empty) {
 
 function cell(row, name, number) {
   const value = row[name];
+  if (name === "rack" && number === 0) return h("td", {}, value === null ? "no rack" : h("a", { href: link("brokers", { ...moments(), text: value }) }, value));
+  if (name === "leadersShare") return h("td", { class: "number" }, `${(100 * value).toFixed(1)} %`);
   if (number === 0) return h("td", { class: valueText(value).length > 24 ? "long" : null }, h("a", { href: entityLink(row.path) }, valueText(value)));
   if (name === "state") {
     const words = Array.isArray(value) ? value : [value];
@@ -46,40 +50,51 @@ function cell(row, name, number) {
   return h("td", { class: text.length > 24 ? "long" : null }, text);
 }
 
+/** The header of a column that sorts. */
+export function sorter(name, page, params) {
+  const isSorted = params.sort === name;
+  const descending = isSorted && params.order === "descending";
+  const turn = isSorted && !descending ? { sort: name, order: "descending" } : isSorted ? { sort: undefined, order: undefined } : { sort: name, order: undefined };
+  const isNumber = page.rows.length > 0 && typeof page.rows[0][name] === "number" && name !== page.columns[0] && name !== "leader";
+  return h("th", { scope: "col", class: isNumber ? "number" : null, "aria-sort": isSorted ? (descending ? "descending" : "ascending") : "none" },
+    h("button", { type: "button", title: `Sort by ${titleOf(name)}`, onclick: () => change({ ...turn, start: undefined }) }, titleOf(name), isSorted ? (descending ? " ↓" : " ↑") : ""));
+}
+
+/** The filter of a page of a table, and the buttons to other pages. */
+export function pager(kind, page, params, more = []) {
+  const start = Number(params.start || 0), last = Math.min(start + page.rows.length, page.count);
+  const filter = h("input", { type: "search", value: params.text || "", placeholder: "Filter", "aria-label": `Filter ${kind}`, id: "filter" });
+  filter.addEventListener("change", () => change({ text: filter.value || undefined, start: undefined }));
+  return h("div", { class: "bar" }, filter, more,
+    page.count > SIZE && [
+      h("button", { type: "button", disabled: start === 0, onclick: () => change({ start: start > SIZE ? String(start - SIZE) : undefined }) }, "Previous page"),
+      h("button", { type: "button", disabled: last >= page.count, onclick: () => change({ start: String(start + SIZE) }) }, "Next page")]);
+}
+
+export function captionOf(kind, page, params) {
+  const start = Number(params.start || 0), last = Math.min(start + page.rows.length, page.count);
+  const fits = page.count === page.total ? `${page.total}` : `${page.count} of ${page.total}`;
+  return `${kind}: ${fits}${page.count > page.rows.length ? `, shown ${start + 1} to ${last}` : ""}`;
+}
+
+/** Links to the whole table as files. */
+export function files(wanted) {
+  const file = (format) => h("a", { href: address("table", { ...wanted, format }), download: "" }, format.toUpperCase());
+  return h("span", { class: "count" }, "as ", file("csv"), " ", file("json"));
+}
+
 /** A page of one of the server's tables, with its filter and its pager; the parameters are the URL's. */
 export async function table(kind, signal, fixed = {}) {
   const { params } = here();
   const wanted = { kind, at: params.at, text: params.text, show: params.show, sort: params.sort, order: params.order, start: params.start, size: SIZE, ...fixed };
   const page = await ask("table", wanted, signal);
-  const start = Number(params.start || 0);
-  const header = (name) => {
-    const isSorted = params.sort === name;
-    const descending = isSorted && params.order === "descending";
-    const turn = isSorted && !descending ? { sort: name, order: "descending" } : isSorted ? { sort: undefined, order: undefined } : { sort: name, order: undefined };
-    const isNumber = page.rows.length > 0 && typeof page.rows[0][name] === "number" && name !== page.columns[0] && name !== "leader";
-    return h("th", { scope: "col", class: isNumber ? "number" : null, "aria-sort": isSorted ? (descending ? "descending" : "ascending") : "none" },
-      h("button", { type: "button", title: `Sort by ${titleOf(name)}`, onclick: () => change({ ...turn, start: undefined }) }, titleOf(name), isSorted ? (descending ? " ↓" : " ↑") : ""));
-  };
-  const filter = h("input", { type: "search", value: params.text || "", placeholder: "Filter", "aria-label": `Filter ${kind}`, id: "filter" });
-  filter.addEventListener("change", () => change({ text: filter.value || undefined, start: undefined }));
   const shows = page.shows.length ? h("select", { "aria-label": "Show only", id: "show" },
     [["", `all ${kind}`], ...page.shows.map((each) => [each, titleOf(each)])].map(([value, text]) => h("option", { value, selected: (params.show || "") === value }, text))) : null;
   shows?.addEventListener("change", () => change({ show: shows.value || undefined, start: undefined }));
-  const last = Math.min(start + page.rows.length, page.count);
-  const fits = page.count === page.total ? `${page.total}` : `${page.count} of ${page.total}`;
-  const caption = `${kind}: ${fits}${page.count > page.rows.length ? `, shown ${start + 1} to ${last}` : ""}`;
-  const file = (format) => h("a", { href: address("table", { ...wanted, format }), download: "" }, format.toUpperCase());
   const rows = page.rows.map((row) => page.columns.map((name, number) => cell(row, name, number)));
   const empty = page.total ? `None of the ${page.total} fits the filter. Clear the filter to see them.` : EMPTY[kind] || `There is nothing here at this moment.`;
   return {
     page,
-    nodes: [
-      h("div", { class: "bar" }, filter, shows,
-        page.count > SIZE && [
-          h("button", { type: "button", disabled: start === 0, onclick: () => change({ start: start > SIZE ? String(start - SIZE) : undefined }) }, "Previous page"),
-          h("button", { type: "button", disabled: last >= page.count, onclick: () => change({ start: String(start + SIZE) }) }, "Next page")],
-        h("span", { class: "count" }, "as ", file("csv"), " ", file("json"))),
-      sheet(caption, page.columns.map(header), rows, empty)],
+    nodes: [pager(kind, page, params, [shows, files(wanted)]), sheet(captionOf(kind, page, params), page.columns.map((name) => sorter(name, page, params)), rows, empty)],
   };
 }
-

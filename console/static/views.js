@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { h, s, spanText, timeText, valueText, word } from "./dom.js";
 import { change, entityLink, go, here, link, moments } from "./place.js";
-import { sheet, table } from "./tables.js";
+import { pager, sheet, SIZE, sorter, table } from "./tables.js";
 
 /** A link that moves the page to the moment after a record. */
 export function recordLink(offset, text = `record ${offset}`) {
@@ -82,7 +82,7 @@ function whyDetails(target) {
   return details;
 }
 
-const DIFFERS = { brokers: "broker", topics: "topic", partitions: "topic", configs: "config", features: "feature", acls: "acl", users: "user", quotas: "quota", tokens: "token", "producer-ids": "producer-ids", quorum: "quorum" };
+const DIFFERS = { brokers: "broker", racks: "broker", topics: "topic", partitions: "topic", configs: "config", features: "feature", acls: "acl", users: "user", quotas: "quota", tokens: "token", "producer-ids": "producer-ids", quorum: "quorum" };
 
 export function tableView(kind) {
   return async (params, signal) => {
@@ -113,6 +113,23 @@ async function accessForm(params, signal) {
       answer.entries.map((each) => [h("a", { href: entityLink(each.path) }, each.path), each.principal, each.permissionType, each.operation, `${each.resourceType.toLowerCase()}/${each.resourceName}`, each.patternType, each.host]), "")];
 }
 
+/** Groups and their lag, asked of the running cluster now: whatever the moment of the handle. */
+export async function groups(params, signal) {
+  const title = "Groups and lag";
+  const page = await ask("groups", { text: params.text, sort: params.sort, order: params.order, start: params.start, size: SIZE }, signal);
+  if (page.hint) return { title, command: "", moment: null, nodes: [h("h1", {}, title), h("p", { class: "empty sheet" }, page.hint)] };
+  const rows = page.rows.map((row) => page.columns.map((name) => {
+    const value = row[name];
+    if (name === "topic" && value) return h("td", {}, h("a", { href: entityLink(`topic/${value}/${row.partition}`) }, value));
+    return h("td", { class: typeof value === "number" ? "number" : null }, name === "lag" && value > 0 ? h("strong", {}, String(value)) : valueText(value));
+  }));
+  return {
+    title, command: page.command, moment: null,
+    nodes: [h("h1", {}, title), h("p", { class: "moment" }, `As the cluster answered at ${timeText(Date.now())}; the log has no record of groups.`),
+      pager("groups", page, params), sheet(`${page.count} partitions of groups`, page.columns.map((name) => sorter(name, page, params)), rows, "The cluster has no group.")],
+  };
+}
+
 export async function entity(params, signal) {
   const path = params.path || "";
   const answer = await ask("entity", { path, at: params.at }, signal);
@@ -122,8 +139,8 @@ export async function entity(params, signal) {
   const nodes = [h("h1", {}, answer.path), momentLine(answer)];
   if (!answer.exists) nodes.push(h("p", { class: "empty sheet" }, `${answer.path} does not exist at this moment${answer.hint}. Its history below shows when it did.`));
   nodes.push(await difference(signal, path));
-  const [why, past] = await story(answer.path, params, signal);
-  nodes.push(h("div", { class: "columns" }, h("section", {}, h("h2", {}, "State"), own.map(fields), isTopic && answer.exists && heat(answer)), why));
+  const [why, past] = story(answer.path, params, signal, isTopic);
+  nodes.push(h("div", { class: "columns" }, h("section", {}, isTopic && answer.exists && heat(answer), h("h2", {}, "State"), own.map(fields)), why));
   nodes.push(past, h("p", {}, h("a", { href: link("events", { entity: answer.path, severity: "info", ...moments() }) }, "events about it"), " · ",
     h("a", { href: link("records", { entity: answer.path, ...moments() }) }, "records about it")));
   return { title: answer.path, command: answer.command, moment: answer, nodes };
@@ -153,14 +170,24 @@ function heat(answer) {
       h("tbody", {}, rows.map((each) => h("tr", {}, h("th", { scope: "row" }, h("a", { href: entityLink(each.path) }, each.path.split("/").at(-1)), each.fields.leader === -1 && word(" no leader", "critical")), brokers.map((broker) => cell(each.fields, broker))))))));
 }
 
-/** Why the entity is as it is, and its states over time. */
-async function story(path, params, signal) {
-  const asked = [ask("why", { target: path, at: params.at, last: 20 }, signal), ask("history", { target: path, at: params.at }, signal)];
-  const [why, past] = await Promise.allSettled(asked);
-  const failed = (one) => h("p", { class: "empty sheet" }, one.reason.message);
-  return [
-    h("section", {}, h("h2", {}, "Why"), why.status === "fulfilled" ? chain(why.value) : failed(why)),
-    h("section", {}, h("h2", {}, "History"), past.status === "fulfilled" ? spans(past.value) : failed(past))];
+/** Why the entity is as it is, and its states over time: sections that are there at once, and filled when the log was read. */
+function story(path, params, signal, isOnDemand) {
+  const section = (title, view, more, shown) => {
+    const made = h("section", { "aria-busy": "true" }, h("h2", {}, title), h("p", { class: "empty sheet" }, "Reading the log…"));
+    ask(view, { target: path, at: params.at, ...more }, signal).then(shown, (error) => (error.name === "AbortError" ? null : h("p", { class: "empty sheet" }, error.message))).then((nodes) => {
+      if (nodes === null) return;
+      made.replaceChildren(h("h2", {}, title), ...[nodes].flat(Infinity).filter(Boolean));
+      made.removeAttribute("aria-busy");
+    });
+    return made;
+  };
+  const why = () => section("Why", "why", { last: 20 }, chain);
+  const past = section("History", "history", {}, spans);
+  if (!isOnDemand) return [why(), past];
+  // A topic's chain has the records of all its partitions; of a large log, that is read only when it is wanted.
+  const offer = h("section", {}, h("h2", {}, "Why"), h("p", {}, "A partition's page says why it is as it is. ",
+    h("button", { type: "button", onclick: () => offer.replaceWith(why()) }, "Read the records of all its partitions")));
+  return [offer, past];
 }
 
 function chain(answer) {

@@ -248,7 +248,7 @@ class Page:
             families.append(one(names.SCRAPE_TIME, self.took_ms))
             text: list[bytes] = []
             for family in families:
-                text.append(generate_latest(_Batch((prometheus_family(family),))))
+                text.append(family_text(family))
                 begun = await self._pause(begun)
             for collector in self._process:
                 text.append(generate_latest(_Batch(collector.collect())))
@@ -264,6 +264,11 @@ class Page:
         self._slices.append(took_ms)
         await asyncio.sleep(0)
         return time.perf_counter()
+
+
+def family_text(family: Family) -> bytes:
+    """One family in the format. Raises ValueError as `prometheus_family` does."""
+    return generate_latest(_Batch((prometheus_family(family),)))
 
 
 def prometheus_family(family: Family) -> PrometheusMetric:

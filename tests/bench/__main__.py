@@ -28,6 +28,7 @@ BENCHES = (
     "replay",
     "tools",
     "mixed",
+    "console",
     "bisect",
     "restart",
     "heartbeats",

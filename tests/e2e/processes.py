@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from metaquorum.cli.local.forks import ForkServer, NewProcesses, StartedProcess, node_starter
+from metaquorum.cli.local.forks import ForkServer, NewProcesses, OwnerPipe, StartedProcess, node_starter
 from tests.e2e.forked_commands import run_forked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -40,8 +40,9 @@ _alive: dict[int, StartedProcess] = {}
 
 @functools.cache
 def _forks() -> ForkServer | NewProcesses:
-    """One for all nodes of this test run: their imports would be a third of its processor time."""
-    return node_starter()
+    """One for all nodes of this test run: their imports would be a third of its processor time. However this
+    process ends, they end with it."""
+    return node_starter(OwnerPipe())
 
 
 class Timeout(AssertionError):

@@ -2,64 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from metaquorum.cli.local.demo_checks import KAFKA_DATA
-from metaquorum.console.guard import COOKIE
 from metaquorum.metadata.records import types as r
 from metaquorum.node.local_nodes import free_ports
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.segment import segment_name
-from tests.browser import WAIT_S, Browser, needs_browser
+from tests.browser import Browser, needs_browser
+from tests.e2e.axe import axe_source, violations
 from tests.e2e.cluster import Cluster
+from tests.e2e.served import Served
 from tests.unit.metadata.made_logs import STORY, encoded, make_node
 
-TABLES = ("brokers", "topics", "partitions", "configs", "features", "acls", "users", "quotas", "tokens")
-VIEWS = ("overview", "events", *TABLES, "producer-ids", "quorum", "records", "diff", "find")
-
-
-class Served:
-    """`metaquorum console` as a process."""
-
-    def __init__(self, *words: str | Path) -> None:
-        command = [sys.executable, "-m", "metaquorum.cli", "console", *map(str, words), "--no-browser"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().strip()
-        assert self.url.startswith("http://127.0.0.1:"), self.process.communicate(timeout=WAIT_S)
-
-    def log(self) -> dict[str, Any]:
-        """What the server says about the log, asked without a browser."""
-        host, token = self.url.split("/")[2], self.url.partition("token=")[2]
-        request = urllib.request.Request(f"http://{host}/api/log")
-        request.add_header("cookie", f"{COOKIE}-{host.partition(':')[2]}={token}")
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
-
-    def wait(self, wanted: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-        end = time.monotonic() + WAIT_S
-        while not wanted(found := self.log()):
-            assert time.monotonic() < end, f"no {what}: {found}"
-            time.sleep(0.2)
-        return found
-
-    def end(self) -> str:
-        """Ends it as Ctrl-C does. Returns what it wrote to standard error."""
-        self.process.send_signal(signal.SIGINT)
-        _, errors = self.process.communicate(timeout=WAIT_S)
-        return errors
+TABLES = (
+    "brokers",
+    "racks",
+    "topics",
+    "partitions",
+    "configs",
+    "features",
+    "acls",
+    "users",
+    "quotas",
+    "tokens",
+)
+VIEWS = ("overview", "events", *TABLES, "producer-ids", "quorum", "groups", "records", "diff", "find")
+PAGES = ("entity?path=broker/1", "entity?path=topic", "record?offset=20", "search?text=broker")
 
 
 @pytest.fixture
@@ -88,12 +62,7 @@ def test_every_view_is_shown_and_the_page_reports_no_error(served: Served) -> No
             assert not browser.text("main .error"), view
             assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), view
             assert len(browser.text("main")) > 20
-        for fragment in (
-            "entity?path=broker/1",
-            "entity?path=topic",
-            "record?offset=20",
-            "search?text=broker",
-        ):
+        for fragment in PAGES:
             browser.go(f"#/{fragment}&at=150")
             assert not browser.text("main .error"), fragment
         browser.go("#/nothing")
@@ -159,6 +128,21 @@ def test_a_url_gives_the_same_view_again_and_one_file_needs_no_server(served: Se
             "return document.querySelector('#strip svg.time').getBoundingClientRect().height > 50"
         )
     assert re.findall(r"<script|https?://(?!www\.w3\.org)|href=", saved) == []
+
+
+@needs_browser
+def test_axe_finds_nothing_in_any_view(served: Served) -> None:
+    """In light every view, in dark those that have every colour."""
+    source = axe_source()
+    every = [*(f"{view}?at=176" for view in VIEWS), *(f"{page}&at=176" for page in PAGES)]
+    for fragments, dark in ((every, False), (["overview?at=176", "brokers?at=176&since=90"], True)):
+        with Browser(dark=dark) as browser:
+            browser.open(served.url)
+            browser.settled()
+            browser.run(source)
+            for fragment in fragments:
+                browser.go(f"#/{fragment}")
+                assert violations(browser) == [], fragment
 
 
 @needs_browser

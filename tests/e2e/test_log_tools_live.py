@@ -42,6 +42,16 @@ def test_a_running_quorum_answers_as_its_files_do(cluster: Cluster) -> None:
     assert state["broker"] == files["broker"]
 
 
+def test_a_check_says_of_each_voter_what_can_be_known(cluster: Cluster) -> None:
+    checked = json.loads(run_cli("log", "check", "--bootstrap", cluster.bootstrap, "--json").stdout)
+    voters = checked["clusterVoters"]
+    assert [each["nodeId"] for each in voters] == [node.node_id for node in cluster.controllers]
+    assert [each["address"] for each in voters] == [node.address for node in cluster.controllers]
+    leader_id = cluster.quorum().leader_id
+    assert [each["recordsCompared"] for each in voters] == [each["nodeId"] == leader_id for each in voters]
+    assert all(each["inOrder"] for each in voters), voters
+
+
 def test_reading_leaves_no_trace_on_the_quorum_and_no_file_behind(cluster: Cluster, tmp_path: Path) -> None:
     arguments = ("log", "dump", "--bootstrap", cluster.bootstrap, "--json", "--type", "topic")
     result = run_cli(*arguments, prefix=("env", f"TMPDIR={tmp_path}"))

@@ -1,21 +1,26 @@
 """Follows a log that another process writes: waits until it grows, then reads what is new.
 
-The reader is synchronous and holds no lock; polling and reading run in threads, so that Ctrl-C works at once.
+The reader is synchronous and holds no lock; polling and reading of records run in threads, so that Ctrl-C
+works at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
 
-import aiofiles.os
-
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
+from metaquorum.metadata.inspect.timeline.growing import GrowingStory
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage, LogReader
 
 INTERVAL_S = 0.2
 COPY_INTERVAL_S = 0.02
 """For a copy that this process makes: a record is shown soon after its commit."""
+FENCE_S = 2.0
+"""How long nothing may be added to a log before events are given out that wait for the fence of a broker."""
 
 
 async def follow(
@@ -33,7 +38,7 @@ async def follow(
     """
     seen: object = None
     while True:
-        state = await _state(path)
+        state = await asyncio.to_thread(_state, path)
         if state != seen:
             seen = state
             while found := await asyncio.to_thread(reader.poll):
@@ -45,12 +50,36 @@ async def follow(
         await asyncio.sleep(interval_s)
 
 
-async def _state(path: str) -> object:
+def follow_story(
+    story: GrowingStory,
+    path: str,
+    emit: Callable[[Iterator[TimelineEvent]], None],
+    *,
+    interval_s: float = INTERVAL_S,
+    check: Callable[[], None] | None = None,
+) -> None:
+    """Gives the events of a log to `emit`, old ones first, until the end of the story's range; `emit` is
+    called with none, too, whenever the log grew. `check` is as in `follow`."""
+    seen: object = None
+    grown_s = 0.0
+    while not story.is_over:
+        state = _state(path)
+        if state != seen:
+            seen, grown_s = state, time.monotonic()
+            emit(story.more())
+        elif story.holds_back and time.monotonic() - grown_s >= FENCE_S:
+            emit(story.release())
+        if check is not None:
+            check()
+        time.sleep(interval_s)
+
+
+def _state(path: str) -> object:
     """A value that changes when the log grows: names and sizes of its segments."""
-    if not await aiofiles.os.path.isdir(path):
-        return await aiofiles.os.path.getsize(path)
-    names = [name for name in await aiofiles.os.listdir(path) if name.endswith(".log")]
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    names = [name for name in os.listdir(path) if name.endswith(".log")]
     if not names:
         return ()
     newest = max(names)
-    return len(names), newest, await aiofiles.os.path.getsize(f"{path}/{newest}")
+    return len(names), newest, os.path.getsize(f"{path}/{newest}")

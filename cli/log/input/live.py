@@ -11,8 +11,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,25 +24,38 @@ from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.interrupts import terminated_in_order
 from metaquorum.cli.log.input.options import offsets_text
 from metaquorum.metadata.text.addresses import address_text
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.segment import list_segments, segment_name
 
 if TYPE_CHECKING:
-    from metaquorum.clients.kafka.live_log import FollowingCopy
+    from metaquorum.cli.cluster import ClusterOptions
+    from metaquorum.clients.kafka.live_log import FollowingCopy, LiveSource
     from metaquorum.clients.kafka.observer import LiveLog
+    from metaquorum.clients.kafka.voters import VoterReport
 
 _TIMEOUT_S = 10.0
 _LOOK_S = 0.2
 REFRESH = "metaquorum.cli.log.input.live.refresh"
 """Key in a context's `meta`: a function that fetches new records and says what the copy holds."""
+CLUSTER = "metaquorum.cli.log.input.live.cluster"
+"""Key in a context's `meta`: the options (`Live`) with which the cluster is reached."""
 BOOTSTRAP = "metaquorum.cli.log.input.live.bootstrap"
 """Key in a context's `meta`: the words that were given instead of PATH, as a tuple."""
 FOLLOWED = "metaquorum.cli.log.input.live.followed"
 """Key in a context's `meta`: a function that raises Failure once the log grows no more."""
+VOTERS = "metaquorum.cli.log.input.live.voters"
+"""Key in a context's `meta`: a function that says what can be learned of the quorum's voters."""
+LIVE_COPY = "metaquorum.cli.log.input.live.copy"
+"""Key in a context's `meta`: the `LiveCopy` that is followed."""
 _PLACEHOLDER = "/dev/null/live"
 """A placeholder for PATH until the log is copied. No file can have that path."""
 
 
 class LiveCommand(click.Command):
     """A command that reads a log from files or from a running quorum."""
+
+    always_follows = False
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -55,23 +69,28 @@ class LiveCommand(click.Command):
     def refuse_live(self, ctx: click.Context) -> None:
         """Raises UsageError for options that only make sense with files; overridden by commands."""
 
+    def refuse_files(self, ctx: click.Context) -> None:
+        """Raises UsageError if there is no --bootstrap; overridden by commands that need one."""
+
     def invoke(self, ctx: click.Context) -> Any:
         live = Live(**{str(one.name): ctx.params.pop(one.name) for one in _options()})
         if live.bootstrap is None:
+            self.refuse_files(ctx)
             return super().invoke(ctx)
         if live.command_config is not None and (live.truststore or live.keystore):
             raise click.UsageError("give the TLS files either in --command-config or as options", ctx)
         self.refuse_live(ctx)
-        follows = bool(ctx.params.get("follow"))
+        follows = self.always_follows or bool(ctx.params.get("follow"))
         with terminated_in_order(), _directory() as directory:
             copy = LiveCopy(live, directory)
             if follows:
                 copy.follow()
-                ctx.meta[FOLLOWED] = copy.check
+                ctx.meta[FOLLOWED], ctx.meta[LIVE_COPY] = copy.check, copy
             else:
                 click.echo(f"metaquorum: {copy.refresh()}", err=True)
-                ctx.meta[REFRESH] = copy.refresh
+                ctx.meta[REFRESH], ctx.meta[VOTERS] = copy.refresh, copy.voters
             ctx.meta[BOOTSTRAP] = live.words()
+            ctx.meta[CLUSTER] = live
             for name, value in ctx.params.items():
                 if value == _PLACEHOLDER:
                     ctx.params[name] = directory
@@ -92,6 +111,16 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     keystore: Path | None
     command_config: Path | None
     rate: int | None
+
+    def options(self) -> ClusterOptions:
+        """The options for other questions to the same cluster."""
+        from metaquorum.cli.client import TlsOptions
+        from metaquorum.cli.cluster import ClusterOptions
+
+        tls = TlsOptions(keystore=self.keystore, truststore=self.truststore)
+        return ClusterOptions(
+            bootstrap=self.bootstrap, timeout_s=self.timeout_s, tls=tls, command_config=self.command_config
+        )
 
     def words(self) -> tuple[str, ...]:
         """What to type to read the same log."""
@@ -159,11 +188,22 @@ class LiveCopy:
     def __init__(self, live: Live, directory: str) -> None:
         self._live = live
         self._directory = directory
+        self.is_lost = False
+        """Whether the cluster does not answer at present, while it is followed."""
         self._log: LiveLog | None = None
         self._thread: threading.Thread | None = None
         self._is_complete = threading.Event()
         self._stop: Callable[[], object] = self._is_complete.set
         self._problem: BaseException | None = None
+
+    @property
+    def directory(self) -> str:
+        return self._directory
+
+    @property
+    def cluster_id(self) -> str | None:
+        """None, too, if no node names it."""
+        return None if self._log is None else self._log.cluster_id
 
     def refresh(self) -> str:
         """Copies the log, or adds what was committed since; returns what the directory holds."""
@@ -185,8 +225,18 @@ class LiveCopy:
         if self._problem is not None:
             raise Failure(one_line(self._problem)) from self._problem
 
+    def forget_below(self, offset: int) -> None:
+        """Removes segments that a reader at `offset` no longer needs."""
+        from metaquorum.storage.disk.posix import PosixDisk
+
+        disk, directory = PosixDisk(), join(self._directory, METADATA_DIRECTORY)
+        for base, following in pairwise(list_segments(disk, directory)):
+            if following <= offset:
+                disk.remove(join(directory, segment_name(base)))
+
     def close(self) -> None:
-        self._stop()
+        with suppress(RuntimeError):  # the loop has ended by itself
+            self._stop()
         if self._thread is not None:
             self._thread.join()
 
@@ -194,40 +244,65 @@ class LiveCopy:
         from metaquorum.clients.kafka.live_log import FollowingCopy
 
         def complete(log: LiveLog) -> None:
+            self._log = log
             click.echo(f"metaquorum: {live_line(log)}", err=True)
             self._is_complete.set()
 
         def trouble(text: str) -> None:
+            self.is_lost = True
+            click.echo(f"metaquorum: {text}", err=True)
+
+        def there_again(text: str) -> None:
+            self.is_lost = False
             click.echo(f"metaquorum: {text}", err=True)
 
         try:
-            self._run(FollowingCopy(on_complete=complete, on_trouble=trouble))
+            self._run(FollowingCopy(on_complete=complete, on_trouble=trouble, on_return=there_again))
         except BaseException as error:
             self._problem = error
         finally:
             self._is_complete.set()
 
-    def _run(self, following: FollowingCopy | None) -> LiveLog:
+    def voters(self) -> list[VoterReport]:
+        """What can be learned of the quorum's voters."""
+        import asyncio
+
+        from metaquorum.clients.kafka.live_log import ask_voters
+        from metaquorum.clients.search import ClientError
+
+        if self._log is None:
+            return []
+        try:
+            return asyncio.run(ask_voters(self._source(), self._log))
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
+
+    def _source(self) -> LiveSource:
         # gRPC is imported only to ask a quorum, not to read files.
+        from metaquorum.clients.kafka.live_log import LiveSource
+        from metaquorum.clients.search import parse_bootstrap
+
+        live = self._live
+        options = live.options()
+        return LiveSource(
+            addresses=parse_bootstrap(live.bootstrap or ""),
+            timeout_ms=options.timeout_ms,
+            security=options.security(),
+            rate=live.rate,
+        )
+
+    def _run(self, following: FollowingCopy | None) -> LiveLog:
         import asyncio
         import random
 
-        from metaquorum.cli.client import TlsOptions
-        from metaquorum.cli.cluster import ClusterOptions
-        from metaquorum.clients.kafka.live_log import LiveSource, LogSpool, copy_log
-        from metaquorum.clients.search import ClientError, parse_bootstrap
+        from metaquorum.clients.kafka.live_log import LogSpool, copy_log
+        from metaquorum.clients.search import ClientError
         from metaquorum.storage.disk.posix import PosixDisk
-
-        live = self._live
-        tls = TlsOptions(keystore=live.keystore, truststore=live.truststore)
-        options = ClusterOptions(
-            bootstrap=live.bootstrap, timeout_s=live.timeout_s, tls=tls, command_config=live.command_config
-        )
 
         def room() -> int:
             return shutil.disk_usage(self._directory).free
 
-        async def run() -> LiveLog:
+        async def run(source: LiveSource) -> LiveLog:
             task = asyncio.current_task()
             if task is not None and following is not None:
                 self._stop = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
@@ -241,13 +316,7 @@ class LiveCopy:
             )
 
         try:
-            source = LiveSource(
-                addresses=parse_bootstrap(live.bootstrap or ""),
-                timeout_ms=options.timeout_ms,
-                security=options.security(),
-                rate=live.rate,
-            )
-            return asyncio.run(run())
+            return asyncio.run(run(self._source()))
         except ClientError as error:
             raise Failure(one_line(error)) from error
 

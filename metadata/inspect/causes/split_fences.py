@@ -68,6 +68,11 @@ class HeldEvents(Generic[E]):
             final.append(self._held.popleft().event)
         return final
 
+    @property
+    def waits(self) -> bool:
+        """Whether events are held back."""
+        return bool(self._held)
+
     def rest(self) -> list[E]:
         """The events still held back, unchanged."""
         held, self._held = self._held, deque()

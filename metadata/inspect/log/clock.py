@@ -209,8 +209,8 @@ class LogClock:
 
 class RunningClock:
     """The time of each batch for a reader that makes one pass. Reads headers ahead (`source`) only if a
-    timestamp decreases or leaps ahead by at least LEAP_MS. Without a source, every timestamp is taken as
-    is."""
+    timestamp decreases or leaps ahead by at least LEAP_MS, and again if one behind those that were read does
+    (the log grows). Without a source, every timestamp is taken as is."""
 
     def __init__(self, source: Callable[[], LogClock] | None = None) -> None:
         self._source = source
@@ -219,12 +219,12 @@ class RunningClock:
 
     def time_ms(self, offset: int, stamp_ms: int) -> int:
         """The time of the batch that holds `offset`. Call in log order."""
-        if self._clock is None and self._source is not None and self._last_ms is not None:
+        if self._source is not None and self._last_ms is not None and not _covers(self._clock, offset):
             step = stamp_ms - self._last_ms
             if step <= -JUMP_MS or step >= LEAP_MS:
                 self._clock = self._source()
         self._last_ms = stamp_ms
-        return stamp_ms if self._clock is None else self._clock.time_ms(offset, stamp_ms)
+        return _time_by(self._clock, offset, stamp_ms)
 
     @property
     def is_steady(self) -> bool:
@@ -234,19 +234,28 @@ class RunningClock:
     def ahead(self, offsets: Longs, stamps: Longs) -> Callable[[int, int], int]:
         """Equals calls of `time_ms` for all these batches, in order. Returns what each call
         would have returned."""
-        counts_from = 0
-        if self._clock is None:
-            steps = np.diff(stamps, prepend=stamps[:1] if self._last_ms is None else self._last_ms)
-            jumps = np.flatnonzero((steps <= -JUMP_MS) | (steps >= LEAP_MS))
-            if self._source is not None and len(jumps):
-                self._clock, counts_from = self._source(), int(offsets[jumps[0]])
+        before, counts_from = self._clock, int(offsets[0])
+        steps = np.diff(stamps, prepend=stamps[:1] if self._last_ms is None else self._last_ms)
+        jumps = (steps <= -JUMP_MS) | (steps >= LEAP_MS)
+        if before is not None:
+            jumps &= offsets >= before.end_offset
+        if self._source is not None and jumps.any():
+            self._clock, counts_from = self._source(), int(offsets[jumps.argmax()])
         self._last_ms = int(stamps[-1])
         clock = self._clock
 
         def time_ms(offset: int, stamp_ms: int) -> int:
-            return stamp_ms if clock is None or offset < counts_from else clock.time_ms(offset, stamp_ms)
+            return _time_by(clock if offset >= counts_from else before, offset, stamp_ms)
 
         return time_ms
+
+
+def _covers(clock: LogClock | None, offset: int) -> bool:
+    return clock is not None and offset < clock.end_offset
+
+
+def _time_by(clock: LogClock | None, offset: int, stamp_ms: int) -> int:
+    return stamp_ms if clock is None or not _covers(clock, offset) else clock.time_ms(offset, stamp_ms)
 
 
 def clock_of(log: MetadataLog) -> LogClock:

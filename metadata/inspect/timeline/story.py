@@ -133,18 +133,19 @@ def events(
     asked = start
     if start is not None:
         start = seen.settled(log, Point(offset=log.end_offset) if start.is_end else start, first=True)
-    story = _Story(log, on_problem, seen.settled(log, end), seen)
+    story = Story(log, on_problem, seen.settled(log, end), seen)
     for event in story.run(
         start, partial(Timeline, gap_ms=gap_ms, shown=shown, moves=moves, start=start or quiet_before)
     ):
-        if start is None or not _is_before(event, start):
+        if start is None or not is_before(event, start):
             yield event
     seen.is_over = story.is_over
     if asked is not None and start is not None and not story.is_over:
         seen.note_behind(log, asked, start)
 
 
-def _is_before(event: TimelineEvent, start: Point) -> bool:
+def is_before(event: TimelineEvent, start: Point) -> bool:
+    """Whether an event is before a range that begins at `start`."""
     if start.offset is not None:
         return event.offset < start.offset
     return event.time_ms < (start.time_ms or 0)
@@ -162,33 +163,72 @@ def _snapshot_before(log: MetadataLog, start: Point) -> int | None:
     return fitting[-1] if fitting else None
 
 
-class _Story:
-    """The timeline as a consumer of a log's history."""
+class Story:
+    """The timeline as a consumer of a log's history: `begin`, then `read`, again and again if the log grows,
+    then the timeline's `finish`."""
 
-    def __init__(self, log: MetadataLog, on_problem: OnProblem, end: Point, seen: Seen) -> None:
+    def __init__(
+        self,
+        log: MetadataLog,
+        on_problem: OnProblem,
+        end: Point,
+        seen: Seen,
+        source: MetadataLog | None = None,
+    ) -> None:
+        """`source`: the same log, if its records are read in another way."""
         self._log = log
+        self._source = source
         self._on_problem = on_problem
         self._end = end
         self._seen = seen
+        self._start: Point | None = None
+        self._timeline: Timeline
         self._reader: HistoryReader | None = None
+        self._first_offset = 0
+        self._is_alone = False
 
     @property
     def is_over(self) -> bool:
         """Whether the end of the range was reached, before the end of the log."""
         return self._reader is not None and self._reader.is_over
 
+    @property
+    def place(self) -> int:
+        """The offset after the last record that was read."""
+        expected = None if self._reader is None else self._reader.expected
+        return self._first_offset if expected is None else expected
+
+    @property
+    def timeline(self) -> Timeline:
+        return self._timeline
+
     def run(self, start: Point | None, make: Callable[..., Timeline]) -> Iterator[TimelineEvent]:
-        """The events. A snapshot is used if it provides unknown state."""
+        """The events of a log that does not grow. A snapshot is used if it provides unknown state."""
+        yield from self.begin(start, make)
+        yield from self.read()
+        yield from self._timeline.finish()
+
+    def begin(self, start: Point | None, make: Callable[..., Timeline]) -> Iterator[TimelineEvent]:
+        """Events for what already holds at the beginning of a log."""
+        self._start = start
         self._seen.limits.coverage.add(before_the_log(self._log, start))
-        timeline, place = self._begin(start, make)
-        is_alone = not timeline.is_known
-        if place == self._log.start_offset and not is_alone:
+        timeline, self._first_offset = self._begin(start, make)
+        self._timeline, self._is_alone = timeline, not timeline.is_known
+        self._reader = HistoryReader(self._log, self._end, timeline.pieces, may_create, source=self._source)
+        if self._first_offset == self._log.start_offset and not self._is_alone:
             yield from self._noted(timeline, timeline.already())
-        reader = self._reader = HistoryReader(self._log, self._end, timeline.pieces, may_create)
-        for item in reader.read(place, known_from(self._log) if is_alone else None):
+
+    def read(self) -> Iterator[TimelineEvent]:
+        """The events of the records that were not read before."""
+        timeline, reader = self._timeline, self._reader
+        if reader is None:
+            return
+        is_alone, self._is_alone = self._is_alone, False
+        known = known_from(self._log) if is_alone else None
+        for item in reader.read(self.place, known, expected=reader.expected):
             if isinstance(item, StateKnown):
                 if is_alone:
-                    self._tell_alone(start)
+                    self._tell_alone()
                     is_alone = False
                 yield from self._noted(timeline, timeline.learn(item.image, item.quorum))
             else:
@@ -196,8 +236,8 @@ class _Story:
         if reader.past is not None:
             self._seen.take(reader.past)
         if is_alone:
-            self._tell_alone(start)
-        yield from timeline.finish()
+            self._tell_alone()
+        reader.follows = True
 
     def _noted(self, timeline: Timeline, events: list[TimelineEvent]) -> list[TimelineEvent]:
         """The events, after what holds with them was passed on."""
@@ -266,12 +306,12 @@ class _Story:
         image, names = nothing_known(base).image, log.namer().names()
         return make(image, is_known=False, names=names, clock=clock), base
 
-    def _tell_alone(self, start: Point | None) -> None:
+    def _tell_alone(self) -> None:
         """Notes the range before the first known state."""
         reached = self._end
         if self._reader is not None and self.is_over and reached.offset is None:
             reached = Point(offset=self._reader.expected)
-        self._seen.limits.coverage.add(before_the_state(self._log, start, reached, ALONE))
+        self._seen.limits.coverage.add(before_the_state(self._log, self._start, reached, ALONE))
 
     def _of_batch(self, timeline: Timeline, item: RecordBatch | ReadBatch) -> Iterator[TimelineEvent]:
         if isinstance(item, RecordBatch):

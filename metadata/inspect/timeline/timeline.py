@@ -259,6 +259,15 @@ class Timeline:
     def _shown_of(self, told: list[TimelineEvent]) -> list[TimelineEvent]:
         return [event for event in told if event.severity in self._shown]
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether events wait for what later records say about them."""
+        return self._held.waits or self._transaction.begun is not None
+
+    def release(self) -> list[TimelineEvent]:
+        """The events that wait for a fence, if none comes."""
+        return self._shown_of(self._held.rest())
+
     def finish(self) -> list[TimelineEvent]:
         """Events for what is still open at the end of the log."""
         self._told = self._shown_of([*self._held.rest(), *self._transaction.rest()])

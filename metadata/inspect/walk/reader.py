@@ -68,10 +68,13 @@ class HistoryReader:
         is_passed: Callable[[RecordBatch], bool],
         *,
         cures_before_end: bool = False,
+        source: MetadataLog | None = None,
     ) -> None:
         """Reads up to `end`. `split` and `is_passed` say what need not be decoded. With `cures_before_end`, a
-        snapshot after the end cures nothing."""
+        snapshot after the end cures nothing. `source`: the same log, if its records are read in another
+        way."""
         self._log = log
+        self._source = log if source is None else source
         self.end = end
         self._split = split
         self._is_passed = is_passed
@@ -82,6 +85,8 @@ class HistoryReader:
         """The offset after the last batch; None before the first."""
         self.past: BatchHeader | None = None
         """The first batch that is after the end, if reading stopped there."""
+        self.follows = False
+        """The log was read before and may grow: its end says nothing about lost records."""
 
     @property
     def is_over(self) -> bool:
@@ -123,7 +128,7 @@ class HistoryReader:
         end, limit = self.end, self.limit
         if limit is not None and end.time_ms is None:
             end = Point(offset=limit if end.offset is None else min(limit, end.offset))
-        for item in decoded(self._log, first, end, self._split, self._is_passed):
+        for item in decoded(self._source, first, end, self._split, self._is_passed):
             if isinstance(item, Damage):
                 if item.offset >= first:
                     yield item
@@ -147,7 +152,8 @@ class HistoryReader:
                     return base_offset, lost.cure
             yield item
         expected = first if self.expected is None else max(first, self.expected)
-        behind = None if limit is not None else behind_the_log(self._log, self.end, expected)
+        is_end = limit is not None or self.follows
+        behind = None if is_end else behind_the_log(self._log, self.end, expected)
         if behind is None:
             return None
         known = self.expected = behind.to_offset or 0

@@ -17,7 +17,8 @@ from click.testing import CliRunner, Result
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import MANIFEST, Layout, create
-from metaquorum.cli.local.cluster import Processes, ProcessRecord
+from metaquorum.cli.local.cluster import Processes
+from metaquorum.cli.local.recorded import ProcessRecord
 from metaquorum.cli.main import main
 from metaquorum.node import local_nodes
 from metaquorum.node.local_nodes import HOST, free_ports

@@ -260,6 +260,7 @@ def test_a_copy_that_ends_while_it_is_followed_ends_the_command(
     def copy(self: live.LiveCopy, following: Any) -> LiveLog:
         following.on_complete(copied())
         following.on_trouble("no answer; still trying")
+        following.on_return("there again")
         raise problem
 
     @click.command(cls=live.LiveCommand)

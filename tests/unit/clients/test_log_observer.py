@@ -17,6 +17,7 @@ from metaquorum.clients.kafka.observer import (
     WAIT_MS,
     AskNode,
     CopyProgress,
+    CopyResumed,
     CopyTrouble,
     LiveLog,
     LocateQuorum,
@@ -361,6 +362,21 @@ def test_silence_ends_a_copy_but_not_a_follower_that_has_begun(follows: bool) ->
     (trouble,) = [each for each in run.seen if isinstance(each, CopyTrouble)]
     assert trouble.text.endswith("still trying")
     quorum.down = set()
+    grown(quorum)
+    run.until_all_is_kept()
+    run.check()
+    told = [each for each in run.seen if isinstance(each, CopyTrouble | CopyResumed)]
+    assert [type(each) for each in told] == [CopyTrouble, CopyResumed]
+    assert told[-1].text == f"controller {quorum.leader} at 127.0.0.1:{9000 + quorum.leader} answers again"
+
+
+def test_a_follower_outlasts_a_name_that_is_not_found_for_a_while() -> None:
+    quorum = grown(MetadataLeader(Random(17)))
+    run = Run(quorum, follows=True, timeout_ms=1_000)
+    run.until_complete()
+    unknown = NothingHeard(text="no such host", lasts=True)
+    trouble = run.until(lambda step: isinstance(step, CopyTrouble), lambda step, result: unknown)
+    assert "no such host" in trouble.text
     grown(quorum)
     run.until_all_is_kept()
     run.check()

@@ -31,16 +31,12 @@ class Answered(NamedTuple):
         return msgspec.json.decode(self.body)
 
 
-class Asked:
-    """The console of the log at some paths; its strip is built."""
+class AskedPage:
+    """An application, asked as its page asks it; `root` is the page's address."""
 
-    def __init__(self, *paths: str | Path, memory_bytes: int = MEMORY_BYTES) -> None:
-        self.words = tuple(map(str, paths))
-        self.log, _ = open_merged(self.words)
-        self.moments = Moments(self.log, memory_bytes)
-        self.strip = Strip(self.moments)
-        self.strip.follow(None)
-        self.app = application(Views(self.strip, self.words), token=TOKEN, port=PORT)
+    def __init__(self, app: Any, root: str = "/") -> None:
+        self.app = app
+        self._root = root
 
     def get(
         self, path: str, headers: dict[str, str] | None = None, *, method: str = "GET", cookie: bool = True
@@ -51,17 +47,29 @@ class Asked:
 
     def view(self, name: str, **params: object) -> Any:
         """A view's JSON."""
-        answer = self.get(f"/api/{name}?{urlencode(params, quote_via=quote)}")
+        answer = self.get(f"{self._root}api/{name}?{urlencode(params, quote_via=quote)}")
         assert answer.status == 200, answer.body
         return answer.json()
 
     def refusal(self, name: str, **params: object) -> str:
         """The sentence of a view that cannot answer."""
-        answer = self.get(f"/api/{name}?{urlencode(params, quote_via=quote)}")
+        answer = self.get(f"{self._root}api/{name}?{urlencode(params, quote_via=quote)}")
         assert answer.status == 400, answer.body
         text = answer.json()["error"]
         assert "\n" not in text and "Traceback" not in text
         return str(text)
+
+
+class Asked(AskedPage):
+    """The console of the log at some paths; its strip is built."""
+
+    def __init__(self, *paths: str | Path, memory_bytes: int = MEMORY_BYTES) -> None:
+        self.words = tuple(map(str, paths))
+        self.log, _ = open_merged(self.words)
+        self.moments = Moments(self.log, memory_bytes)
+        self.strip = Strip(self.moments)
+        self.strip.follow(None)
+        super().__init__(application(Views(self.strip, self.words), token=TOKEN, port=PORT))
 
 
 async def _call(app: Any, method: str, path: str, headers: dict[str, str]) -> Answered:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.cli.local.demo_checks import KAFKA_DATA
-from metaquorum.console.app import STATIC
+from metaquorum.console.answers import STATIC
 from metaquorum.console.guard import COOKIE
 from tests.unit.console.asked import PORT, TOKEN, Asked
 

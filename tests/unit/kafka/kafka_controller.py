@@ -41,10 +41,14 @@ class KafkaController(FakeNode):
             "Fetch": self._fetch,
             "FetchSnapshot": self._fetch_snapshot,
             "DescribeCluster": self._describe_cluster,
-            "DescribeQuorum": lambda body: wire.DescribeQuorumResponse(error_code=ErrorCode.INVALID_REQUEST),
+            "DescribeQuorum": self._describe_quorum,
         }
         super().__init__(handlers, sasl=sasl, **OFFERED)
         self.allowed = allowed
+        self.voters: dict[int, int] = {}
+        """The log end of each voter, by the leader; empty: it does not say."""
+        self.named: dict[int, int] = {}
+        """The ports of other controllers."""
         self.fetched: list[FetchRequest] = []
         self._directory = str(directory)
         self._disk = PosixDisk()
@@ -79,8 +83,26 @@ class KafkaController(FakeNode):
             endpoint_type=2,
             cluster_id=CLUSTER,
             controller_id=1,
-            brokers=(Broker(broker_id=1, host="127.0.0.1", port=self.port),),
+            brokers=tuple(
+                Broker(broker_id=node, host="127.0.0.1", port=port)
+                for node, port in {1: self.port, **self.named}.items()
+            ),
         )
+
+    def _describe_quorum(self, body: wire.DescribeQuorumRequest) -> wire.DescribeQuorumResponse:
+        if not self.voters:
+            return wire.DescribeQuorumResponse(error_code=ErrorCode.INVALID_REQUEST)
+        types = wire.DescribeQuorumResponse
+        partition = types.PartitionData(
+            leader_id=1,
+            leader_epoch=self.quorum.epoch,
+            high_watermark=self.quorum.high_watermark,
+            current_voters=tuple(
+                types.ReplicaState(replica_id=node, log_end_offset=end) for node, end in self.voters.items()
+            ),
+        )
+        topic = types.TopicData(topic_name="__cluster_metadata", partitions=(partition,))
+        return types(topics=(topic,))
 
     def _fetch(self, body: wire.FetchRequest) -> wire.FetchResponse:
         if not self.allowed:

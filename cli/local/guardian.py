@@ -1,0 +1,53 @@
+"""Ends the nodes of a test cluster when the process that owns it ends, in whatever way; removes their files.
+
+    python -m metaquorum.cli.local.guardian DIRECTORY keep|remove <PIPE
+
+The owner alone has the other end of the pipe, which never carries anything. Nodes watch such a pipe
+themselves; those that are paused cannot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+KEEP, REMOVE = "keep", "remove"
+PATIENCE_S = 10.0
+_POLL_S = 0.05
+
+
+def main() -> None:
+    """Waits for the end of the pipe."""
+    directory, then = Path(sys.argv[1]), sys.argv[2]
+    while os.read(0, 1):
+        pass
+    end_nodes(directory)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while then == REMOVE and directory.exists() and time.monotonic() < deadline_s:
+        shutil.rmtree(directory, ignore_errors=True)  # a node that is ending may write a last file
+        time.sleep(_POLL_S)
+
+
+def end_nodes(directory: Path) -> None:
+    """Kills every process of the cluster in a directory that still runs."""
+    records = [*directory.glob("*/process.json")]
+    if not records:
+        return
+    import psutil  # which a cluster that was closed does not need
+
+    from metaquorum.cli.local.recorded import recorded_process
+
+    for record in records:
+        process = recorded_process(record, record.with_name("node.properties"))
+        if process is not None:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+                process.wait(PATIENCE_S)
+
+
+if __name__ == "__main__":
+    main()

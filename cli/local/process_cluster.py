@@ -1,0 +1,401 @@
+"""A test cluster whose nodes have processes of their own, as those of `metaquorum local up`.
+
+They end with this process, however it ends: each watches a pipe, and a guardian kills those that are paused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, Unpack
+
+import psutil
+from msgspec.structs import replace
+
+from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.layout import adopt
+from metaquorum.cli.local.cluster import Processes
+from metaquorum.cli.local.forks import ForkServer, NewProcesses, OwnerPipe, node_starter
+from metaquorum.cli.local.guardian import KEEP, REMOVE
+from metaquorum.clients.admin.cluster import describe_quorum
+from metaquorum.clients.admin.topics import look_up_topics
+from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.clients.search import ClientError
+from metaquorum.metadata.errors import ApiError, InspectError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.walk.states import state_at
+from metaquorum.node.local_nodes import HOST
+from metaquorum.platforms import UnsupportedError, check_nodes_run_here, limit_memory, pause_signals
+from metaquorum.rpc.health import health_problem
+from metaquorum.storage.errors import StorageError
+from metaquorum.testing.cluster import Cluster
+from metaquorum.testing.contents import PartitionState
+from metaquorum.testing.errors import ClusterError
+from metaquorum.testing.forming import FormedNode
+from metaquorum.testing.healing import ActiveFault
+from metaquorum.testing.interception import OWN_CLIENT
+from metaquorum.testing.memory_disk import DiskCopy
+from metaquorum.testing.node import ClusterNode, configured
+from metaquorum.testing.running import IN_PROCESS, Wishes
+
+T = TypeVar("T")
+
+LOOK_S = 0.01
+ANSWER_MS = 2_000
+"""How long one look at a node may take."""
+GUARDIAN_WAIT_S = 10.0
+ONLY_IN_PROCESS = ("version", "chaos", "disk_bytes")
+"""What a cluster of processes cannot be given."""
+REFUSED = (
+    "copy_disk",
+    "cut",
+    "delay",
+    "disk_fails",
+    "disk_full",
+    "disk_read_only",
+    "disk_slow",
+    "drop_connections",
+    "expire_transaction",
+    "fault",
+    "intercept",
+    "isolate",
+    "rebalance",
+    "refuse",
+    "restore_disk_from",
+    "run_compaction",
+    "run_retention",
+    "unclean_election",
+)
+"""Methods that reach into a node, or move its clock."""
+_starters: dict[int, ForkServer | NewProcesses] = {}
+"""What starts the nodes of all clusters of a process, by its pid: a fork of this one has its own."""
+
+
+def _refusal(what: str) -> ClusterError:
+    return ClusterError(f'{what} needs nodes in the process of the test: use Cluster(mode="{IN_PROCESS}")')
+
+
+def _starter() -> ForkServer | NewProcesses:
+    if os.getpid() not in _starters:
+        _starters[os.getpid()] = node_starter(OwnerPipe())
+    return _starters[os.getpid()]
+
+
+class Guardian:
+    """A process that ends the nodes of a cluster when this one has ended; `remove`: their directory, too."""
+
+    def __init__(self, directory: Path, *, remove: bool) -> None:
+        self._owner = OwnerPipe()
+        words = [
+            sys.executable,
+            "-m",
+            "metaquorum.cli.local.guardian",
+            str(directory),
+            REMOVE if remove else KEEP,
+        ]
+        self._process = subprocess.Popen(
+            words,
+            stdin=self._owner.reading,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def end(self) -> None:
+        """It finds no nodes any longer."""
+        self._owner.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GUARDIAN_WAIT_S)
+
+
+class ProcessNode:
+    """A node that is a process. See `ClusterNode`."""
+
+    process = None
+
+    def __init__(
+        self, formed: FormedNode, processes: Processes, is_serving: Callable[[ProcessNode], bool]
+    ) -> None:
+        self.local = formed.local
+        self.disk = formed.disk
+        self.format_again = formed.format_again
+        self.config = configured(self.local.name, formed.settings)
+        self.processes = processes
+        self._is_serving = is_serving
+
+    @property
+    def node_id(self) -> int:
+        return self.local.node_id
+
+    @property
+    def name(self) -> str:
+        return self.local.name
+
+    @property
+    def last_words(self) -> str:
+        return self.processes.last_line(self.local)
+
+    @property
+    def is_up(self) -> bool:
+        return self.processes.pid(self.local) is not None
+
+    @property
+    def is_serving(self) -> bool:
+        return self.is_up and self._is_serving(self)
+
+    @property
+    def image(self) -> MetadataImage | None:
+        """What the metadata log on its disk says; None: it has none, or it is being written."""
+        try:
+            return state_at(open_log(self.disk, str(self.config.metadata_log_dir))).image
+        except (StorageError, InspectError):
+            return None
+
+    def start(self) -> None:
+        try:
+            self.processes.start(self.local)
+        except Failure as error:
+            _starters.pop(os.getpid(), None)
+            raise ClusterError(one_line(error)) from error
+
+    async def kill(self, *, power_lost: bool = False) -> None:
+        if power_lost:
+            raise _refusal("a power loss")
+        await self._in_thread(self.processes.kill)
+
+    async def stop(self) -> None:
+        await self._in_thread(self.processes.stop)
+
+    async def _in_thread(self, end: Callable[[Any], object]) -> None:
+        try:
+            await asyncio.to_thread(end, self.local)
+        except Failure as error:
+            raise ClusterError(one_line(error)) from error
+
+    def end_connections(self, client: str) -> NoReturn:
+        raise _refusal("the end of a client's connections")
+
+    async def do_upkeep(self) -> NoReturn:
+        raise _refusal("the upkeep of a broker")
+
+
+class ProcessCluster(Cluster):
+    """`Cluster(mode="processes")`."""
+
+    _look_s = LOOK_S
+
+    def __init__(self, brokers: int = 1, controllers: int | None = None, **wishes: Unpack[Wishes]) -> None:
+        for name in ONLY_IN_PROCESS:
+            if name in wishes:
+                raise _refusal(f"{name}=")
+        if wishes.get("clock", "real") != "real":
+            raise _refusal(f"clock={wishes['clock']!r}")
+        super().__init__(brokers, controllers, **wishes)
+        try:
+            check_nodes_run_here()
+        except UnsupportedError as error:
+            raise ClusterError(f'{error}: use Cluster(mode="{IN_PROCESS}")') from error
+        self._is_temporary = self._shape.directory is None
+        self._guardian: Guardian | None = None
+        self._pauses: dict[int, ActiveFault] = {}
+
+    # --- start and end
+
+    def _form(self) -> dict[int, ClusterNode]:
+        directory = self._shape.directory or Path(tempfile.mkdtemp(prefix="kafka-processes-"))
+        self._shape = replace(self._shape, directory=directory)
+        self._guardian = Guardian(directory, remove=self._is_temporary)
+        _starter()  # imports what nodes need, meanwhile
+        try:
+            return super()._form()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _new_nodes(self, formed: Sequence[FormedNode]) -> list[ClusterNode]:
+        layout = adopt(
+            self._shape.directory or Path(),
+            formed[0].cluster_id,
+            [each.local for each in formed],
+            {each.local.name: each.settings for each in formed},
+        )
+        processes = Processes(layout, _starter())
+        return [ProcessNode(each, processes, self._serves) for each in formed]
+
+    def close(self) -> None:
+        """Ends all nodes, and gives back ports and files; a second call does nothing."""
+        try:
+            super().close()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        guardian, self._guardian = self._guardian, None
+        if guardian is None or os.getpid() != self._pid:
+            return
+        if self._is_temporary and self._shape.directory is not None:
+            shutil.rmtree(self._shape.directory, ignore_errors=True)
+        guardian.end()
+
+    @property
+    def directory(self) -> str | None:
+        """Where its data stays; None: it goes with the cluster."""
+        return None if self._is_temporary else super().directory
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The processes of the nodes that run, by node id."""
+        found = {node.node_id: node.processes.pid(node.local) for node in self._all()}
+        return {node_id: pid for node_id, pid in found.items() if pid is not None}
+
+    # --- faults
+
+    def pause(self, node: int) -> ActiveFault:
+        """Stops the process of a node as SIGSTOP does; healing has it go on."""
+        signals, found = pause_signals(), self._running(node)
+        if signals is None or node in self._pauses:
+            raise ClusterError(f"{found.name} is paused already: resume it first")
+        stop, go_on = signals
+        self._signal(node, stop)
+        self._isolated.append(node)
+
+        def heal() -> None:
+            self._pauses.pop(node, None)
+            self._isolated.remove(node)
+            if self._signal(node, go_on):
+                self._until(lambda: self._has_started(found), f"{found.name} to serve")
+
+        self._pauses[node] = self._fault(f"{found.name} is paused", heal)
+        return self._pauses[node]
+
+    def resume(self, node: int) -> None:
+        """A paused node goes on."""
+        name = self._node(node).name
+        if node not in self._pauses:
+            raise ClusterError(f"{name} is not paused")
+        self._pauses[node].heal()
+
+    def limit_memory(self, node: int, *, more_bytes: int) -> ActiveFault:
+        """A node can allocate so much more than it has now; healing lifts the limit. Only on Linux."""
+        if more_bytes < 0:
+            raise ClusterError(f"more_bytes={more_bytes}: a limit is not below what a node has")
+        name = self._running(node).name
+
+        def limit(size: int | None) -> bool:
+            pid = self.pids.get(node)
+            try:
+                return pid is None or limit_memory(pid, size)
+            except psutil.Error as error:
+                raise ClusterError(f"the memory of {name} has no limit: {error}") from error
+
+        if not limit(more_bytes):
+            raise ClusterError("this system cannot limit the memory of another process: use Linux")
+
+        def heal() -> None:
+            limit(None)
+
+        return self._fault(f"{name} can allocate {more_bytes} bytes more", heal)
+
+    def stop(self, node: int) -> ActiveFault:
+        """A controlled shutdown of a node; healing starts it again."""
+        if node in self._pauses:
+            raise ClusterError(f"{self._node(node).name} is paused: resume it first, or kill it")
+        return super().stop(node)
+
+    def _replace_disk(self, node: int, copy: DiskCopy | None, what: str) -> ActiveFault:
+        found = self._node(node)
+        self._run(found.kill(), f"{found.name} to end")
+        for path in {*found.config.log_dirs, found.config.metadata_log_dir}:
+            shutil.rmtree(path, ignore_errors=True)
+        found.format_again()
+        return self._fault(f"{found.name} {what}", lambda: self._start_again(found))
+
+    def _signal(self, node: int, number: int) -> bool:
+        (found,) = [each for each in self._all() if each.node_id == node]
+        return found.processes.signal(found.local, number)
+
+    def _run_settled(self, move: Callable[[], None], text: str) -> None:
+        raise _refusal("to move the clock")
+
+    # --- what nodes say
+
+    def _all(self) -> list[ProcessNode]:
+        return [node for node in self._nodes.values() if isinstance(node, ProcessNode)]
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        """Looks, on this thread, until the condition is true."""
+        self.wait_until(condition, what)
+
+    def _answer(self, work: Coroutine[Any, Any, T], what: str) -> T | None:
+        """None: there was no answer, or an error."""
+
+        async def asked() -> T | None:
+            try:
+                return await work
+            except (ApiError, ClientError):
+                return None
+
+        return self._run(asked(), what)
+
+    def _serves(self, node: ProcessNode) -> bool:
+        if node.node_id in self._pauses:
+            return False
+        for port in node.local.health_ports:
+            if self._run(health_problem((HOST, port), timeout_ms=ANSWER_MS), f"{node.name} to answer"):
+                return False
+        return True
+
+    def _at(self, node: ClusterNode) -> KafkaClient:
+        """Asks this broker alone."""
+        address = ((HOST, node.local.kafka_port),)
+        if address not in self._clients:
+            self._clients[address] = KafkaClient(address, client_id=OWN_CLIENT, timeout_ms=ANSWER_MS)
+        return self._clients[address]
+
+    def _asked_brokers(self) -> list[ClusterNode]:
+        return [node for node in self._brokers() if node.is_up and node.node_id not in self._isolated]
+
+    def _agree(self) -> bool:
+        running = self._asked_brokers()
+        wanted = {node.node_id for node in running}
+        for node in running:
+            known = self._answer(self._at(node).brokers(), f"{node.name} to answer")
+            if known is None or not wanted <= {*known}:
+                return False
+        return True
+
+    def _all_know(self, topic: str, exists: bool) -> bool:
+        for node in self._asked_brokers():
+            found = self._answer(look_up_topics(self._at(node), (topic,)), f"{node.name} to answer")
+            if found is None or bool(found) is not exists:
+                return False
+        return True
+
+    def _partitions_of(self, topic: str) -> Sequence[PartitionState] | None:
+        found = self._answer(look_up_topics(self._asks(), (topic,)), f"topic {topic}")
+        return None if found is None else found[0].partitions if found else ()
+
+    def _leader_of_quorum(self) -> int | None:
+        quorum = self._answer(describe_quorum(self._asks()), "the quorum")
+        leader = None if quorum is None else self._nodes.get(quorum.leader_id)
+        is_there = leader is not None and leader.is_up and leader.node_id not in self._isolated
+        return leader.node_id if leader is not None and is_there else None
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def refuse(self: ProcessCluster, *args: object, **how: object) -> NoReturn:
+        raise _refusal(name)
+
+    return refuse
+
+
+for _name in REFUSED:
+    setattr(ProcessCluster, _name, _refusing(_name))

@@ -1,0 +1,128 @@
+"""What the pages of the console share: JSON answers in turn, sentences for errors, files, parameters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from metaquorum.console.event_reader import is_users
+from metaquorum.console.tables import TablePage, TableQuery, csv_text
+from metaquorum.metadata.errors import InspectError
+from metaquorum.metadata.settings.keys import MAX_LONG, whole_number
+
+STATIC = Path(__file__).parent / "static"
+_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_OVERTAKEN = 499
+
+
+def static_routes() -> list[Route]:
+    """The files that every page loads."""
+    return [Route(f"/static/{path.name}", page_file(path.name)) for path in sorted(STATIC.iterdir())]
+
+
+def page_file(name: str) -> Callable[[Request], Response]:
+    """A handler that answers with one of the files."""
+    path = STATIC / name
+
+    def answer(request: Request) -> Response:
+        return FileResponse(path, media_type=_TYPES[path.suffix])
+
+    return answer
+
+
+class AnswerTurns:
+    """How many answers are computed at once. A request that its page has given up before its turn, since the
+    handle has moved on, is not computed."""
+
+    def __init__(self, at_once: int) -> None:
+        self._free = asyncio.Semaphore(at_once)
+
+    def handler(self, view: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+        """A view as a handler, which runs in a thread: what a user can cause is one sentence."""
+
+        def answer(request: Request) -> Response:
+            try:
+                made = view(request)
+                return made if isinstance(made, Response) else in_json(made)
+            except Exception as error:
+                return _sentence(error)
+
+        async def in_turn(request: Request) -> Response:
+            async with self._free:
+                if await request.is_disconnected():
+                    return Response(status_code=_OVERTAKEN)
+                return await asyncio.to_thread(answer, request)
+
+        return in_turn
+
+
+def encoded(value: Any) -> bytes:
+    """Compact JSON; what is secret is redacted."""
+    return msgspec.json.encode(value, enc_hook=_plain)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):  # a secret, which shows itself redacted
+        return str(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise NotImplementedError(f"no JSON form for {type(value).__name__}")
+
+
+def in_json(value: Any, status: int = 200) -> Response:
+    """A value as a response."""
+    return Response(encoded(value), status, media_type="application/json")
+
+
+def _sentence(error: Exception) -> Response:
+    """What a user can cause, in one sentence. Raises anything else again."""
+    if not is_users(error):
+        raise error
+    text = " ".join(str(error).split()) or type(error).__name__
+    return in_json({"error": text}, 400)
+
+
+def download(page: TablePage, form: str, name: str) -> Response:
+    """A whole table as a file, CSV or JSON. Raises InspectError for another format."""
+    if form not in ("csv", "json"):
+        raise InspectError(f"there is no format {form!r}; known are csv and json")
+    body = csv_text(page).encode() if form == "csv" else encoded(page.rows)
+    kind = "text/csv; charset=utf-8" if form == "csv" else "application/json"
+    headers = {"content-disposition": f'attachment; filename="{name}.{form}"'}
+    return Response(body, media_type=kind, headers=headers)
+
+
+def text_of(request: Request, name: str) -> str:
+    """A parameter; empty if it is absent."""
+    return request.query_params.get(name, "")
+
+
+def number_of(request: Request, name: str, default: int) -> int:
+    """A parameter that is a number of 0 or more. Raises InspectError for another text."""
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return default
+    number = whole_number(text, MAX_LONG)
+    if number is None:
+        raise InspectError(f"{name}={text!r} is not a number")
+    return number
+
+
+def query_of(request: Request) -> TableQuery:
+    """The page of a table that is asked for; with `format`, the whole table."""
+    is_whole = bool(text_of(request, "format"))
+    return TableQuery(
+        text=text_of(request, "text"),
+        show=text_of(request, "show"),
+        sort=text_of(request, "sort"),
+        descending=text_of(request, "order") == "descending",
+        start=0 if is_whole else number_of(request, "start", 0),
+        size=0 if is_whole else max(1, number_of(request, "size", 100)),
+    )

@@ -78,12 +78,12 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """`answers`: what it returns, for people; `about`: the first sentence of its docstring."""
+    """`answers`: what it returns, for people; `summary`: the first sentence of its docstring."""
 
     name: str
     parameters: tuple[Parameter, ...]
     answers: str
-    about: str
+    summary: str
 
 
 def methods() -> dict[str, Method]:
@@ -115,13 +115,13 @@ def _method(name: str, function: Any) -> Method:
         else:
             is_needed = each.default is each.empty
             parameters.append(Parameter(name=each.name, kind=each.annotation, is_needed=is_needed))
-    about = " ".join((inspect.getdoc(function) or "").split())
-    sentence = about.partition(". ")[0].rstrip(".") + "."
+    words = " ".join((inspect.getdoc(function) or "").split())
+    sentence = words.partition(". ")[0].rstrip(".") + "."
     return Method(
         name=name,
         parameters=tuple(parameters),
         answers=_answer_text(signature.return_annotation),
-        about=sentence,
+        summary=sentence,
     )
 
 
@@ -151,7 +151,7 @@ def reference() -> str:
         words = ", ".join(
             f"`{one.name}`: {kind_text(one.kind)}" + ("" if one.is_needed else "?") for one in each.parameters
         )
-        lines.append(f"| `{each.name}` | {words} | {each.answers} | {each.about} |")
+        lines.append(f"| `{each.name}` | {words} | {each.answers} | {each.summary} |")
     return "\n".join(lines) + "\n"
 
 

@@ -16,6 +16,7 @@ import http.server
 import inspect
 import itertools
 import json
+import operator
 import os
 import secrets
 import threading
@@ -97,7 +98,7 @@ def methods() -> dict[str, Method]:
     for name, function in OF_FAULTS.items():
         own = _method(name, function)
         found.append(msgspec.structs.replace(own, parameters=(which, *own.parameters)))
-    return {each.name: each for each in sorted(found, key=lambda each: each.name)}
+    return {each.name: each for each in sorted(found, key=operator.attrgetter("name"))}
 
 
 def _method(name: str, function: Any) -> Method:

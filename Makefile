@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KAFKAJS := $(VENV)/node/.installed
 
-.PHONY: setup kafkajs demo quorum test checks lint proto sim histories ways attacks suites newest lowest wheels size planted mutants walk figures bench bench-failover clean
+.PHONY: setup kafkajs demo quorum test checks lint proto sim histories ways attacks arrivals suites newest lowest wheels size planted mutants walk figures bench bench-failover clean
 
 setup: $(STAMP)
 
@@ -83,6 +83,10 @@ ways: setup
 # Attacks on every port of a node, SEEDS variations of each (ONLY=idle: those with this in their names).
 attacks: setup
 	$(BIN)/python -m tests.attacks $(ONLY) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1))
+
+# Tables of logs that grow, shrink, go and come between runs: EXAMPLES random ones (default 500; about a second each).
+arrivals: setup
+	METAQUORUM_ARRIVALS=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -n 0 -q --timeout 0 tests/unit/pipeline/test_arrivals.py
 
 # The test suites of Kafka's clients, from the package registries, run against a cluster of ours; failures that are not
 # listed in tests/suites/known.toml are named (ONLY=python-2: suites with this in their names). About five minutes each.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from metaquorum.clients.kafka.quorum import METADATA_TOPIC_ID
 from metaquorum.metadata.errors import ErrorCode
@@ -23,6 +23,8 @@ from metaquorum.wire import messages as wire
 
 UNKNOWN_OFFSET = 2**63 - 1
 """The high watermark of a fetch that does not say one (KIP-1166)."""
+_NODES_FROM = 17
+"""From this version on, answers name the leader's address (KIP-853)."""
 BY_NAME_TO = 12
 """Up to this version, a fetch names its topic."""
 
@@ -52,8 +54,16 @@ def fetch_of(body: wire.FetchRequest, version: int, reader: bytes, cluster_id: s
     )
 
 
-def fetch_answer(response: RaftResponse, version: int) -> wire.FetchResponse:
-    """The answer to a fetch."""
+class LeaderAt(NamedTuple):
+    """A leader, and where its listener of the name by which a client came is."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+def fetch_answer(response: RaftResponse, version: int, leader: LeaderAt | None = None) -> wire.FetchResponse:
+    """The answer to a fetch. `leader`: None if its address is not known."""
     types = wire.FetchResponse
     if not isinstance(response, FetchResponse):
         return types(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -75,7 +85,8 @@ def fetch_answer(response: RaftResponse, version: int) -> wire.FetchResponse:
         topic_id=METADATA_TOPIC_ID if version > BY_NAME_TO else bytes(16),
         partitions=(partition,),
     )
-    return types(responses=(topic,))
+    named = version >= _NODES_FROM
+    return types(responses=(topic,), node_endpoints=_nodes(types.NodeEndpoint, leader) if named else ())
 
 
 def snapshot_fetch_of(
@@ -98,8 +109,10 @@ def snapshot_fetch_of(
     )
 
 
-def snapshot_answer(response: RaftResponse) -> wire.FetchSnapshotResponse:
-    """The answer to a fetch of a snapshot."""
+def snapshot_answer(
+    response: RaftResponse, version: int = 0, leader: LeaderAt | None = None
+) -> wire.FetchSnapshotResponse:
+    """The answer to a fetch of a snapshot; `leader` as in `fetch_answer`."""
     types = wire.FetchSnapshotResponse
     if not isinstance(response, FetchSnapshotResponse):
         return types(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -114,11 +127,19 @@ def snapshot_answer(response: RaftResponse) -> wire.FetchSnapshotResponse:
         position=response.position,
         unaligned_records=response.data,
     )
-    return types(topics=(types.TopicSnapshot(name=METADATA_TOPIC, partitions=(partition,)),))
+    named = version >= 1
+    return types(
+        topics=(types.TopicSnapshot(name=METADATA_TOPIC, partitions=(partition,)),),
+        node_endpoints=_nodes(types.NodeEndpoint, leader) if named else (),
+    )
 
 
 _OF_THE_WHOLE = frozenset({RaftError.INVALID_REQUEST, RaftError.INCONSISTENT_CLUSTER_ID})
 """Errors that Kafka answers for the request rather than its partition."""
+
+
+def _nodes(kind: Any, leader: LeaderAt | None) -> tuple[Any, ...]:
+    return () if leader is None else (kind(node_id=leader.node_id, host=leader.host, port=leader.port),)
 
 
 def _named(kind: Any, position: LogPosition | None) -> Any:

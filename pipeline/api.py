@@ -34,7 +34,7 @@ FLEET_SCHEMA = (
 
 def read_logs(session: SparkSession, paths: str | Iterable[str], **options: str) -> DataFrame:
     """Every record of the logs below `paths`. `options` are those of the source `metadata_log` (see
-    docs/pipeline-source.md). Raises AnalysisException for a wrong option or path."""
+    docs/pipeline-source.md). Raises AnalysisException for a wrong option or path, SessionError."""
     from metaquorum.pipeline.session import register
 
     register(session)

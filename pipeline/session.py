@@ -26,9 +26,10 @@ MIN_JAVA = 17
 LOOPBACK = "127.0.0.1"
 DEFAULT_MASTER = "local[*]"
 POLL_SECONDS = 0.5
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 SQL_SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.python.filterPushdown.enabled": "true",
+    PUSHDOWN: "true",
     "spark.sql.session.timeZone": "UTC",
 }
 """What the source and the tables need in any session."""
@@ -149,9 +150,20 @@ def spark_session(
 
 
 def register(session: SparkSession) -> None:
-    """Registers the data source `metadata_log` in any session, classic or Spark Connect."""
+    """Registers the data source `metadata_log` in any session, classic or Spark Connect, and lets Spark give
+    its filters to it, without which Spark refuses to read. Raises SessionError if the session does not take
+    the setting."""
+    from pyspark.errors import PySparkException
+
     from metaquorum.pipeline.source import MetadataLogSource
 
+    try:
+        session.conf.set(PUSHDOWN, "true")
+    except PySparkException as error:
+        raise SessionError(
+            f"this session does not take the setting {PUSHDOWN} ({str(error).splitlines()[0]}); make it with "
+            f"{PUSHDOWN}=true"
+        ) from error
     session.dataSource.register(MetadataLogSource)
 
 

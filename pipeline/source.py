@@ -16,6 +16,8 @@ dialect      for type=damage: kraft, or a release such as 3.7: also reports what
 secrets      false (default): secrets are (redacted) in texts and null in binary columns. true: shown
 splitBytes   approximate size of a piece of a segment (default 32 MiB)
 onDamage     for a stream: fail (default) at damaged or missing records, and say where. skip: continue past
+maxBytesPerTrigger, maxFilesPerTrigger      for a stream: about as much of the logs, or as many segments, per
+             micro-batch, at least one batch of records; give one of them (Spark 4.2 or newer)
 """
 
 from __future__ import annotations
@@ -44,7 +46,14 @@ from pyspark.sql.datasource import (
 from metaquorum.metadata.inspect.log.points import parse_time_ms
 from metaquorum.pipeline.intervals.moments import MAX_TIME_MS
 from metaquorum.pipeline.logs.damage import Dialect, parse_dialect
-from metaquorum.pipeline.logs.follow import LogEnd, StreamOffset, ends_of, log_ends, pieces_between
+from metaquorum.pipeline.logs.follow import (
+    LogEnd,
+    StreamOffset,
+    ends_of,
+    limited_ends,
+    log_ends,
+    pieces_between,
+)
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import Identities, LogPlace, NoLogsError, find_logs
 from metaquorum.pipeline.logs.selection import Selection, type_named
@@ -54,6 +63,20 @@ from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.tables import DAMAGE as DAMAGE_TABLE
 from metaquorum.pipeline.tables import RECORDS
 from metaquorum.storage.errors import StorageError
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxFiles,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # before Spark 4.2 a micro-batch has everything that is there
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Marks a source for the trigger availableNow."""
+
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +88,7 @@ ALL, DAMAGE = "all", "damage"
 OPTIONS = (
     *("path", "paths", "type", "types", "fromtime", "totime", "fromoffset", "tooffset", "checkpoints"),
     *("cluster", "nodes", "dialect", "splitbytes", "secrets", "ondamage"),
+    *("maxbytespertrigger", "maxfilespertrigger"),
 )
 
 
@@ -105,6 +129,12 @@ class Options:
                 raise OptionError(f"dialect: {error}; or kraft") from None
         self.split_bytes = _number(options, "splitbytes") or SPLIT_BYTES
         self.skips_damage = _choice(options, "ondamage", ("fail", "skip")) == "skip"
+        self.max_bytes = _number(options, "maxbytespertrigger")
+        self.max_files = _number(options, "maxfilespertrigger")
+        if self.max_bytes is not None and self.max_files is not None:
+            raise OptionError("give maxBytesPerTrigger or maxFilesPerTrigger, not both")
+        if 0 in (self.max_bytes, self.max_files):
+            raise OptionError("maxBytesPerTrigger and maxFilesPerTrigger are at least 1")
 
     def places(self, disk: StoreDisk | None = None, known: Identities | None = None) -> list[LogPlace]:
         """The logs below the paths, listed by `disk`. `known`: what was read before. Raises NoLogsError."""
@@ -415,7 +445,7 @@ def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
         )
 
 
-class MetadataLogStreamReader(DataSourceStreamReader):
+class MetadataLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows logs that grow. Its offset has the position of each log, by path."""
 
     def __init__(self, options: Options) -> None:
@@ -423,16 +453,50 @@ class MetadataLogStreamReader(DataSourceStreamReader):
         self._listed: list[LogPlace] = []
         """The logs as the planned trigger found them: they are listed once per trigger."""
         self._identities = Identities()
+        self._seen: dict[str, LogEnd] = {}
+        """The ends of the logs as they were last seen."""
+        self._target: dict[str, LogEnd] | None = None
+        """Under the trigger availableNow: the ends of the logs when the query began."""
 
     def initialOffset(self) -> StreamOffset:
         return {}
 
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limit that the options give."""
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        if self._options.max_files is not None:
+            return ReadMaxFiles(self._options.max_files)
+        return ReadAllAvailable()
+
     @_in_one_line
-    def latestOffset(self, start: StreamOffset, limit: Any) -> StreamOffset:
-        """The present end of every log. A log that became shorter, or is gone, keeps its old end."""
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query ends at the present ends of the logs, however many micro-batches it takes."""
+        self._target = self._look({})
+
+    def reportLatestOffset(self) -> StreamOffset | None:
+        """The ends of the logs as the last trigger saw them."""
+        return {path: list(end) for path, end in self._seen.items()} or None
+
+    def _look(self, starts: Mapping[str, LogEnd]) -> dict[str, LogEnd]:
         disk = StoreDisk()
         self._listed = self._options.places(disk, self._identities)
-        ends = log_ends(self._listed, ends_of(start), disk)
+        newer = {path: end for path, end in self._seen.items() if end.offset >= starts.get(path, end).offset}
+        self._seen = log_ends(self._listed, {**starts, **newer}, disk)
+        return self._seen
+
+    @_in_one_line
+    def latestOffset(self, start: StreamOffset, limit: Any) -> StreamOffset:
+        """The present end of every log, or an earlier place within the limit. A log that became shorter, or
+        is gone, keeps its old end."""
+        starts = ends_of(start)
+        if self._target is None:
+            ends = self._look(starts)
+        else:
+            ends = {path: max(end, starts.get(path, end)) for path, end in self._target.items()}
+        max_bytes, max_files = getattr(limit, "max_bytes", None), getattr(limit, "max_files", None)
+        if max_bytes is not None or max_files is not None:
+            ends = limited_ends(self._listed, starts, ends, max_bytes=max_bytes, max_files=max_files)
         return {**start, **{path: list(end) for path, end in ends.items()}}
 
     @_in_one_line

@@ -16,6 +16,7 @@ import http.server
 import inspect
 import itertools
 import json
+import operator
 import os
 import secrets
 import threading
@@ -78,12 +79,12 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """`answers`: what it returns, for people; `about`: the first sentence of its docstring."""
+    """`answers`: what it returns, for people; `summary`: the first sentence of its docstring."""
 
     name: str
     parameters: tuple[Parameter, ...]
     answers: str
-    about: str
+    summary: str
 
 
 def methods() -> dict[str, Method]:
@@ -97,7 +98,7 @@ def methods() -> dict[str, Method]:
     for name, function in OF_FAULTS.items():
         own = _method(name, function)
         found.append(msgspec.structs.replace(own, parameters=(which, *own.parameters)))
-    return {each.name: each for each in sorted(found, key=lambda each: each.name)}
+    return {each.name: each for each in sorted(found, key=operator.attrgetter("name"))}
 
 
 def _method(name: str, function: Any) -> Method:
@@ -115,13 +116,13 @@ def _method(name: str, function: Any) -> Method:
         else:
             is_needed = each.default is each.empty
             parameters.append(Parameter(name=each.name, kind=each.annotation, is_needed=is_needed))
-    about = " ".join((inspect.getdoc(function) or "").split())
-    sentence = about.partition(". ")[0].rstrip(".") + "."
+    words = " ".join((inspect.getdoc(function) or "").split())
+    sentence = words.partition(". ")[0].rstrip(".") + "."
     return Method(
         name=name,
         parameters=tuple(parameters),
         answers=_answer_text(signature.return_annotation),
-        about=sentence,
+        summary=sentence,
     )
 
 
@@ -151,7 +152,7 @@ def reference() -> str:
         words = ", ".join(
             f"`{one.name}`: {kind_text(one.kind)}" + ("" if one.is_needed else "?") for one in each.parameters
         )
-        lines.append(f"| `{each.name}` | {words} | {each.answers} | {each.about} |")
+        lines.append(f"| `{each.name}` | {words} | {each.answers} | {each.summary} |")
     return "\n".join(lines) + "\n"
 
 

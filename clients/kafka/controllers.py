@@ -6,8 +6,9 @@ from typing import Any
 
 from metaquorum.clients.kafka.cluster import CLIENT_ID, Coordinator, KafkaClient
 from metaquorum.clients.kafka.connection import PendingRequests, UnsupportedVersion
-from metaquorum.clients.quorum.admin import NO_BROKER, AdminClient
+from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import NO_BROKER
 from metaquorum.wire import codec
 from metaquorum.wire.codec import RequestHeader
 from metaquorum.wire.table import API_BY_NAME

@@ -50,9 +50,6 @@ _REFUSED = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHE
 Answer = TypeVar("Answer")
 
 
-NO_BROKER = -1
-"""Broker id of a request that a client sent to the controller directly."""
-
 NOT_LOOKED_AT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 """Refusals that mean that nothing was done: the request goes to another controller, or to the same one
 again."""

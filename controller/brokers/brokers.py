@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from metaquorum.controller.features import (
     LEVEL_CONTROLLED_SHUTDOWN,
     LEVEL_CONTROLLER_REGISTRATION,
@@ -25,6 +27,9 @@ from metaquorum.metadata.requests.common import (
 from metaquorum.metadata.requests.settings import RegisterControllerRequest
 from metaquorum.metadata.requests.status import BrokerControlState
 from metaquorum.storage.uuids import UUID_BYTES, is_reserved_directory, uuid_to_text
+
+SECURITY_PROTOCOLS = range(4)
+"""Kafka's ids: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL."""
 
 
 def broker_state(
@@ -139,12 +144,23 @@ def _refusal(
         )
         error = ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, text)
         return ControllerResult(response=error, depends_on_broker=broker_id)
-    problem = _directories_problem(image, request)
+    problem = _protocol_problem(request.endpoints) or _directories_problem(image, request)
     if problem is not None:
         return ControllerResult(response=ApiError(ErrorCode.INVALID_REGISTRATION, problem))
     unsupported = unsupported_feature(image.features, request.features)
     if unsupported is not None:
         return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, unsupported))
+    return None
+
+
+def _protocol_problem(endpoints: Iterable[records.BrokerEndpoint | records.ControllerEndpoint]) -> str | None:
+    """No node could read a record with a protocol that does not exist."""
+    for each in endpoints:
+        if each.security_protocol not in SECURITY_PROTOCOLS:
+            return (
+                f"listener {each.name} has the security protocol {each.security_protocol}: send 0 PLAINTEXT, "
+                "1 SSL, 2 SASL_PLAINTEXT or 3 SASL_SSL"
+            )
     return None
 
 
@@ -288,6 +304,9 @@ def decide_register_controller(
     if len(request.incarnation_id) != UUID_BYTES or not any(request.incarnation_id):
         text = "the incarnation id is not a uuid: send 16 bytes that are random for each start"
         return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)
+    problem = _protocol_problem(request.endpoints)
+    if problem is not None:
+        return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, problem), depends_on_image=False)
     known = image.controllers.get(request.controller_id)
     if known is not None and known.incarnation_id == request.incarnation_id:
         return ControllerResult(response=Done())

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from metaquorum.clients.quorum.admin import NO_BROKER, NOT_LOOKED_AT
+from metaquorum.clients.quorum.admin import NOT_LOOKED_AT
 from metaquorum.controller.server.voter_changes import VoterChanges
 from metaquorum.controller.settings.access import TokenSecret
 from metaquorum.listeners.forwarded.call import Call
@@ -20,7 +20,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.batch_cause import BatchCause
-from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse, Mutator
+from metaquorum.metadata.requests.common import NO_BROKER, ControllerRequest, ControllerResponse, Mutator
 from metaquorum.metadata.requests.settings import UpdateFeaturesRequest
 from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.proto.forwarding_pb2_grpc import ForwardingServicer

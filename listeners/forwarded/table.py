@@ -1,6 +1,6 @@
 """The APIs that the active controller answers: versions, and the handler of each.
 
-Which APIs brokers forward: those in this table and no others.
+Which APIs brokers forward: those in `FORWARDED` and no others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from metaquorum.listeners.forwarded import access, cluster, configs, partitions, tokens, topics
+from metaquorum.listeners.forwarded import access, cluster, configs, nodes, partitions, tokens, topics
 from metaquorum.listeners.forwarded.call import Call
 from metaquorum.wire.table import API_BY_NAME
 
@@ -50,6 +50,16 @@ FORWARDED: dict[str, Forwarded] = {
     "DescribeDelegationToken": Forwarded(0, 3, tokens.describe_delegation_token),
 }
 FORWARDED_BY_KEY = {API_BY_NAME[name].key: each for name, each in FORWARDED.items()}
+
+ASKED_BY_NODES: dict[str, Forwarded] = {
+    "BrokerRegistration": Forwarded(0, 4, nodes.broker_registration),
+    "BrokerHeartbeat": Forwarded(0, 1, nodes.broker_heartbeat),
+    "AlterPartition": Forwarded(0, 3, nodes.alter_partition),
+    "AllocateProducerIds": Forwarded(0, 0, nodes.allocate_producer_ids),
+    "AssignReplicasToDirs": Forwarded(0, 0, nodes.assign_replicas_to_dirs),
+    "ControllerRegistration": Forwarded(0, 0, nodes.controller_registration),
+}
+"""What nodes ask for themselves, in the versions of Kafka 3.7 to 4.0. They are not forwarded."""
 
 
 def timeout_ms(body: Any) -> int:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 DEFAULT_CHANGE_TIMEOUT_MS = 30_000
 
 
+NO_BROKER = -1
+"""The broker id of a request that a client sent directly, or a broker that does not name itself."""
 CONTROLLERS = 2
 """The endpoint type of controllers in DescribeCluster (KIP-919)."""
 

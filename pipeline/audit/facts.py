@@ -194,6 +194,8 @@ class ClusterFacts:
     elections: list[dict[str, Any]] = field(default_factory=list)
     failover_ms: list[npt.NDArray[np.int64]] = field(default_factory=list)
     failovers_open: int = 0
+    failovers_lost: int = 0
+    """Failovers whose end is not known: the cluster was off or its records are missing."""
     failover_causes: Counter[str] = field(default_factory=Counter)
     slow: Sections = field(default_factory=Sections)
     """Failovers that took time and ended."""
@@ -273,6 +275,8 @@ class Fleet:
     under_min_isr: Floats = field(init=False)
     missing: tuple[str, ...] = ()
     troubled_left_out: int = 0
+    counted: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Findings of severity error and warning, by cluster."""
 
     def __post_init__(self) -> None:
         shape = (len(self.clusters), BUCKETS)

@@ -376,9 +376,11 @@ def _once(found: list[AuditFinding]) -> list[AuditFinding]:
 
 
 def seconds_text(seconds: float) -> str:
-    """ "0.4 s", "38 s", "12 min", "3.5 h", "2.1 days"."""
+    """ "40 ms", "0.4 s", "38 s", "12 min", "3.5 h", "2.1 days"."""
+    if 0.0005 <= seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
     if seconds < 10:
-        return f"{seconds:.1f} s" if seconds else "0 s"
+        return f"{seconds:.1f} s" if seconds >= 0.0005 else "0 s"
     for limit, unit, digits in ((120, 1, 0), (7200, 60, 0), (172_800, 3600, 1)):
         if seconds < limit:
             return f"{seconds / unit:.{digits}f} {({1: 's', 60: 'min', 3600: 'h'})[unit]}"

@@ -26,6 +26,7 @@ from metaquorum.pipeline.audit.facts import (
 )
 from metaquorum.pipeline.audit.source import NO_TIME, TableSource, Times, time_column
 from metaquorum.pipeline.tables import OFF, UNOBSERVED
+from metaquorum.storage.disk.interface import parent_of
 
 MIN_ISR = "min.insync.replicas"
 
@@ -54,9 +55,12 @@ def gather(source: TableSource) -> Fleet:
 
 def _small_tables(source: TableSource, facts: Any) -> None:
     counts = source.row_counts("records")
+    nodes: dict[str, set[object]] = defaultdict(set)
     for row in source.rows("files", ("cluster", "node_id", "file", "bytes", "end_offset", "used")):
         one = facts(row["cluster"])
-        one.nodes += 1
+        node_id = row["node_id"]
+        nodes[row["cluster"]].add(parent_of(row["file"]) if node_id is None else node_id)
+        one.nodes = len(nodes[row["cluster"]])
         one.bytes += row["bytes"] or 0
         # Without the table of records (it may be stored elsewhere), the end of the log is the best estimate.
         one.records = counts.get(row["cluster"], 0) if counts else max(one.records, row["end_offset"] or 0)
@@ -88,12 +92,13 @@ def _small_tables(source: TableSource, facts: Any) -> None:
     _availability(source, facts)
     _violations(source, facts)
     damage = ("cluster", "date", "node_id", "file", "position", "offset", "kind", "reason")
-    known: dict[tuple[str, str, str], int] = {}
+    known: dict[tuple[str, str, str], int | None] = {}
     for row in source.rows("damage", damage):
         # A row has the day of the record before, but not its time: look it up once per file.
         place = (row["cluster"], str(row["date"]), row["file"])
         if place not in known:
-            known[place] = source.time_before(*place[:2], row["offset"])
+            is_timed = place[1] > "1970-01-01"  # the day of rows without a time
+            known[place] = source.time_before(*place[:2], row["offset"]) if is_timed else None
         facts(row["cluster"]).damage.append({**row, "time": known[place]})
     events = ("cluster", "time", "offset", "broker_id", "directory_id", "event", "replicas")
     for row in source.rows("log_dir_events", events):
@@ -323,10 +328,12 @@ def _failovers(source: TableSource, clusters: dict[str, ClusterFacts]) -> None:
         if start is not None:
             key = (row["topic"], row["topic_id"], row["partition"])
             clusters[row["cluster"]].slow.add(key, start, start + row["duration_ms"], row["from_offset"])
-    for cluster, batch in source.batches("failovers", ("duration_ms", "cause")):
+    for cluster, batch in source.batches("failovers", ("duration_ms", "cause", "to_offset")):
         one = clusters[cluster]
         ended = pc.drop_null(batch.column("duration_ms"))
         one.failover_ms.append(ended.to_numpy(zero_copy_only=False).astype(np.int64))
-        one.failovers_open += batch.column("duration_ms").null_count
+        is_open = batch.column("to_offset").null_count
+        one.failovers_open += is_open
+        one.failovers_lost += batch.column("duration_ms").null_count - is_open
         for cause in pc.value_counts(pc.cast(batch.column("cause"), "string")).to_pylist():
             one.failover_causes[str(cause["values"])] += cause["counts"]

@@ -6,7 +6,7 @@ Spark moves tasks and results as bytes; rows go from a task to its Parquet files
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from metaquorum.pipeline.ingest.layout import (
     RETAINED_SUFFIX,
     STATE,
     STATE_SUFFIX,
+    ClusterEntry,
     IngestRun,
     Manifest,
     WrittenFile,
@@ -25,9 +26,18 @@ from metaquorum.pipeline.ingest.layout import (
     load_manifest,
     publish,
 )
-from metaquorum.pipeline.ingest.plan import IngestReport, Plan, final_below, next_entry, plan_clusters
+from metaquorum.pipeline.ingest.plan import (
+    IngestReport,
+    Plan,
+    Ranges,
+    final_below,
+    next_entry,
+    plan_clusters,
+    without,
+)
 from metaquorum.pipeline.ingest.retained import retained_places
 from metaquorum.pipeline.ingest.spark import Watch, run_tasks, unwatched
+from metaquorum.pipeline.ingest.tasks import run_task
 from metaquorum.pipeline.ingest.work import (
     ExecutorError,
     FactsTask,
@@ -39,24 +49,28 @@ from metaquorum.pipeline.ingest.work import (
     Task,
     TaskResult,
 )
+from metaquorum.pipeline.ingest.writer import ClusterWriter, day_of
 from metaquorum.pipeline.intervals.cluster import RESUME_EVERY
 from metaquorum.pipeline.logs.clusters import merge_histories
 from metaquorum.pipeline.logs.cut import section_pieces
 from metaquorum.pipeline.logs.executors import can_read, unseen
 from metaquorum.pipeline.logs.identity import Facts
-from metaquorum.pipeline.logs.merged import SHARED_ID, MergedHistory
+from metaquorum.pipeline.logs.merged import SHARED_ID, UNREADABLE, MergedHistory
 from metaquorum.pipeline.logs.pieces import SPAN_RECORDS, spans_of
 from metaquorum.pipeline.logs.places import LogPlace, find_logs
-from metaquorum.pipeline.logs.survey import SPLIT_BYTES, LogSurvey
+from metaquorum.pipeline.logs.survey import SPLIT_BYTES, LogSurvey, nothing_of
 from metaquorum.pipeline.stores.address import address
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
+from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+ATTEMPTS = 3
+"""How often a log is read that changes while it is read."""
 Say = Callable[[str], None]
 Show = Callable[[str, int, int], None]
 """Gets the name of a step, the number of finished tasks, and their total."""
@@ -85,26 +99,77 @@ def ingest(
     shared_ids = {place.path: place.cluster for place in places}
     places += retained_places(folder, manifest.clusters, shared_ids.values())
     run_all = _Runner(session=session, show=show, watch=watch)
-    surveys = _survey(run_all, disk, places, split_bytes, report)
-    histories = merge_histories(surveys, lambda logs: _facts(run_all, logs))
-    report.left_out = left_out(histories)
+
+    def found(given: list[LogPlace]) -> list[MergedHistory]:
+        surveys = _survey(run_all, disk, given, split_bytes, report)
+        return merge_histories(surveys, lambda logs: _facts(run_all, logs))
+
+    def plan_again(failed: list[Plan]) -> list[Plan]:
+        names, ids = {plan.merged.cluster for plan in failed}, {plan.shared_id for plan in failed}
+        report.forget(names)
+        again = [at for at in found([at for at in places if at.cluster in ids]) if at.cluster in names]
+        return plan_clusters(again, shared_ids, manifest, report, lambda line: None)
+
+    histories = found(places)
     plans = plan_clusters(histories, shared_ids, manifest, report, say)
+    report.left_out = left_out(histories, {name: at.covered for name, at in manifest.clusters.items()})
     if not plans and manifest.version:
         report.rows = _row_counts(manifest)
         return report
     run = begin(folder, manifest)
     try:
-        replays = _replays(plans, folder, run, span_records)
-        replayed, read = _run_tasks(run_all, replays, _records_tasks(plans, folder, run), folder)
-        made = _next(manifest, plans, replayed, read, run)
+
+        def perform(plans: list[Plan], done: _Done) -> dict[str, TaskResult]:
+            replays = _replays(plans, folder, run, span_records)
+            return _run_tasks(run_all, replays, _records_tasks(plans, folder, run), folder, done)
+
+        done = _perform(perform, plans, plan_again)
+        made = _next(manifest, done, run)
+        _note_failures(made, done, folder, run, report)
         publish(folder, run, made)
     except BaseException:
         abandon(folder, run)
         raise
+    if done.failed:
+        abandon(folder, run)  # what tasks that failed had written
     report.version = run.version
-    report.records = sum(result.records for result in read)
+    report.records = sum(result.records for result in done.read)
     report.rows = _row_counts(made)
     return report
+
+
+class _Done:
+    """What the tasks of a run have done."""
+
+    def __init__(self) -> None:
+        self.plans: list[Plan] = []
+        self.replayed: list[TaskResult] = []
+        self.read: list[TaskResult] = []
+        self.left: list[Plan] = []
+        """Of clusters that could not be read."""
+        self.failed: dict[str, TaskResult] = {}
+        """The last task that failed, by cluster; also of those that were read at a later attempt."""
+
+
+def _perform(
+    perform: Callable[[list[Plan], _Done], dict[str, TaskResult]],
+    plans: list[Plan],
+    plan_again: Callable[[list[Plan]], list[Plan]],
+) -> _Done:
+    """Performs plans. A log that changed while it was read is read once more, as it is then."""
+    done = _Done()
+    for attempt in range(1, ATTEMPTS + 1):
+        failed = perform(plans, done)
+        done.failed |= failed
+        done.plans += [plan for plan in plans if plan.merged.cluster not in failed]
+        done.left = [plan for plan in plans if plan.merged.cluster in failed]
+        if not done.left or attempt == ATTEMPTS:
+            break
+        plans = plan_again(done.left)
+        for plan in plans:
+            plan.attempt = attempt + 1
+    _require_one(done)
+    return done
 
 
 def survey_fleet(session: SparkSession, paths: list[str], cluster: str | None = None) -> list[MergedHistory]:
@@ -126,42 +191,97 @@ class _Runner:
         return run_tasks(self._session, tasks, lambda done, of: self._show(what, done, of), self._watch)
 
 
-def _require_done(results: list[TaskResult], folder: Folder) -> None:
-    """Raises ExecutorError if a task failed, or wrote to a place that the driver does not see."""
+def _failures(results: list[TaskResult], folder: Folder) -> dict[str, TaskResult]:
+    """The first task of each cluster that could not read its logs. Raises ExecutorError if a task could not
+    write, or wrote to a place that the driver does not see."""
+    failed: dict[str, TaskResult] = {}
     for result in results:
         if result.problem is not None:
-            raise ExecutorError(f"{result.where} failed on cluster {result.cluster}: {result.problem}")
+            if result.path is not None and result.path.startswith(folder.root):
+                raise _executor_error(result)
+            failed.setdefault(result.cluster, result)
         for file in result.files[:1]:
             if not folder.exists(file.path):
                 raise ExecutorError(
                     f"{result.where} wrote {folder.place(file.path)}, which the driver cannot read: put "
                     "the tables in a store, or on a file system that the driver and all executors share"
                 )
+    return failed
+
+
+def _executor_error(result: TaskResult) -> ExecutorError:
+    return ExecutorError(f"{result.where} failed on cluster {result.cluster}: {result.problem}")
+
+
+def _require_one(done: _Done) -> None:
+    """Raises ExecutorError if no cluster could be read, though the driver can read the logs: the cause is not
+    in the logs."""
+    if done.left and not done.plans:
+        at = done.failed[done.left[0].merged.cluster]
+        if can_read(at.path or done.left[0].merged.logs[0].place.path):
+            raise _executor_error(at)
+
+
+def _note_failures(made: Manifest, done: _Done, folder: Folder, run: IngestRun, report: IngestReport) -> None:
+    """Notes the clusters that could not be read, in the tables and in the report."""
+    for plan in done.left:
+        name = plan.merged.cluster
+        _note_failure(made, plan, done.failed[name], folder, run)
+        report.unreadable.append(f"cluster {name}: {done.failed[name].problem}")
+    report.forget({plan.merged.cluster for plan in done.left})
+
+
+def _note_failure(made: Manifest, plan: Plan, failed: TaskResult, folder: Folder, run: IngestRun) -> None:
+    """A row of damage for a cluster whose logs could not be read. Its other rows stay as they were."""
+    name = plan.merged.cluster
+    writer = ClusterWriter(folder.root, name, run.id)
+    log = next(log for log in plan.merged.logs if not log.place.is_retained)
+    reason = f"the cluster was left out of a run, which tried {ATTEMPTS} times: {failed.problem}"
+    row = (log.place.node_id, failed.path or log.place.path, 0, 0, UNREADABLE, reason)
+    last_ms = max((at.last_ms for one in plan.merged.logs for at in one.segments), default=None)
+    writer.rows("damage", [row], final=False, day=day_of(last_ms))
+    written = writer.close()
+    known = made.clusters.get(name, ClusterEntry(shared_id=plan.shared_id))
+    made.files = [*(at for at in made.files if at.path not in known.failure), *written]
+    made.clusters[name] = msgspec.structs.replace(known, failure=[at.path for at in written])
 
 
 def _survey(
     run: _Runner, disk: StoreDisk, places: list[LogPlace], split_bytes: int, report: IngestReport
 ) -> list[LogSurvey]:
-    """Surveys the logs, which `disk` has listed."""
+    """Surveys the logs, which `disk` has listed. One that changes meanwhile is read again."""
     tasks: list[Task] = [
         SurveyTask(place=place, size_bytes=_size_bytes(disk, place), split_bytes=split_bytes)
         for place in places
     ]
-    results = run("inspecting logs", tasks)
+    results = _again_if_changed(run, "inspecting logs", tasks, [place.path for place in places])
     found = []
-    for place, result in zip(places, results, strict=True):
+    for place, task, result in zip(places, tasks, results, strict=True):
         found += result.surveys
         if result.problem is None:
             continue
         path = result.path or place.path
-        if can_read(path):
+        if can_read(path) and run_task(task).problem is None:
             raise ExecutorError(unseen(result.where, path, result.problem))
-        report.unreadable.append(result.problem)
-        nothing = LogSurvey(
-            place=place, start_offset=0, end_offset=0, epochs=[], segments=[], sums={}, snapshots=[]
-        )
-        found.append(msgspec.structs.replace(nothing, problem=result.problem))
+        if result.problem not in report.unreadable:
+            report.unreadable.append(result.problem)
+        found.append(nothing_of(place, result.problem))
     return found
+
+
+def _again_if_changed(run: _Runner, what: str, tasks: list[Task], paths: list[str]) -> list[TaskResult]:
+    """The results of tasks that each read the log at a path. What failed is tried again if the log is there:
+    files of a log are deleted, and objects are uploaded again, while others read them."""
+    results = run(what, tasks)
+    for _ in range(1, ATTEMPTS):
+        again = [
+            at for at, result in enumerate(results) if result.problem is not None and can_read(paths[at])
+        ]
+        if not again:
+            break
+        for at, result in zip(again, run(what, [tasks[at] for at in again]), strict=True):
+            results[at] = result
+    return results
 
 
 def _size_bytes(disk: StoreDisk, place: LogPlace) -> int:
@@ -174,27 +294,31 @@ def _size_bytes(disk: StoreDisk, place: LogPlace) -> int:
 
 def _facts(run: _Runner, logs: list[LogSurvey]) -> list[Facts]:
     tasks: list[Task] = [FactsTask(log=log) for log in logs]
-    return [at.facts or Facts() for at in run("identifying clusters", tasks)]
+    results = _again_if_changed(run, "identifying clusters", tasks, [log.place.path for log in logs])
+    return [at.facts or Facts(problem=at.problem) for at in results]
 
 
 def _run_tasks(
-    run_all: _Runner, replays: list[ReplayTask], records: list[RecordsTask], folder: Folder
-) -> tuple[list[TaskResult], list[TaskResult]]:
-    """Results of the replays, and of reading records. Parts of long histories are replayed in parallel with
-    everything else, then joined."""
+    run_all: _Runner, replays: list[ReplayTask], records: list[RecordsTask], folder: Folder, done: _Done
+) -> dict[str, TaskResult]:
+    """Replays, and reads records; what is complete goes to `done`. Parts of long histories are replayed in
+    parallel with everything else, then joined. Returns the clusters whose logs could not be read."""
     parts = [PartTask(replay=at, number=n) for at in replays for n in range(len(at.spans))]
     whole = [at for at in replays if not at.spans]
     first: list[Task] = [*parts, *whole, *records]
     results = run_all("reading and replaying", first)
-    _require_done(results, folder)
+    failed = _failures(results, folder)
     left: dict[str, list[PartFile]] = {}
     for result in results[: len(parts)]:
-        left.setdefault(result.cluster, []).append(PartFile(result.part or "", result.files))
+        if result.cluster not in failed:
+            left.setdefault(result.cluster, []).append(PartFile(result.part or "", result.files))
     joins: list[Task] = [
-        msgspec.structs.replace(at, parts=left[at.merged.cluster]) for at in replays if at.spans
+        msgspec.structs.replace(at, parts=left[at.merged.cluster])
+        for at in replays
+        if at.spans and at.merged.cluster in left
     ]
     joined = run_all("joining", joins)
-    _require_done(joined, folder)
+    failed |= _failures(joined, folder)
     kept = {file.path for result in joined for file in result.files}
     for part in (one for listed in left.values() for one in listed):
         folder.remove(part.name)
@@ -202,7 +326,9 @@ def _run_tasks(
             if file.path not in kept:
                 folder.remove(file.path)
     end = len(parts) + len(whole)
-    return [*results[len(parts) : end], *joined], results[end:]
+    done.replayed += [at for at in [*results[len(parts) : end], *joined] if at.cluster not in failed]
+    done.read += [at for at in results[end:] if at.cluster not in failed]
+    return failed
 
 
 def _replays(plans: list[Plan], folder: Folder, run: IngestRun, span_records: int) -> list[ReplayTask]:
@@ -219,8 +345,10 @@ def _replays(plans: list[Plan], folder: Folder, run: IngestRun, span_records: in
                 state_file=f"{STATE}/{entry.state}" if entry.state is not None else None,
                 out=folder.root,
                 run=run.id,
-                state_target=_state_name(merged.cluster, run),
+                state_target=_state_name(plan, run),
                 final_below=max(final_below(merged), entry.records_offset),
+                store_below=plan.store_below,
+                learned=entry.learned,
                 known_files=entry.files,
                 known_damage=entry.damage,
             )
@@ -265,49 +393,55 @@ def _light(merged: MergedHistory) -> MergedHistory:
     )
 
 
-def _state_name(cluster: str, run: IngestRun) -> str:
-    return f"{hashlib.sha256(cluster.encode()).hexdigest()[:32]}-{run.id}"
+def _state_name(plan: Plan, run: IngestRun) -> str:
+    cluster = hashlib.sha256(plan.merged.cluster.encode()).hexdigest()[:32]
+    return f"{cluster}-{run.id}-{plan.attempt}"
 
 
-def _next(
-    manifest: Manifest, plans: list[Plan], replays: list[TaskResult], read: list[TaskResult], run: IngestRun
-) -> Manifest:
+def _next(manifest: Manifest, done: _Done, run: IngestRun) -> Manifest:
     """The next version: the files of this run, and those of the current version that it keeps."""
-    replayed = {result.cluster: result for result in replays}
-    rebuilt = {plan.merged.cluster for plan in plans if plan.rebuild}
+    plans = done.plans
+    replayed = {result.cluster: result for result in done.replayed}
+    absorbed = {name for plan in plans for name in plan.absorbed}
+    rebuilt = {plan.merged.cluster for plan in plans if plan.rebuild} | absorbed
     kept = [file for file in manifest.files if _stays(file, replayed.get(file.cluster), rebuilt)]
-    clusters = dict(manifest.clusters)
+    clusters = {name: entry for name, entry in manifest.clusters.items() if name not in absorbed}
     for plan in plans:
         result = replayed[plan.merged.cluster]
         made = next_entry(plan, resumed=not result.anew)
         if result.has_state:
             made.resume_offset, made.resume_epoch = result.resume_offset, result.resume_epoch
-            made.state = _state_name(plan.merged.cluster, run) + STATE_SUFFIX
-        made.retained = _state_name(plan.merged.cluster, run) + RETAINED_SUFFIX
+            made.state = _state_name(plan, run) + STATE_SUFFIX
+        made.retained = _state_name(plan, run) + RETAINED_SUFFIX
         made.files, made.damage = result.told_files, result.told_damage
+        made.learned = sorted({*made.learned, *result.learned})
         clusters[plan.merged.cluster] = made
-    files = [*kept, *(file for result in [*replays, *read] for file in result.files)]
+    files = [*kept, *(file for result in [*done.replayed, *done.read] for file in result.files)]
     return Manifest(files=files, clusters=clusters)
 
 
 def _stays(file: WrittenFile, replayed: TaskResult | None, rebuilt: set[str]) -> bool:
     """Whether a file of the current version belongs to the next one."""
+    if file.cluster in rebuilt:
+        return False
     if replayed is None:
         return True  # nothing new in its cluster
-    if not file.final or file.cluster in rebuilt:
+    if not file.final:
         return False
     return file.table == "records" or not replayed.anew
 
 
 def _row_counts(manifest: Manifest) -> dict[str, int]:
-    counts: dict[str, int] = {}
+    counts = dict.fromkeys(TABLES, 0)
     for file in manifest.files:
         counts[file.table] = counts.get(file.table, 0) + file.rows
     return counts
 
 
-def left_out(histories: Iterable[MergedHistory]) -> list[str]:
-    """One line per reason, the most serious first; empty if everything is in the tables."""
+def left_out(histories: Iterable[MergedHistory], covered: Mapping[str, Ranges] | None = None) -> list[str]:
+    """One line per reason, the most serious first; empty if everything is in the tables. `covered`: the
+    offsets that earlier runs read, by cluster."""
+    before = covered or {}
     histories = list(histories)
     copies = conflicts = copied = lost = garbage = 0
     for merged in histories:
@@ -330,7 +464,11 @@ def left_out(histories: Iterable[MergedHistory]) -> list[str]:
             f"{_files(conflicts)} with {lost:,} records that contradict the history of their cluster: "
             "see `reason` in the table files, and the table damage"
         )
-    holes = [(merged.cluster, *hole) for merged in histories for hole in merged.holes]
+    holes = [
+        (merged.cluster, *hole)
+        for merged in histories
+        for hole in without(merged.holes, before.get(merged.cluster, []))
+    ]
     if holes:
         cluster, start, end = holes[0]
         total = sum(high - low for _, low, high in holes)

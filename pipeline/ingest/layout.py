@@ -49,6 +49,11 @@ LogLook = tuple[int, int, int]
 """End offset of a log, its bytes, and the end of its newest snapshot."""
 
 
+HistoryLook = tuple[int, int, int]
+"""First offset and end of a part of a history without holes, and the end of its first snapshot (-1: none,
+or none is needed)."""
+
+
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
     """A Parquet file. `path` is relative to the folder of tables. `final` files stay; the others are replaced
     by the next run for their cluster."""
@@ -86,10 +91,18 @@ class ClusterEntry(msgspec.Struct, kw_only=True):
     covered: list[tuple[int, int]] = []
     """Offsets (first, after the last) whose records are in the tables."""
     retained: str | None = None
-    """The folder with a copy of the records that the next run reads again."""
+    """The folder with a copy of the records that the newest run read, and of some before them."""
+    stored: list[str] | None = None
+    """The folders with copies of all records before those. None: an earlier release kept no others."""
+    runs: list[HistoryLook] = []
+    """The history between its holes."""
+    learned: list[int] = []
+    """End offsets of the snapshots that gave a state."""
     files: list[tuple[int, FileRow]] = []
     """Rows of the table `files` with their day. Rows of deleted files stay."""
     damage: list[ToldDamage] = []
+    failure: list[str] = []
+    """The files with the row of damage of a run that could not read the cluster's logs."""
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -233,7 +246,7 @@ def _objects(manifest: Manifest) -> set[str]:
     states = {
         f"{STATE}/{name}"
         for entry in manifest.clusters.values()
-        for name in (entry.state, entry.retained)
+        for name in (entry.state, entry.retained, *(entry.stored or ()))
         if name is not None
     }
     return {file.path for file in manifest.files} | states
@@ -254,6 +267,8 @@ def _forget_old(folder: Folder, newest: Manifest) -> None:
             manifest = _read(folder, name)
             _remove(folder, _objects(manifest) - kept if manifest is not None else ())
             folder.remove(name)
+    if old:
+        folder.sweep()
 
 
 def _remove(folder: Folder, names: Iterable[str]) -> None:
@@ -284,5 +299,6 @@ def abandon(folder: Folder, run: IngestRun) -> None:
                 if run.id in name and not {name, inside, name.removesuffix(NOTES_SUFFIX)} & needed:
                     _remove(folder, [inside if inside.endswith(RETAINED_SUFFIX) else name])
         folder.remove(f"{RUNS}/{run.id}")
+        folder.sweep()
     except StorageError:
         return  # the next run tries again

@@ -43,12 +43,11 @@ from metaquorum.pipeline.logs.cut import section_pieces
 from metaquorum.pipeline.logs.damage import CORRUPT, SEAM, DamageNotes, DamageRow
 from metaquorum.pipeline.logs.merged import HistoryRun
 from metaquorum.pipeline.logs.pieces import HistorySpan, Piece, read_piece
-from metaquorum.pipeline.logs.survey import LogSurvey, hop
+from metaquorum.pipeline.logs.survey import LogSurvey, hop, snapshot_file
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch
 from metaquorum.storage.errors import StorageError
-from metaquorum.storage.files.snapshots import snapshot_path
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.types import LogPosition
 
@@ -333,12 +332,6 @@ def pieces_of(run: HistoryRun, start: int) -> Iterator[Piece]:
     for section in run.sections:
         if section.end > start:
             yield from section_pieces(section.log, max(section.start, start), section.end)
-
-
-def snapshot_file(log: LogSurvey, position: LogPosition) -> str:
-    """The file of a log's snapshot."""
-    source = MetadataLog(StoreDisk(), log.place.path)
-    return source.path if source.is_checkpoint else snapshot_path(source.directory, position)
 
 
 def image_of(log: LogSurvey, position: LogPosition, notes: DamageNotes) -> MetadataImage | None:

@@ -5,11 +5,11 @@ What was read stays, unless logs that hold all of it contradict it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 import msgspec
 
-from metaquorum.pipeline.ingest.layout import ClusterEntry, LogLook, Manifest
+from metaquorum.pipeline.ingest.layout import ClusterEntry, HistoryLook, LogLook, Manifest
 from metaquorum.pipeline.intervals.cluster import RESUME_EVERY
 from metaquorum.pipeline.logs.merged import MergedHistory, merge_logs
 from metaquorum.pipeline.logs.survey import LogSurvey
@@ -34,6 +34,11 @@ class IngestReport(msgspec.Struct, kw_only=True):
     """What of the logs is not in the tables, and why: one line per reason."""
     rows: dict[str, int] = {}
 
+    def forget(self, clusters: Container[str]) -> None:
+        """These clusters were not read after all."""
+        self.ingested = [name for name in self.ingested if name not in clusters]
+        self.rebuilt = [name for name in self.rebuilt if name not in clusters]
+
 
 class Plan(msgspec.Struct, kw_only=True):
     """The work for one cluster."""
@@ -42,6 +47,17 @@ class Plan(msgspec.Struct, kw_only=True):
     entry: ClusterEntry
     rebuild: bool
     shared_id: str
+    attempt: int = 1
+    absorbed: list[str] = []
+    """Clusters of the tables that are this one, as a log shows that has something of both."""
+
+    @property
+    def store_below(self) -> int:
+        """Records from here on are copied: earlier runs have copied those before. 0: all of them."""
+        entry = self.entry
+        if self.rebuild or entry.stored is None or len(entry.stored) >= MAX_STORED:
+            return 0
+        return min(entry.resume_offset, entry.records_offset)
 
 
 def plan_clusters(
@@ -59,10 +75,13 @@ def plan_clusters(
             continue
         known = manifest.clusters.get(merged.cluster)
         found = merged, ClusterEntry(), False
-        if known is not None and known.logs == looks(given):
+        absorbed = _absorbed(merged, manifest)
+        if absorbed:
+            found = merged, _united([manifest.clusters[name] for name in (merged.cluster, *absorbed)]), True
+        elif known is not None and known.logs == looks(given) and not known.failure:
             report.unchanged.append(merged.cluster)
             continue
-        if known is not None:
+        elif known is not None:
             chosen = _go_on(merged, given, known)
             if isinstance(chosen, str):
                 report.kept.append(merged.cluster)
@@ -77,7 +96,9 @@ def plan_clusters(
                 "reading them again"
             )
         shared_id = shared_ids[given[0].place.path]
-        plans.append(Plan(merged=new_merged, entry=entry, rebuild=rebuild, shared_id=shared_id))
+        plans.append(
+            Plan(merged=new_merged, entry=entry, rebuild=rebuild, shared_id=shared_id, absorbed=absorbed)
+        )
         report.ingested.append(merged.cluster)
     return plans
 
@@ -89,13 +110,17 @@ def _go_on(
     the reason to read nothing."""
     of_given = merge_logs(merged.cluster, given)
     is_older = (of_given.last_epoch, of_given.end_offset) < (known.last_epoch, known.end_offset)
-    if is_older and _within(covered(of_given), known.covered):
+    extends = not known.runs or _extends(history_looks(merged), known)
+    if is_older and extends and _within(covered(of_given), known.covered):
         return (
             f"these logs end at offset {of_given.end_offset}, but an earlier run read up to "
             f"{known.end_offset}"
         )
     holds_all = _within(known.covered, covered(of_given))
-    if not _continues(merged, known):
+    continues = _continues(merged, known)
+    if not (continues and extends) and _within(_clipped(known), covered(merged)):
+        return merged, _united([known]), True
+    if not continues:
         if holds_all or of_given.start_offset == 0:
             return _anew(merged, of_given), ClusterEntry(), True
         return "these are not the logs of an earlier run, and they lack records that it read"
@@ -104,6 +129,49 @@ def _go_on(
     if holds_all and more:
         return _anew(merged, of_given), ClusterEntry(), True
     return merged, known, False
+
+
+MAX_STORED = 16
+"""Folders of copies, of which each run makes one. The next run makes one of them."""
+
+
+def history_looks(merged: MergedHistory) -> list[HistoryLook]:
+    """What of a history decides the rows before its end."""
+    return [
+        (run.start, run.end, run.snapshots[0][1] if run.start and run.snapshots else -1)
+        for run in merged.runs()
+    ]
+
+
+def _extends(new: list[HistoryLook], before: ClusterEntry) -> bool:
+    """Whether a history is the known one, up to its last records. Otherwise a hole was filled, or more is
+    known of a beginning: then the rows after it can be others, and all are computed again."""
+    last = len(before.runs) - 1
+    if len(new) <= last or new[:last] != before.runs[:last]:
+        return False
+    (start, end, first), (was_start, was_end, was_first) = new[last], before.runs[last]
+    same_start = (start, first) == (was_start, was_first)
+    return same_start and (end == was_end or (start < was_end and (last == len(new) - 1 or end > was_end)))
+
+
+def _clipped(entry: ClusterEntry) -> Ranges:
+    """The offsets whose rows are final: those after them may be replaced by other records."""
+    below = entry.resume_offset
+    return [(start, min(end, below)) for start, end in entry.covered if start < below]
+
+
+def _united(entries: list[ClusterEntry]) -> ClusterEntry:
+    """What stays of entries whose histories are read again as one."""
+    return ClusterEntry(
+        files=[line for one in entries for line in one.files],
+        damage=[row for one in entries for row in one.damage],
+        learned=sorted({offset for one in entries for offset in one.learned}),
+    )
+
+
+def _absorbed(merged: MergedHistory, manifest: Manifest) -> list[str]:
+    told = {log.place.told for log in merged.logs if log.place.told} & manifest.clusters.keys()
+    return sorted(told - {merged.cluster}) if merged.cluster in told else []
 
 
 def _anew(merged: MergedHistory, of_given: MergedHistory) -> MergedHistory:
@@ -147,6 +215,19 @@ def _within(inner: Ranges, outer: Ranges) -> bool:
     return all(any(low <= start and end <= high for low, high in outer) for start, end in inner)
 
 
+def without(ranges: Ranges, others: Ranges) -> Ranges:
+    """The parts of ranges that are in none of the others."""
+    left = list(ranges)
+    for low, high in others:
+        left = [
+            (start, end)
+            for first, last in left
+            for start, end in ((first, min(last, low)), (max(first, high), last))
+            if start < end
+        ]
+    return left
+
+
 def _size(ranges: Ranges, below: int) -> int:
     return sum(max(0, min(end, below) - start) for start, end in ranges)
 
@@ -167,7 +248,10 @@ def next_entry(plan: Plan, resumed: bool) -> ClusterEntry:
         last_epoch=merged.last_epoch,
         logs=looks(_given(merged)),
         shared_id=plan.shared_id,
-        covered=_together([*entry.covered, *covered(merged)]),
+        covered=_together([*_clipped(entry), *covered(merged)]),
+        stored=[] if plan.store_below == 0 else [*(entry.stored or ()), *filter(None, [entry.retained])],
+        runs=history_looks(merged),
+        learned=entry.learned,
     )
     if resumed:
         made.resume_offset, made.resume_epoch = entry.resume_offset, entry.resume_epoch

@@ -31,7 +31,6 @@ from metaquorum.pipeline.ingest.parts import (
     keep_part,
     pieces_of,
     seam_damage,
-    snapshot_file,
     write_rows,
 )
 from metaquorum.pipeline.ingest.retained import retain
@@ -44,7 +43,7 @@ from metaquorum.pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNot
 from metaquorum.pipeline.logs.identity import facts_of_image
 from metaquorum.pipeline.logs.merged import HistoryRun, MergedHistory
 from metaquorum.pipeline.logs.pieces import part_of, read_piece
-from metaquorum.pipeline.logs.survey import LogSurvey
+from metaquorum.pipeline.logs.survey import LogSurvey, snapshot_file
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.storage.batches.batch import RecordBatch
@@ -262,8 +261,11 @@ class _Feeder:
         folder, target = Folder(task.out), f"{STATE}/{task.state_target}"
         low = engine.resume_point[0] if engine.saved_state is not None else task.resume_offset
         low = min(0 if result.anew and engine.saved_state is None else low, task.final_below)
+        low = min(low, task.store_below)
+        result.learned = sorted(set(self._used_snapshots.values()))
         facts = facts_of_image(engine.image, engine.end_offset)
-        retain(task.merged, low, self._used_snapshots.items(), facts, folder, target + RETAINED_SUFFIX)
+        learned = {*result.learned, *task.learned}
+        retain(task.merged, low, learned, facts, folder, target + RETAINED_SUFFIX)
         if engine.saved_state is None:
             result.files = [msgspec.structs.replace(file, final=False) for file in files]
             return result
@@ -337,6 +339,22 @@ def _snapshot_lines(merged: MergedHistory, used: Container[str]) -> Iterator[Fil
                 continue
             seen.add(file)
             is_used = file in used
-            why = None if is_used else "the state at its end follows from other files"
+            why = None if is_used else _why_unused(merged, offset, epoch)
             size_bytes = disk.file_size(file) if disk.exists(file) else 0
             yield (log.place.node_id, file, size_bytes, offset, offset, is_used, why)
+
+
+def _why_unused(merged: MergedHistory, offset: int, epoch: int) -> str:
+    """Why a snapshot was not read."""
+    for run in merged.runs():
+        if run.start < offset <= run.end:
+            if merged.epoch_at(offset - 1) != epoch:
+                return f"its end, offset {offset} of epoch {epoch}, is not in the history"
+            if run.start == 0 or any(end < offset for _, end, _ in run.snapshots):
+                return "the state at its end follows from other files"
+            return "another copy of it was read, or it could not be read: see the table damage"
+    if any(run.start == offset for run in merged.runs()):
+        return "another copy of it was read, or it could not be read: see the table damage"
+    if offset < merged.start_offset:
+        return f"it ends at offset {offset}, before the history begins"
+    return f"it ends at offset {offset}, where no log has records and a newer one gives the state"

@@ -35,7 +35,7 @@ from metaquorum.pipeline.logs.identity import read_facts
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.survey import survey
 from metaquorum.pipeline.stores.disk import StoreDisk
-from metaquorum.storage.errors import StorageError
+from metaquorum.storage.errors import FileMissingError, StorageError
 
 _GC_THRESHOLD = 200_000
 """A replay makes many objects and no cycles: more frequent collections cost a fifth of the time."""
@@ -46,6 +46,9 @@ def run_task(task: Task) -> TaskResult:
     gc.set_threshold(_GC_THRESHOLD)
     try:
         result = _run(task)
+    except FileMissingError as error:
+        said = f"{error.path} was there, and is gone: it was deleted or renamed while it was read"
+        result = TaskResult(cluster=_cluster_of(task), problem=said, path=error.path)
     except (StorageError, OSError, ValueError) as error:
         result = TaskResult(cluster=_cluster_of(task), problem=str(error), path=_path_of(error, task))
     result.where = where()
@@ -102,7 +105,7 @@ def _cluster_of(task: Task) -> str:
 
 
 def _path_of(error: Exception, task: Task) -> str | None:
-    for name in ("filename", "path"):
+    for name in ("filename", "path", "directory"):
         found = getattr(error, name, None)
         if isinstance(found, str):
             return found

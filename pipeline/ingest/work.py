@@ -52,6 +52,10 @@ class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
     spans: list[HistorySpan] = []
     """The parts that other tasks replayed before, and what they left."""
     parts: list[PartFile] = []
+    store_below: int = 0
+    """Records from here on are copied beside the tables."""
+    learned: list[int] = []
+    """End offsets of the snapshots that gave a state in earlier runs."""
     known_files: list[tuple[int, FileRow]] = []
     known_damage: list[ToldDamage] = []
     """Damage that earlier runs reported. It stays in the tables if the logs are gone."""
@@ -97,5 +101,7 @@ class TaskResult(msgspec.Struct, kw_only=True):
     has_state: bool = False
     told_files: list[tuple[int, FileRow]] = []
     told_damage: list[ToldDamage] = []
+    learned: list[int] = []
+    """End offsets of the snapshots that gave a state."""
     anew: bool = False
     """The replay should have continued from a state, which could not be used, and started over."""

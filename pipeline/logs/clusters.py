@@ -7,25 +7,52 @@ so on.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
-from metaquorum.pipeline.logs.identity import Facts, Relation, by_bytes, by_facts
+from metaquorum.pipeline.logs.identity import Facts, Relation, by_bytes, by_facts, by_order
 from metaquorum.pipeline.logs.merged import SHARED_ID, Conflict, MergedHistory, merge_logs
-from metaquorum.pipeline.logs.survey import LogSurvey
+from metaquorum.pipeline.logs.survey import LogSurvey, nothing_of
 
 FactsOf = Callable[[list[LogSurvey]], list[Facts]]
 """Reads the facts of logs. Called only if the bytes do not decide."""
 _Said = tuple[Relation, str]
+_NOTHING = "nothing shows that they are one cluster: no bytes, topic, broker or log directory in common"
+
+
+class _Known(NamedTuple):
+    log: LogSurvey
+    facts: Facts
 
 
 class _Cluster:
     """Logs of one cluster, and why they are of no other."""
 
-    def __init__(self, first: list[LogSurvey], why: str) -> None:
-        self.logs = first
-        self.why = why
+    def __init__(self, logs: list[_Known]) -> None:
+        self.members = logs
+        self.why = ""
+
+    @property
+    def logs(self) -> list[LogSurvey]:
+        return [at.log for at in self.members]
+
+    @property
+    def told(self) -> str:
+        """Its name in the tables; of several, the shortest; "" without one."""
+        names = {at.log.place.told for at in self.members if at.log.place.told}
+        return min(names, key=lambda name: (len(name), name), default="")
+
+    @property
+    def has_entities(self) -> bool:
+        """Whether it has topics or brokers of its own."""
+        return any(at.facts.has_entities for at in self.members)
+
+    @property
+    def place(self) -> tuple[bool, str]:
+        """Where it stands among those that share an id: its order does not change when logs grow."""
+        return min((at.log.place.is_retained, at.log.place.path) for at in self.members)
 
 
 def merge_histories(surveys: Iterable[LogSurvey], facts_of: FactsOf) -> list[MergedHistory]:
@@ -37,15 +64,23 @@ def merge_histories(surveys: Iterable[LogSurvey], facts_of: FactsOf) -> list[Mer
 
 
 def _of_one_id(name: str, logs: list[LogSurvey], facts_of: FactsOf) -> list[MergedHistory]:
-    parts = _same_bytes(logs)
-    if len(parts) == 1:
-        found = [_Cluster(logs, "")]
+    empty = [log for log in logs if not log.has_records and not log.snapshots]
+    parts = _same_bytes([log for log in logs if log not in empty])
+    if len(parts) < 2:
+        found = [_Cluster([_Known(log, Facts()) for log in logs])]
     else:
-        flat = [log for part in parts for log in part]
-        known = iter(facts_of(flat))
-        found = _told_apart(parts, [[next(known) for _ in part] for part in parts])
+        facts = iter(facts_of([log for part in parts for log in part]))
+        known = [[_Known(log, next(facts)) for log in part] for part in parts]
+        unread = [part for part in known if all(at.facts.problem is not None for at in part)]
+        found = _told_apart([_Cluster(part) for part in known if part not in unread])
+        empty += [nothing_of(at.log.place, at.facts.problem or "") for part in unread for at in part]
+        # What cannot be compared counts as the first's.
+        found = found or [_Cluster([])]
+        found[0].members += [_Known(log, Facts()) for log in empty]
     names = _names(name, found)
     first = found[names.index(name) if name in names else 0]
+    for one in found:
+        one.why = _relation(one, first)[1] or _NOTHING
     return [_merged(name, told, one, first) for told, one in zip(names, found, strict=True)]
 
 
@@ -63,66 +98,58 @@ def _same_bytes(logs: list[LogSurvey]) -> list[list[LogSurvey]]:
 
 
 def _together(one: LogSurvey, other: LogSurvey) -> bool:
-    return one.place.path == other.place.path or by_bytes(one, other)[0] is Relation.SAME
+    of_one_run = bool(one.place.told) and one.place.told == other.place.told
+    return of_one_run or one.place.path == other.place.path or by_bytes(one, other)[0] is Relation.SAME
 
 
-def _told_apart(parts: list[list[LogSurvey]], facts: list[list[Facts]]) -> list[_Cluster]:
-    clusters: list[_Cluster] = []
-    members: list[list[int]] = []
-    for at in range(len(parts)):
-        said = [_relation([_between(parts, facts, at, other) for other in listed]) for listed in members]
-        fitting = [n for n, (relation, _) in enumerate(said) if relation is Relation.SAME] or [
-            n for n, (relation, _) in enumerate(said) if relation is Relation.OPEN
-        ]
-        if fitting:
-            clusters[fitting[0]].logs += parts[at]
-            members[fitting[0]].append(at)
+def _told_apart(parts: list[_Cluster]) -> list[_Cluster]:
+    """Clusters, in an order that does not depend on how long the logs are. What is proven to be one cluster
+    is one. What is only likely so joins if it fits one cluster: logs with topics or brokers first."""
+    proven: list[_Cluster] = []
+    for part in parts:
+        same = [one for one in proven if _relation(part, one)[0] is Relation.SAME]
+        proven = [one for one in proven if one not in same]
+        proven.append(_Cluster([*(at for one in same for at in one.members), *part.members]))
+    found: list[_Cluster] = []
+    for part in sorted(proven, key=lambda group: (not group.has_entities, group.place)):
+        fitting = [one for one in found if _may_join(part, one)]
+        if len(fitting) == 1:
+            fitting[0].members += part.members
         else:
-            clusters.append(_Cluster(list(parts[at]), said[0][1] if said else ""))
-            members.append([at])
-    return clusters
+            found.append(part)
+    return sorted(found, key=lambda group: group.place)
 
 
-def _relation(said: list[_Said]) -> _Said:
+def _may_join(part: _Cluster, cluster: _Cluster) -> bool:
+    """Whether a group is likely of a cluster. Two with tables of their own stay apart without a proof."""
+    own, known = part.told, cluster.told
+    return not (own and known and own != known) and _relation(part, cluster)[0] is Relation.LIKELY
+
+
+def _relation(cluster: _Cluster, other: _Cluster) -> _Said:
     """The relation of two groups from those of their pairs: one proof that they are one
     cluster outweighs the rest."""
-    for wanted in (Relation.SAME, Relation.OTHER):
-        for one in said:
-            if one[0] is wanted:
-                return one
+    said = [found for mine in cluster.members for theirs in other.members for found in _between(mine, theirs)]
+    for wanted in (Relation.SAME, Relation.OTHER, Relation.LIKELY):
+        for at in said:
+            if at[0] is wanted:
+                return at
     return Relation.OPEN, ""
 
 
-def _between(parts: list[list[LogSurvey]], facts: list[list[Facts]], at: int, other: int) -> _Said:
-    said: list[_Said] = []
-    for mine, my_facts in zip(parts[at], facts[at], strict=True):
-        for theirs, their_facts in zip(parts[other], facts[other], strict=True):
-            bytes_say = by_bytes(mine, theirs)
-            overlap = mine.start_offset < theirs.end_offset and theirs.start_offset < mine.end_offset
-            facts_say = by_facts(my_facts, their_facts, overlap=overlap)
-            said.append(facts_say if facts_say[0] is Relation.SAME else bytes_say)
-            said.append(facts_say)
-            said.append(_in_order(mine, theirs))
-    return _relation(said)
-
-
-def _in_order(one: LogSurvey, other: LogSurvey) -> _Said:
-    """Whether epochs rise with offsets from one log (or snapshot) to the other."""
-    low, high = (one, other) if one.end_offset <= other.start_offset else (other, one)
-    if low.end_offset > high.start_offset:
-        return Relation.OPEN, ""
-    epoch = high.epochs[0][0] if high.epochs else high.last_epoch
-    if low.last_epoch <= epoch or epoch < 0:
-        return Relation.OPEN, ""
-    said = (
-        f"epoch {epoch} at offset {high.start_offset}, after epoch {low.last_epoch} at {low.end_offset - 1}"
-    )
-    return Relation.OTHER, said
+def _between(mine: _Known, theirs: _Known) -> Iterator[_Said]:
+    log, other = mine.log, theirs.log
+    overlap = log.start_offset < other.end_offset and other.start_offset < log.end_offset
+    yield by_bytes(log, other)
+    yield by_facts(mine.facts, theirs.facts, overlap=overlap)
+    yield by_order(log, mine.facts, other, theirs.facts)
+    if log.place.path in other.place.read or other.place.path in log.place.read:
+        yield Relation.LIKELY, ""
 
 
 def _names(name: str, found: list[_Cluster]) -> list[str]:
     """The name of each cluster: the one in its tables if it has one, otherwise the first that is free."""
-    told = [next((log.place.told for log in one.logs if log.place.told), None) for one in found]
+    told = [one.told or None for one in found]
     taken = {at for at in told if at} | {log.place.told for one in found for log in one.logs}
     names: list[str] = []
     for known in told:
@@ -142,9 +169,8 @@ def _merged(name: str, told: str, one: _Cluster, first: _Cluster) -> MergedHisto
         return merged
     paths = sorted({log.place.path for log in first.logs})
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    why = one.why or first.why
     reason = (
-        f"{paths[0]}{more} has the same cluster id {name} but is another cluster ({why}); this one is "
+        f"{paths[0]}{more} has the same cluster id {name} but is another cluster ({one.why}); this one is "
         f"named {told}"
     )
     shared = Conflict(merged.logs[0], merged.start_offset, SHARED_ID, reason)

@@ -51,6 +51,92 @@ def log_ends(
     return ends
 
 
+def limited_ends(
+    places: Iterable[LogPlace],
+    starts: Mapping[str, LogEnd],
+    ends: Mapping[str, LogEnd],
+    *,
+    max_bytes: int | None = None,
+    max_files: int | None = None,
+) -> dict[str, LogEnd]:
+    """Places between starts and ends, with at most `max_bytes` or `max_files` segments between them, log
+    after log. At least one batch is taken, so that a stream goes on. A log of which nothing is taken keeps
+    its start; it is left out if it has none."""
+    budget = _Budget(max_bytes, max_files)
+    found = {path: starts[path] for path in ends if path in starts}
+    for place in places:
+        start, end = starts.get(place.path, LogEnd()), ends.get(place.path, LogEnd())
+        if start.offset >= end.offset:
+            continue
+        reached = _reached(place, start, end, budget)
+        if reached != start:
+            found[place.path] = reached
+        if budget.is_spent:
+            break
+    return found
+
+
+class _Budget:
+    """What a micro-batch may still take."""
+
+    def __init__(self, max_bytes: int | None, max_files: int | None) -> None:
+        self._bytes, self._files = max_bytes, max_files
+        self._took = False
+
+    @property
+    def is_spent(self) -> bool:
+        return self._took and 0 in (self._bytes, self._files)
+
+    def room(self, size_bytes: int) -> bool:
+        """Whether that much of a file fits; the first always does."""
+        return not self._took or self._bytes is None or size_bytes <= self._bytes
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether a whole file of that size is within what is left."""
+        return self._bytes is None or size_bytes <= self._bytes
+
+    def take(self, size_bytes: int, *, ends_file: bool) -> None:
+        self._took = True
+        if self._bytes is not None:
+            self._bytes = max(0, self._bytes - size_bytes)
+        if self._files is not None and ends_file:
+            self._files -= 1
+
+
+def _reached(log_place: LogPlace, start: LogEnd, end: LogEnd, budget: _Budget) -> LogEnd:
+    """How far the budget takes one log."""
+    segments, at = _segments(log_place, StoreDisk()), start
+    for number, (file, base) in enumerate(segments):
+        following = segments[number + 1][1] if number + 1 < len(segments) else None
+        if (following is not None and following <= at.offset) or base >= end.offset:
+            continue
+        if budget.is_spent:
+            return at
+        is_last = end.base == base or following is None or following >= end.offset
+        position, _ = _begin(file, base, at)
+        size = (end.position if end.base == base else StoreDisk().file_size(file)) - position
+        whole = end if is_last or following is None else LogEnd(following, following, 0)
+        if not budget.fits(size):
+            part = _part_of(file, at._replace(base=base, position=position), budget)
+            if part is not None and part.offset < whole.offset:
+                return part if part.position > position else at
+        budget.take(size, ends_file=True)
+        at = whole
+    return at
+
+
+def _part_of(file: str, start: LogEnd, budget: _Budget) -> LogEnd | None:
+    """The end of the batches of a segment, from `start` on, for which the budget has room. None if there is
+    no batch: what follows damage is taken with the rest of the segment."""
+    found = None
+    for header in hop(file, None, start.position):
+        if not budget.room(header.size_bytes):
+            return found or start
+        budget.take(header.size_bytes, ends_file=False)
+        found = LogEnd(header.next_offset, start.base, header.position + header.size_bytes)
+    return found
+
+
 def pieces_between(place: LogPlace, start: LogEnd, end: LogEnd, split_bytes: int) -> list[Piece]:
     """Pieces with what was added to a log between two ends."""
     found: list[Piece] = []

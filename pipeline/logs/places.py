@@ -45,6 +45,8 @@ class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was retained by an earlier run, beside the tables."""
     told: str = ""
     """For a retained log: the cluster's name in the tables."""
+    read: tuple[str, ...] = ()
+    """For a retained log: the paths of the logs that the earlier run read."""
 
 
 class NoLogsError(Exception):

@@ -22,7 +22,9 @@ from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.packed import holder_of
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import Disk, join, name_of, read_file
+from metaquorum.storage.files.snapshots import snapshot_path
 from metaquorum.storage.log.segment import segment_name
+from metaquorum.storage.types import LogPosition
 
 SPLIT_BYTES = 32 * 1024 * 1024
 """The least size of a piece of a segment, in bytes, unless the segment is smaller."""
@@ -115,6 +117,20 @@ class LogSurvey(msgspec.Struct, kw_only=True):
         if not self.start_offset <= offset < self.end_offset:
             return None
         return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), None)
+
+
+def nothing_of(log_place: LogPlace, problem: str) -> LogSurvey:
+    """A log that could not be read at all."""
+    return LogSurvey(
+        place=log_place,
+        start_offset=0,
+        end_offset=0,
+        epochs=[],
+        segments=[],
+        sums={},
+        snapshots=[],
+        problem=problem,
+    )
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -276,6 +292,12 @@ def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> list[
     snapshots = _snapshots(log)
     start = snapshots[-1][0] if snapshots else log.start_offset
     return [one.made(place, snapshots, start) for one in gathered]
+
+
+def snapshot_file(log: LogSurvey, position: LogPosition) -> str:
+    """The file of a log's snapshot."""
+    source = MetadataLog(StoreDisk(), log.place.path)
+    return source.path if source.is_checkpoint else snapshot_path(source.directory, position)
 
 
 def _note_origins(disk: Disk, gathered: list[_Survey], place: LogPlace) -> None:

@@ -169,10 +169,12 @@ def bars(
             for place, value in enumerate(values.tolist())
             if value > 0
         )
-        shown = f"{most:.1f}" if 0 < most < 10 else short(most)
+        shown = number_text(most)
         body.append(f'<path class="axis" d="M{LEFT} {base}h{PLOT}"/><path class="{kind}" d="{path}"/>')
         body.append(_label(base - height_of + 12, label))
-        body.append(f'<text x="0" y="{base - height_of + 27}">up to {shown}{escape(unit)}</text>')
+        body.append(f'<text x="0" y="{base - height_of + 27}">up to {shown}</text>')
+        if unit:
+            body.append(f'<text x="0" y="{base - height_of + 42}">{escape(unit.strip())}</text>')
         described.append(f"{label}: at most {shown}{unit}")
     body.append(_marked(scale, marks, top, bottom - top))
     return _svg(bottom + 20, title, "; ".join(described), "".join(body))
@@ -218,20 +220,32 @@ def _merged(scale: TimeScale, spans: list[tuple[float, float]]) -> list[tuple[fl
     return [(low, max(1.5, high - low)) for low, high in merged]
 
 
-def heat(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Floats, Marks]]) -> str:
-    """One strip per row, darker for higher values: (label, description, values, marks)."""
+def number_text(value: float) -> str:
+    """At least one digit that is not 0: "0.004", "0.3", "7.5", "12", "1.2 k"."""
+    if value == 0 or value >= 9.95:
+        return short(value)
+    return f"{value:.1f}" if value >= 0.95 else f"{value:.1g}"
+
+
+HeatRow = tuple[str, str, Floats, Marks, tuple[float, float]]
+"""A label, a description, the values, the marks, and the time in ms for which there are values."""
+
+
+def heat(title: str, scale: TimeScale, rows: Sequence[HeatRow]) -> str:
+    """One strip per row, darker for higher values. Nothing is drawn where there is no log."""
     body, top = [], 4
-    most = max((float(values.max()) for _, _, values, _ in rows), default=0.0)
+    most = max((float(values.max()) for _, _, values, _, _ in rows), default=0.0)
     bottom = top + len(rows) * ROW
-    for at, (label, told, values, marks) in enumerate(rows):
+    for at, (label, told, values, marks, (start_ms, end_ms)) in enumerate(rows):
         y = top + at * ROW
         width = PLOT / len(values)
+        begin, long = scale.x(start_ms), max(1.5, scale.x(end_ms) - scale.x(start_ms))
         levels = np.zeros(len(values), dtype=int)
         if most > 0:
             # By square root, so that a few partitions are visible beside a storm. Any value above 0 is at
             # least level 1.
             levels = np.ceil(4 * np.sqrt(np.clip(values, 0, None) / most)).astype(int)
-        drawn = [f'<path class="heat0" d="{_rect(LEFT, y + 1, PLOT, ROW - 2)}"/>']
+        drawn = [f'<path class="heat0" d="{_rect(begin, y + 1, long, ROW - 2)}"/>']
         for level in range(1, 5):
             path = "".join(
                 _rect(LEFT + place * width, y + 1, width, ROW - 2)
@@ -242,8 +256,9 @@ def heat(title: str, scale: TimeScale, rows: Sequence[tuple[str, str, Floats, Ma
         drawn.append(_marked(scale, marks, y + 1, ROW - 2))
         body.append(f"<g><title>{escape(told)}</title>")
         body.append(f"{_label(y + 11, label)}{''.join(drawn)}</g>")
-    body.append(_time_axis(scale, top, bottom))
-    return _svg(bottom + 20, title, f"{len(rows)} rows; the highest value is {most:.1f}", "".join(body))
+    body.insert(0, _time_axis(scale, top, bottom))
+    highest = number_text(most)
+    return _svg(bottom + 20, title, f"{len(rows)} rows; the highest value is {highest}", "".join(body))
 
 
 def columns(title: str, values: Sequence[tuple[str, int]]) -> str:

@@ -13,6 +13,7 @@ from metaquorum.pipeline.audit.findings import AuditFinding, seconds_text
 from metaquorum.pipeline.report.html import (
     Cell,
     code,
+    cut,
     left_out,
     moment,
     name,
@@ -35,15 +36,21 @@ MAX_DETAILED = 20
 MAX_FINDINGS = 8
 """Findings of one cluster to show; also the most changes of its voters."""
 MAX_ASKED = 12
+MAX_WHAT = 90
+"""Characters of a finding in the overview."""
 _ABOUT = 3
 """Entities to name per batch."""
 NameCells = Callable[[str], Cell]
 
 
-def _by_trouble(fleet: Fleet) -> list[ClusterFacts]:
-    def badness(one: ClusterFacts) -> tuple[float, str]:
+def by_trouble(fleet: Fleet) -> list[ClusterFacts]:
+    """The clusters with most errors first, then those with most warnings, then by time without leaders."""
+
+    def badness(one: ClusterFacts) -> tuple[int, int, float, str]:
         sums = one.sums
-        return -(sums["leaderless_seconds"] + sums["under_min_isr_seconds"] / 10), one.cluster
+        lost = sums["leaderless_seconds"] + sums["under_min_isr_seconds"] / 10
+        errors, warnings = fleet.counted.get(one.cluster, (0, 0))
+        return -errors, -warnings, -lost, one.cluster
 
     return sorted(fleet.clusters, key=badness)
 
@@ -55,14 +62,17 @@ def _anchor(cluster: str) -> str:
 
 def named(fleet: Fleet) -> NameCells:
     """Cells with clusters' names, linked to their details."""
-    detailed = {one.cluster for one in _by_trouble(fleet)[:MAX_DETAILED]}
+    detailed = {one.cluster for one in by_trouble(fleet)[:MAX_DETAILED]}
     return lambda cluster: name(cluster, _anchor(cluster) if cluster in detailed else "")
 
 
 def overview(fleet: Fleet, found: list[AuditFinding]) -> str:
     """One row per cluster."""
-    ordered = _by_trouble(fleet)
+    ordered = by_trouble(fleet)
     errors, warnings = _counted(found, "error"), _counted(found, "warning")
+    worst: dict[str, AuditFinding] = {}
+    for at in found:
+        worst.setdefault(at.cluster, at)
     named_cell = named(fleet)
     rows = []
     for one in ordered[:MAX_CLUSTERS]:
@@ -71,27 +81,40 @@ def overview(fleet: Fleet, found: list[AuditFinding]) -> str:
         rows.append(
             (
                 named_cell(one.cluster),
+                number(errors[one.cluster]),
+                number(warnings[one.cluster]),
+                text(_what(one, worst.get(one.cluster))),
                 number(one.brokers),
                 number(one.partitions),
-                number(one.records, short(one.records)),
                 number(share, None if share is None else f"{100 * share:.3f} %"),
                 seconds(one.sums["leaderless_seconds"]),
                 seconds(one.sums["under_min_isr_seconds"]),
                 number(int(one.sums["unclean_elections"])),
                 number(int(one.sums["fences"])),
-                number(len(one.elections)),
-                *(seconds(None if numbers is None else numbers[at] / 1000) for at in (1, 2)),
-                number(errors[one.cluster]),
-                number(warnings[one.cluster]),
+                seconds(None if numbers is None else numbers[2] / 1000),
             )
         )
     heads = (
-        *("Cluster", "Brokers", "Parts", "Records", "With leader", "Leaderless", "Under min"),
-        *("Unclean", "Fences", "Epochs", "p95", "Longest", "Errors", "Warn"),
+        *("Cluster", "Errors", "Warn", "What is wrong", "Brokers", "Parts", "With leader"),
+        *("Leaderless", "Under min", "Unclean", "Fences", "Longest"),
     )
     more = left_out(len(rows), len(ordered), "clusters", "those with the fewest problems are left out.")
-    caption = "Most problems first; p95 and longest are of failovers"
-    return section("clusters", "Clusters", table(caption, heads, rows), more)
+    caption = "Most errors and warnings first; longest is of failovers"
+    return section("clusters", "Clusters", table(caption, heads, rows, wide=3), more)
+
+
+def _what(cluster: ClusterFacts, worst: AuditFinding | None) -> str:
+    """The most severe finding of a cluster, damage, and the time for which it was not observed."""
+    said = []
+    if worst is not None and worst.severity != "info":
+        said.append(f"{worst.kind}: {cut(worst.text, MAX_WHAT)}")
+    damaged = len({row["file"] for row in cluster.damage})
+    if damaged and (worst is None or worst.kind != "damage"):
+        said.append(f"damage in {_many(damaged, 'file')}")
+    for column, what in (("off_seconds", "off"), ("unobserved_seconds", "unobserved")):
+        if cluster.sums[column]:
+            said.append(f"{what} for {seconds_text(cluster.sums[column])}")
+    return "; ".join(said) or "–"
 
 
 def _counted(found: list[AuditFinding], severity: str) -> Counter[str]:
@@ -101,7 +124,7 @@ def _counted(found: list[AuditFinding], severity: str) -> Counter[str]:
 def one_by_one(fleet: Fleet, found: list[AuditFinding]) -> str:
     """Figures, findings, voters and audit trail, cluster by cluster. For a single cluster, the page has
     figures and findings further up."""
-    ordered = _by_trouble(fleet)
+    ordered = by_trouble(fleet)
     shown = ordered[:MAX_DETAILED]
     alone = len(ordered) == 1
     parts = []

@@ -100,9 +100,12 @@ def failovers(fleet: Fleet) -> str:
         return section("failovers", "Failovers", '<p class="note">No leader had to be replaced.</p>')
     words = ", ".join(f"{word_of(cause)} {count:,}" for cause, count in causes.most_common())
     waiting = sum(one.failovers_open for one in fleet.clusters)
+    lost = sum(one.failovers_lost for one in fleet.clusters)
     intro = f"{sum(causes.values()):,} leaders had to be replaced. Causes: {words}."
     if waiting:
-        intro += f" {waiting} were not replaced by the end."
+        intro += f" {waiting:,} were not replaced by the end."
+    if lost:
+        intro += f" The end of {lost:,} is not known: the cluster was off, or records are missing."
     if numbers is not None and len(fleet.clusters) == 1:
         p50, p95, longest = (seconds_text(value / 1000) for value in numbers)
         intro += f" Median {p50}, 95th percentile {p95}, longest {longest}."
@@ -125,14 +128,15 @@ def _failovers_of_each(fleet: Fleet) -> str:
             name(one.cluster),
             number(one.failover_causes.total()),
             number(one.failovers_open),
+            number(one.failovers_lost),
             *(seconds(None if numbers is None else numbers[at] / 1000) for at in range(3)),
             text(", ".join(word_of(cause) for cause, _ in one.failover_causes.most_common())),
         )
         for one, numbers in listed[:MAX_ROWS]
     ]
-    heads = ("Cluster", "Replaced", "Not yet", "Median", "p95", "Longest", "Causes")
+    heads = ("Cluster", "Failovers", "Not yet replaced", "End not seen", "Median", "p95", "Longest", "Causes")
     more = left_out(len(rows), len(listed), "clusters", "the table failovers has all of them.")
-    return table("Longest failover first", heads, rows, wide=6) + more
+    return table("Longest failover first", heads, rows, wide=7) + more
 
 
 def _bound(bound_ms: int) -> str:

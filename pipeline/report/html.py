@@ -168,6 +168,8 @@ def moment(time_ms: int | None) -> Cell:
 
 def period(start_ms: int | None, end_ms: int | None) -> Cell:
     """Start and end, with the day of the end if it differs."""
+    if start_ms is None and end_ms is None:
+        return Cell("–", sort=0)
     begin, end = utc(start_ms), "lasts" if end_ms is None else utc(end_ms)
     if end_ms is not None and end[:10] == begin[:10]:
         end = end[11:]

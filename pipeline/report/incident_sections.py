@@ -72,9 +72,9 @@ def incidents(fleet: Fleet) -> str:
     words = ", ".join(f"{count} {cause}" for cause, count in counted.most_common())
     parts = [
         f'<p class="soft">{escape(words)}.</p>',
+        *_timelines(fleet),
         table("Most affected partitions first; metaquorum log why --rules explains the causes", heads, rows),
         left_out(len(rows), len(listed), "incidents", "the table incidents has all of them."),
-        *_timelines(fleet),
     ]
     return section("incidents", "Incidents", *parts)
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from html import escape
 
-import numpy as np
-
 from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet
 from metaquorum.pipeline.audit.findings import AuditFinding, seconds_text
 from metaquorum.pipeline.report import charts, details, incident_sections
 from metaquorum.pipeline.report.charts import StateRow, TimeScale, figure
-from metaquorum.pipeline.report.clusters import named, one_by_one, overview
+from metaquorum.pipeline.report.clusters import by_trouble, named, one_by_one, overview
 from metaquorum.pipeline.report.html import (
     CSS,
     SCRIPT,
@@ -41,12 +39,12 @@ MAX_TIMELINES = 6
 MAX_BROKERS = 24
 
 _SECTIONS = (
+    ("availability", "Availability"),
+    ("clusters", "Clusters"),
     ("findings", "Findings"),
     ("incidents", "Incidents"),
-    ("clusters", "Clusters"),
     ("brokers", "Brokers"),
     ("churn", "Leadership and ISR"),
-    ("availability", "Availability"),
     ("partitions", "Worst partitions"),
     ("failovers", "Failovers"),
     ("quorum", "Quorum"),
@@ -63,16 +61,17 @@ def page(
     """The whole page. The same facts give the same text. `previous`: an earlier page about the same tables,
     for the section on changes."""
     scale = TimeScale(fleet.start_ms, fleet.end_ms)
+    fleet.counted = _by_severity(found)
     before, now = incident_sections.remembered(previous or ""), incident_sections.seen(fleet, found)
     sections = _SECTIONS if before is None else (("changes", "Since the last report"), *_SECTIONS)
     parts = (
         "" if before is None else incident_sections.changes(before, now, named(fleet)),
+        _availability(fleet, scale),
+        overview(fleet, found),
         _findings(found, fleet),
         incident_sections.incidents(fleet),
-        overview(fleet, found),
         _brokers(fleet, scale),
         _churn(fleet, scale),
-        _availability(fleet, scale),
         details.partitions(fleet),
         details.failovers(fleet),
         details.quorum(fleet, scale),
@@ -93,6 +92,11 @@ def page(
         f"<main>{''.join(parts)}</main><footer><p>{_footer(fleet, tables)}</p></footer>"
         f"{incident_sections.memory(now)}<script>{SCRIPT}</script></body></html>\n"
     )
+
+
+def _by_severity(listed: list[AuditFinding]) -> dict[str, tuple[int, int]]:
+    counted = Counter((one.cluster, one.severity) for one in listed)
+    return {one.cluster: (counted[one.cluster, "error"], counted[one.cluster, "warning"]) for one in listed}
 
 
 def _span(fleet: Fleet) -> str:
@@ -277,17 +281,19 @@ def _availability(fleet: Fleet, scale: TimeScale) -> str:
     )
     parts = [figure("Average number of partitions in each bar, all clusters together", chart)]
     if len(fleet.clusters) > 1:
-        order = np.argsort(-fleet.leaderless.sum(axis=1), kind="stable").tolist()[:MAX_HEAT]
+        numbers = {one.cluster: at for at, one in enumerate(fleet.clusters)}
+        shown = by_trouble(fleet)[:MAX_HEAT]
         rows = []
-        for at in order:
-            one = fleet.clusters[at]
+        for one in shown:
+            values = fleet.leaderless[numbers[one.cluster]]
             lost = seconds_text(one.sums["leaderless_seconds"])
             said = f"{one.cluster}: {lost} leaderless"
-            rows.append((cluster_name(one.cluster), said, fleet.leaderless[at], details.marks_of(one)))
+            span = (float(one.start_ms), float(one.end_ms))
+            rows.append((cluster_name(one.cluster), said, values, details.marks_of(one), span))
         heat = charts.heat("Partitions without a leader, by cluster", scale, rows)
-        parts.append(figure("Partitions without a leader, one row per cluster; darker is more", heat))
-        parts.append(key((("heat0", "none"), ("heat", "most"))))
-        parts.append(details.marks_key(fleet.clusters[at] for at in order))
-        more = "those with the least leaderless time are left out."
+        parts.insert(0, figure("Partitions without a leader, one row per cluster; darker is more", heat))
+        parts.insert(1, key((("heat0", "every partition had a leader"), ("heat", "many had none"))))
+        parts.insert(2, details.marks_key(shown))
+        more = "those with the fewest problems are left out."
         parts.append(left_out(len(rows), len(fleet.clusters), "clusters", more))
     return section("availability", "Availability", *parts)

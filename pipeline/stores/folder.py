@@ -108,3 +108,26 @@ class Folder:
             return
         for found, _ in self.names(name, deep=True):
             self.remove(found)
+
+    def sweep(self) -> None:
+        """Removes the empty objects that stand for empty folders of a store: the client writes one for the
+        folder of each object that it removes. That of a folder in use stays."""
+        if not is_remote(self.root):
+            return
+        from pyarrow import fs
+
+        with in_one_line("list", self.root):
+            system, root = self.system()
+            found = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+            if found and not any(info.is_file for info in found):
+                system.delete_dir(root)
+                return
+            used = {root.rstrip("/")}
+            for info in found:
+                at = info.path.rstrip("/")
+                while info.is_file and (at := parent_of(at)) not in used:
+                    used.add(at)
+            for info in found:
+                at = info.path.rstrip("/")
+                if not info.is_file and at not in used and parent_of(at) in used:
+                    system.delete_dir(at)

@@ -10,6 +10,7 @@ from tests.planted.table_cleaner import CLEANER_BUGS
 from tests.planted.table_data import SECTIONS as DATA_SECTIONS
 from tests.planted.table_driver import SCHEDULER_BUGS
 from tests.planted.table_eligible import ELIGIBLE_BUGS
+from tests.planted.table_foreign import FOREIGN_BUGS
 from tests.planted.table_groups import GROUP_BUGS
 from tests.planted.table_memory import MEMORY_BUGS
 from tests.planted.table_nodes import (
@@ -38,6 +39,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Replica of the metadata log", REPLICA_BUGS),
     ("Replay", REPLAY_BUGS),
     ("Broker", BROKER_BUGS),
+    ("Kafka's nodes at our controllers", FOREIGN_BUGS),
     ("The way to the controller", CHANNEL_BUGS),
     *DATA_SECTIONS,
     ("Compaction and records", CLEANER_BUGS),

@@ -54,6 +54,8 @@ UNLESS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "ClusterEntry": {"resume_epoch": -1, "records_epoch": -1, "last_epoch": -1},
         "Manifest": {"format": FORMAT},
+        "Facts": {"first_ms": -1, "last_ms": -1},
+        "Plan": {"attempt": 1},
         "TaskResult": {"resume_epoch": -1},
         "BatchClock": {"now_ms": -1, "leapt_ms": -1},
         "SavedState": {"version": VERSION},

@@ -42,6 +42,9 @@ CALLED_BY_A_LIBRARY = (
     "resume_writing",
     "initialOffset",
     "latestOffset",
+    "getDefaultReadLimit",
+    "prepareForTriggerAvailableNow",
+    "reportLatestOffset",
     # http.server.BaseHTTPRequestHandler
     "do_GET",
     "do_POST",
@@ -465,7 +468,7 @@ VAGUE_FIELDS_AND_PARAMETERS = {
     "metadata": 124,
     "network": 3,
     "observability": 13,
-    "pipeline": 161,
+    "pipeline": 159,
     "raft": 14,
     "rpc": 7,
     "storage": 26,

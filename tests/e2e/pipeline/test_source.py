@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from metaquorum import pipeline
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.pipeline.logs.survey import hop
 from tests.unit.pipeline.intervals.telling import read_log
@@ -123,3 +124,32 @@ def test_a_stream_follows_a_growing_log_and_names_damage(
 
     with pytest.raises(PySparkException, match=rf"{segment.name} at byte {at.position}"):
         follow()
+
+
+def test_a_session_that_was_made_elsewhere_reads_and_a_stream_ends_with_every_record(
+    spark: SparkSession, shared_data: Path, tmp_path: Path
+) -> None:
+    """The stream stops before the commit of its second micro-batch, and goes on under availableNow after the
+    log grew."""
+    node = node_copy(shared_data / GOLDEN, tmp_path / "node", 600)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")  # as it is unless somebody sets it
+    assert pipeline.read_logs(spark, str(node)).count() == read_log(node / LOG)[-1].header.next_offset
+
+    def follow() -> list[int]:
+        stream = spark.readStream.format("metadata_log").option("maxBytesPerTrigger", "40000").load(str(node))
+        query = (
+            stream.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "stream"))
+        )
+        assert query.awaitTermination(120)
+        found = spark.read.parquet(str(tmp_path / "stream")).select("offset").collect()
+        return sorted(row.offset for row in found)
+
+    assert follow() == list(range(read_log(node / LOG)[-1].header.next_offset))
+    commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    assert len(commits) > 1
+    commits[-1].unlink()
+    node_copy(shared_data / GOLDEN, node, 900)
+    assert follow() == list(range(read_log(node / LOG)[-1].header.next_offset))

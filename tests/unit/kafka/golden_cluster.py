@@ -172,10 +172,9 @@ class GoldenNode:
         return None
 
     async def _ask(self, request: Any) -> Any:
-        if isinstance(request, ReadImageRequest):
-            return ReadImageResponse(image=self.image, offset=0, leader_id=CONTROLLERS[0], epoch=1)
-        if isinstance(request, DescribeQuorumRequest):
-            return self._quorum()
+        read = read_of(self.image, request)
+        if read is not None:
+            return read
         outcome = self._controller.decide(
             RequestArrived(key=1, arrived_ms=0, request=request), now_ms=0, wall_ms=WALL_MS
         )
@@ -188,30 +187,37 @@ class GoldenNode:
             return ApiError(ErrorCode.REQUEST_TIMED_OUT, "its answer takes several steps")
         return outcome.answers[0].response
 
-    def _quorum(self) -> DescribeQuorumResponse:
-        def status(node_id: int) -> ReplicaStatus:
-            return ReplicaStatus(
-                node_id=node_id,
-                directory_id=node_id.to_bytes(16),
-                log_end_offset=1,
-                lag=0,
-                last_fetch_ms=1,
-                last_caught_up_ms=1,
-                status="",
-            )
 
-        return DescribeQuorumResponse(
-            cluster_id="",
-            leader_id=CONTROLLERS[0],
-            leader_epoch=1,
-            high_watermark=1,
-            voters=tuple(map(status, CONTROLLERS)),
-            observers=tuple(map(status, sorted(self._fetching()))),
+def read_of(image: MetadataImage, request: Any) -> Any:
+    """What a node answers without a decision; None for other requests."""
+    if isinstance(request, ReadImageRequest):
+        return ReadImageResponse(image=image, offset=0, leader_id=CONTROLLERS[0], epoch=1)
+    return _quorum(image) if isinstance(request, DescribeQuorumRequest) else None
+
+
+def _quorum(image: MetadataImage) -> DescribeQuorumResponse:
+    """Brokers that run follow the metadata log."""
+
+    def status(node_id: int) -> ReplicaStatus:
+        return ReplicaStatus(
+            node_id=node_id,
+            directory_id=node_id.to_bytes(16),
+            log_end_offset=1,
+            lag=0,
+            last_fetch_ms=1,
+            last_caught_up_ms=1,
+            status="",
         )
 
-    def _fetching(self) -> list[int]:
-        """Brokers that run follow the metadata log."""
-        return [node_id for node_id, broker in self.image.brokers.items() if not broker.fenced]
+    fetching = sorted(node_id for node_id, broker in image.brokers.items() if not broker.fenced)
+    return DescribeQuorumResponse(
+        cluster_id="",
+        leader_id=CONTROLLERS[0],
+        leader_epoch=1,
+        high_watermark=1,
+        voters=tuple(map(status, CONTROLLERS)),
+        observers=tuple(map(status, fetching)),
+    )
 
 
 ANSWERED = frozenset(FORWARDED_BY_KEY) | {3, 29, 32, 48, 50, 60, 74, 75}

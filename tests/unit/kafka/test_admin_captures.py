@@ -103,6 +103,7 @@ def comparable(value: Any) -> Any:
     if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
         keys = (
             "name",
+            "topic",
             "resource_name",
             "partition_index",
             "broker_id",

@@ -113,7 +113,7 @@ class Sink:
 def reads() -> tuple[MetadataReads, RaftService, Sink]:
     sink = Sink()
     service = RaftService(sink)
-    return MetadataReads(CLUSTER, Raft(), service, READER), service, sink  # type: ignore[arg-type]
+    return MetadataReads(CLUSTER, Raft(), service, READER, MetadataImage), service, sink  # type: ignore[arg-type]
 
 
 def request(body: Any, version: int = 16) -> codec.Request:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +259,138 @@ def test_an_executor_that_does_not_see_what_the_driver_sees_is_named(
     with pytest.raises(ExecutorError, match="which the driver cannot read"):
         run(tmp_path / "logs", tmp_path / "out")
     assert unpublished(tmp_path / "out") == []
+
+
+def two_clusters(logs: Path) -> Path:
+    """Two clusters' directories. The log of "made" has two segments, and a snapshot before the second."""
+    write(logs, 6)
+    given, log = story(), logs / "n1" / "__cluster_metadata-0"
+    put(logs / "other" / "n2", cluster(b"a"))
+    put(logs / "kept" / "n1", given[6:], snapshot=image_at(given, 6))
+    for file in (logs / "kept" / "n1" / "__cluster_metadata-0").iterdir():
+        file.rename(log / file.name)
+    shutil.rmtree(logs / "kept")
+    return log
+
+
+Hook = Callable[[Task, TaskResult], TaskResult]
+
+
+def interfere(monkeypatch: pytest.MonkeyPatch, hook: Hook) -> None:
+    """Tasks run here. `hook` gets each task and its result, and gives the result that is told."""
+
+    def run_here(
+        session: object, tasks: list[Task], show: object = None, watch: object = None
+    ) -> list[TaskResult]:
+        return [hook(task, run_task(task)) for task in tasks]
+
+    monkeypatch.setattr(job, "run_tasks", run_here)
+
+
+def test_a_segment_that_is_deleted_while_a_run_reads_costs_neither_run_nor_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention deletes it after the survey: the log is read once more, as it is now."""
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    log = two_clusters(logs)
+
+    def delete(task: Task, result: TaskResult) -> TaskResult:
+        if isinstance(task, SurveyTask):
+            (log / f"{0:020d}.log").unlink(missing_ok=True)
+        return result
+
+    interfere(monkeypatch, delete)
+    report = run(logs, out)
+    assert (report.ingested, report.unreadable) == (["MkU3OEVBNTcwNTJ", "made"], [])
+    assert unpublished(out) == []
+    interfere(monkeypatch, lambda task, result: result)
+    run(logs, tmp_path / "whole")
+    for name in TABLES:
+        assert table(out, name) == table(tmp_path / "whole", name), name
+
+
+def test_a_cluster_that_cannot_be_read_is_a_row_of_damage_and_every_other_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it has tables of an earlier run; when it can be read again, the row is gone."""
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    log = two_clusters(logs)
+    last = next(file for file in log.glob("*.log") if int(file.stem))
+    later = last.read_bytes()
+    last.unlink()
+    asked: list[Task] = []
+
+    def changes(task: Task, result: TaskResult) -> TaskResult:
+        if isinstance(task, RecordsTask) and result.cluster == "made":
+            asked.append(task)
+            said = "the object changed while it was read"
+            return TaskResult(cluster="made", problem=said, path=task.piece.file, where=result.where)
+        return result
+
+    for number in (1, 2):
+        asked.clear()
+        interfere(monkeypatch, changes)
+        for file in (logs / "other" / "n2" / "__cluster_metadata-0").iterdir():
+            with file.open("ab") as into:
+                into.write(b"torn"[:number])
+        report = run(logs, out)
+        assert report.ingested == ["MkU3OEVBNTcwNTJ"]
+        assert report.unreadable == ["cluster made: the object changed while it was read"]
+        assert len(asked) == job.ATTEMPTS * number  # the second time, a piece of each segment
+        (row,) = [row for row in table(out, "damage") if row["cluster"] == "made"]
+        assert (row["kind"], "changed while it was read" in row["reason"]) == ("unreadable", True)
+        assert number == 2 or unpublished(out) == []
+        before = [row for row in table(out, "records") if row["cluster"] == "made"]
+        assert bool(before) == (number == 2)
+        interfere(monkeypatch, lambda task, result: result)
+        if number == 1:
+            assert run(logs, out).ingested == ["made"]
+            assert [row for row in table(out, "damage") if row["cluster"] == "made"] == []
+            last.write_bytes(later)
+    run(logs, out)
+    run(logs, tmp_path / "whole")
+    for name in TABLES:
+        assert table(out, name) == table(tmp_path / "whole", name), name
+
+
+def test_a_log_that_changes_during_its_survey_is_surveyed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_clusters(tmp_path / "logs")
+    failures = [2]
+
+    def fail_twice(task: Task, result: TaskResult) -> TaskResult:
+        if isinstance(task, SurveyTask) and result.cluster == "made" and failures[0]:
+            failures[0] -= 1
+            return TaskResult(cluster="made", problem="a segment is gone", path=f"{task.place.path}/gone.log")
+        return result
+
+    interfere(monkeypatch, fail_twice)
+    report = run(tmp_path / "logs", tmp_path / "out")
+    assert (report.ingested, report.unreadable) == (["MkU3OEVBNTcwNTJ", "made"], [])
+
+
+def test_the_summary_names_every_table_and_counts_no_record_as_lost_that_a_run_had_read(
+    tmp_path: Path,
+) -> None:
+    """The first run reads all of a log, the second finds that a segment is gone from its middle."""
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    given = story()
+    write(logs, 4)
+    log = logs / "n1" / "__cluster_metadata-0"
+    for first, last in ((4, 8), (8, 12)):
+        data = b"".join(batch.data for batch in given[first:last])
+        (log / f"{given[first].header.base_offset:020d}.log").write_bytes(data)
+    report = run(logs, out)
+    assert report.rows.keys() == TABLES.keys()
+    assert min(report.rows.values()) == 0 < report.rows["records"]
+    (log / f"{given[4].header.base_offset:020d}.log").unlink()
+    data = b"".join(batch.data for batch in given[8:])
+    (log / f"{given[8].header.base_offset:020d}.log").write_bytes(data)
+    report = run(logs, out)
+    assert [line for line in report.left_out if "no log holds" in line] == []
+    offsets = {row["offset"] for row in table(out, "records")}
+    assert offsets == set(range(given[-1].header.next_offset))
 
 
 def test_two_clusters_of_one_id_have_tables_of_their_own(tmp_path: Path) -> None:

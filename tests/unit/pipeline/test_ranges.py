@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from metaquorum.pipeline.ingest.plan import _size, _within
+from metaquorum.pipeline.ingest.layout import ClusterEntry
+from metaquorum.pipeline.ingest.plan import _extends, _size, _within, without
 from metaquorum.pipeline.logs.merged import SHARED_ID, Conflict, MergedHistory
 
 Ranges = list[tuple[int, int]]
@@ -37,6 +38,49 @@ def test_a_range_is_within_one_that_holds_all_of_it(inner: Ranges, outer: Ranges
 )
 def test_the_size_of_what_is_below_an_offset(below: int, size: int) -> None:
     assert _size([(1, 5), (10, 16)], below) == size
+
+
+@pytest.mark.parametrize(
+    ("others", "left"),
+    [
+        ([], [(1, 5), (10, 16)]),
+        ([(0, 20)], []),
+        ([(1, 5)], [(10, 16)]),
+        ([(5, 10)], [(1, 5), (10, 16)]),
+        ([(2, 3)], [(1, 2), (3, 5), (10, 16)]),
+        ([(4, 11), (15, 99)], [(1, 4), (11, 15)]),
+    ],
+)
+def test_what_is_left_of_ranges_without_others(others: Ranges, left: Ranges) -> None:
+    assert without([(1, 5), (10, 16)], others) == left
+
+
+Looks = list[tuple[int, int, int]]
+ONE: Looks = [(0, 50, -1)]
+TWO: Looks = [(0, 50, -1), (70, 90, 75)]
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "extends"),
+    [
+        (ONE, ONE, True),
+        (ONE, [(0, 80, -1)], True),
+        (ONE, [(0, 45, -1)], True),  # its uncommitted end was replaced
+        (ONE, [(0, 50, -1), (70, 90, 75)], True),
+        (ONE, [(0, 45, -1), (70, 90, 75)], False),
+        (ONE, [(10, 50, 20)], False),
+        (TWO, TWO, True),
+        (TWO, [(0, 50, -1), (70, 120, 75)], True),
+        (TWO, [(0, 90, -1)], False),  # the hole was filled
+        (TWO, [(0, 60, -1), (70, 90, 75)], False),
+        (TWO, [(0, 50, -1), (60, 90, 75)], False),
+        (TWO, [(0, 50, -1), (70, 90, 70)], False),  # the state is known earlier
+        (TWO, ONE, False),
+        ([(0, 50, -1), (60, 60, 60)], [(0, 50, -1), (60, 80, 60)], False),
+    ],
+)
+def test_a_history_extends_another_only_at_its_end(known: Looks, now: Looks, extends: bool) -> None:
+    assert _extends(now, ClusterEntry(runs=known)) is extends
 
 
 def log(name: str, node_id: int | None = None, *, is_retained: bool = False) -> Any:

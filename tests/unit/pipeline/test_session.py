@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,15 @@ from metaquorum.pipeline.ingest.spark import HERE_RECORDS, SLICE_RECORDS, SURVEY
 from metaquorum.pipeline.ingest.work import RecordsTask, SurveyTask, Task
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import LogPlace
-from metaquorum.pipeline.session import LOOPBACK, SessionError, java_version, require_java, settings
+from metaquorum.pipeline.session import (
+    LOOPBACK,
+    PUSHDOWN,
+    SessionError,
+    java_version,
+    register,
+    require_java,
+    settings,
+)
 
 
 def fake_java(folder: Path, says: str) -> Path:
@@ -150,3 +159,21 @@ def test_small_tasks_share_a_task_of_spark_and_large_ones_have_their_own() -> No
     assert slots_of([looking("/p", 1 << 30)] * 16) == list(range(16))
     assert max(slots_of([looking("/p", 4_000)] * 1_000)) < 100
     assert max(slots_of([looking("s3://b/p", 4_000)] * 40)) > 9, "most of it is waiting"
+
+
+def test_a_session_that_was_made_elsewhere_gets_the_setting_that_reading_needs() -> None:
+    """Or one line says which setting it must be made with."""
+    done: list[object] = []
+    session: Any = SimpleNamespace(
+        conf=SimpleNamespace(set=lambda name, value: done.append((name, value))),
+        dataSource=SimpleNamespace(register=lambda source: done.append(source.name())),
+    )
+    register(session)
+    assert done == [(PUSHDOWN, "true"), "metadata_log"]
+
+    def refuse(name: str, value: str) -> None:
+        raise PySparkException("CANNOT_MODIFY_CONFIG\nand a long trace")
+
+    session.conf.set = refuse
+    with pytest.raises(SessionError, match=rf"the setting {PUSHDOWN} \(CANNOT_MODIFY_CONFIG\); make it with"):
+        register(session)

@@ -56,7 +56,7 @@ TASKS: list[Task] = [
     ("error", "path"),
     [
         (FileNotFoundError(2, "gone", "/f"), "/f"),
-        (DiskError("/d", "read", "broken"), None),
+        (DiskError("/d", "read", "broken"), "/d"),
         (ValueError("odd"), None),
     ],
 )

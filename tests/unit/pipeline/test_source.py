@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", minversion="4.2")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from metaquorum.pipeline.logs import follow
 from metaquorum.pipeline.logs.follow import StreamOffset, ends_of
@@ -25,6 +28,7 @@ from metaquorum.pipeline.source import (
 from metaquorum.pipeline.stores.disk import StoreDisk
 from tests.unit.pipeline.intervals.telling import batches
 from tests.unit.pipeline.logs.test_logs import STORY, node
+from tests.unit.pipeline.test_retention import FOLDER, Node, life
 
 
 def streamed(reader: MetadataLogStreamReader, start: StreamOffset, end: StreamOffset) -> list[int]:
@@ -197,3 +201,76 @@ def test_filters_on_cluster_and_node_leave_out_whole_logs(tmp_path: Path) -> Non
     assert left(EqualTo(("cluster",), "other"), EqualTo(("node_id",), 1)) == (set(), [])
     unknown = GreaterThan(("node_id",), 1)
     assert left(unknown) == ({"n1", "n2"}, [unknown])
+
+
+def two_logs(tmp_path: Path) -> list[Node]:
+    """Two logs of five segments, of which the second has damage in the middle."""
+    nodes = [Node(tmp_path / f"n{seed}", life(seed), tmp_path / "seen" / f"n{seed}") for seed in (1, 2)]
+    for at in nodes:
+        for count in (10, 3, 20, 1, 5):
+            at.roll()
+            at.grow(count)
+        at.write()
+    segment = sorted((nodes[1].home / FOLDER).glob("*.log"))[2]
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(bytes(data))
+    return nodes
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {},
+        {"maxBytesPerTrigger": "1"},
+        {"maxBytesPerTrigger": "700"},
+        {"maxBytesPerTrigger": "99999999"},
+        {"maxFilesPerTrigger": "1"},
+        {"maxFilesPerTrigger": "3"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("now", [False, True], ids=["as it grows", "available now"])
+def test_micro_batches_within_a_limit_have_every_record_once(
+    tmp_path: Path, limit: dict[str, str], now: bool
+) -> None:
+    """While the logs grow. Under availableNow, those that were there at the start, also if the first
+    micro-batch is repeated by another reader, as after a crash before its commit."""
+    nodes = two_logs(tmp_path)
+    options = Options({"paths": json.dumps([str(at.home) for at in nodes]), "onDamage": "skip", **limit})
+    all_at_once = MetadataLogStreamReader(options)
+    expected = streamed(all_at_once, {}, all_at_once.latestOffset({}, ReadAllAvailable()))
+    reader, start, found, sizes = MetadataLogStreamReader(options), StreamOffset(), list[int](), list[int]()
+    if now:
+        reader.prepareForTriggerAvailableNow()
+    while True:
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        if end == start:
+            break
+        taken = streamed(reader, start, end)
+        found += taken
+        sizes.append(len(taken))
+        if len(sizes) == 1:
+            assert streamed(MetadataLogStreamReader(options), start, end) == taken
+            reader = MetadataLogStreamReader(options)
+            if now:
+                reader.prepareForTriggerAvailableNow()
+            for at in nodes:
+                at.grow(4)
+                with sorted((at.home / FOLDER).glob("*.log"))[-1].open("ab") as segment:
+                    segment.write(b"".join(batch.data for batch in at.segments[-1][-4:]))
+            if not now:
+                expected = streamed(all_at_once, {}, all_at_once.latestOffset({}, ReadAllAvailable()))
+        start = end
+    assert sorted(found) == sorted(expected)
+    assert (len(sizes) > 2) == (limit not in ({}, {"maxBytesPerTrigger": "99999999"}))
+
+
+def test_one_limit_of_a_stream_is_given_at_a_time() -> None:
+    for given, said in (
+        ({"maxBytesPerTrigger": "1", "maxFilesPerTrigger": "1"}, "not both"),
+        ({"maxBytesPerTrigger": "0"}, "at least 1"),
+        ({"maxFilesPerTrigger": "-1"}, "not a number"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            Options({"path": "/logs", **given})

@@ -153,12 +153,15 @@ def new_site(root: Path) -> Site:
 async def running_controller(path: Path) -> AsyncIterator[ControllerProcess]:
     """The insides of a controller process on this loop, shut down in order at the end."""
     config = load_config(path, "controller")
-    tls = NodeTls(config).controllers
-    server = new_server()
-    bind(server, config.listeners[0].host, config.listeners[0].port, tls)
+    every_tls = NodeTls(config)
+    tls = every_tls.controllers
+    server, first = new_server(), config.listeners[0]
+    bind(server, first.host, first.port, tls if first.is_tls else None)
+    kafka = KafkaListeners(config, every_tls)
+    kafka.bind()
     metrics = bind_metrics(config.metrics_listener, config.tls)
     process = ControllerProcess(
-        config, open_replica(config, *check_directories(config)), server, tls, metrics
+        config, open_replica(config, *check_directories(config)), server, tls, metrics, kafka=kafka
     )
     async with _running(process):
         yield process

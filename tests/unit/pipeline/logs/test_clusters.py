@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.pipeline.logs.clusters import merge_histories
-from metaquorum.pipeline.logs.identity import Facts, read_facts
+from metaquorum.pipeline.logs.identity import CLOCK_MS, Facts, Relation, by_order, read_facts
 from metaquorum.pipeline.logs.merged import MergedHistory
-from metaquorum.pipeline.logs.places import find_logs
+from metaquorum.pipeline.logs.places import LogPlace, find_logs
 from metaquorum.pipeline.logs.survey import LogSurvey, survey
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
@@ -33,7 +34,7 @@ def cluster(topic: bytes, incarnation: bytes = b"p", count: int = 30) -> list[Re
         (0, [leads(3000), leads(3000)]) if topic < b"m" else (7, [leads(3001)]),
         *([] if topic < b"m" else [(7, [r.NoOpRecord()])]),
         (10, [msgspec.structs.replace(first, broker_epoch=2), r.TopicRecord("orders", topic * 16)]),
-        *[(20 + at, [r.NoOpRecord()] * 5) for at in range(count)],
+        *[(20 + at + topic[0], [r.NoOpRecord()] * 5) for at in range(count)],
     ]
     return batches(lines, [1] * (len(lines) - 10) + [3] * 10)
 
@@ -172,6 +173,109 @@ def test_a_log_of_another_past_of_the_same_cluster_is_left_out_with_a_reason(tmp
     assert (conflict.kind, conflict.log.place.node_id) == ("superseded", 2)
     (lagging,) = [log for log in merged.logs if log.place.node_id == 2]
     assert "superseded" in str(merged.why_unused(lagging, lagging.segments[0]))
+
+
+def later_cluster(topic: bytes, name: str, incarnation: bytes, broker_id: int = 1) -> MetadataImage:
+    """The state of a cluster whose broker registered, and whose topic was created, after offset 1,000."""
+    made = msgspec.structs.replace(broker(broker_id, 1001), incarnation_id=incarnation * 16)
+    lines: list[Line] = [
+        (0, [leads(3000)]),
+        *[(10_000_000 + at, [r.NoOpRecord()] * 10) for at in range(100)],
+        (10_001_000, [made, r.TopicRecord(name, topic * 16)]),
+    ]
+    return image_at(batches(lines, [1, *[3] * 101]), 102)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "clusters"),
+    [
+        (later_cluster(b"z", "payments", b"q"), 2),
+        (later_cluster(b"z", "payments", b"p"), 1),
+        (later_cluster(b"a", "orders", b"q"), 1),
+    ],
+    ids=["nothing in common", "one process of a broker", "one topic"],
+)
+def test_what_nothing_contradicts_is_one_cluster_only_if_something_supports_it(
+    tmp_path: Path, snapshot: MetadataImage, clusters: int
+) -> None:
+    put(tmp_path / "n1", cluster(b"a")[:12])
+    put(tmp_path / "n2", [], snapshot=snapshot)
+    found = told(tmp_path)
+    assert [merged.cluster for merged in found] == ["MkU3OEVBNTcwNTJ", "MkU3OEVBNTcwNTJ~2"][:clusters]
+    for merged in found[1:]:
+        assert "no topic, no log directory and no process of a broker in common" in merged.conflicts[0].reason
+
+
+def test_names_of_clusters_that_share_an_id_do_not_change_when_one_outgrows_the_other(tmp_path: Path) -> None:
+    mine, theirs = cluster(b"a"), cluster(b"z", b"q", 20)
+    ends = []
+    for run, mine_end in (("first", 15), ("second", 32)):
+        put(tmp_path / run / "x" / "n1", mine[:mine_end])
+        put(tmp_path / run / "y" / "n1", theirs[:22])
+        ends.append([merged.end_offset for merged in told(tmp_path / run)])
+    their_end = theirs[21].header.next_offset
+    assert ends == [[mine[15].header.base_offset, their_end], [mine[-1].header.next_offset, their_end]]
+
+
+def test_the_order_in_which_logs_are_found_does_not_matter(tmp_path: Path) -> None:
+    """Nor does it decide where a log belongs that fits two clusters: to neither."""
+    whole = cluster(b"a")
+    put(tmp_path / "n1", whole[:10])
+    put(tmp_path / "n2", whole[20:])
+    put(tmp_path / "n3", [], snapshot=later_cluster(b"z", "payments", b"q"))
+    put(tmp_path / "n4", cluster(b"z", b"q")[:12])
+    found = [told(*homes) for homes in itertools.permutations(sorted(tmp_path.iterdir()))]
+    names = [
+        [(merged.cluster, sorted(str(log.place.node_id) for log in merged.logs)) for merged in one]
+        for one in found
+    ]
+    assert names == [names[0]] * len(names)
+    assert names[0] == [
+        ("MkU3OEVBNTcwNTJ", ["1"]),
+        ("MkU3OEVBNTcwNTJ~2", ["2"]),
+        ("MkU3OEVBNTcwNTJ~3", ["3", "4"]),
+    ]
+
+
+def order(
+    low: tuple[int, int, list[tuple[int, int]]],
+    low_ms: int,
+    high: tuple[int, int, list[tuple[int, int]]],
+    high_ms: int,
+) -> Relation:
+    logs = []
+    for start, end, epochs in (low, high):
+        place = LogPlace(path=f"/{start}", cluster="c", node_id=1)
+        logs.append(
+            LogSurvey(
+                place=place,
+                start_offset=start,
+                end_offset=end,
+                epochs=epochs,
+                segments=[],
+                sums={},
+                snapshots=[] if end > start else [(end, epochs[0][0])],
+            )
+        )
+    if not logs[1].has_records:
+        logs[1].epochs = []
+    facts = Facts(first_ms=low_ms, last_ms=low_ms), Facts(first_ms=high_ms, last_ms=high_ms)
+    relation, why = by_order(logs[0], facts[0], logs[1], facts[1])
+    assert (relation, why) == by_order(logs[1], facts[1], logs[0], facts[0])
+    return relation
+
+
+def test_epochs_and_times_must_rise_from_one_log_to_the_next() -> None:
+    low = (0, 10, [(3, 0)])
+    hour = CLOCK_MS
+    assert order(low, 5 * hour, (10, 20, [(3, 10)]), 5 * hour) is Relation.LIKELY
+    assert order(low, 5 * hour, (90, 99, [(4, 90)]), 4 * hour) is Relation.LIKELY
+    assert order(low, 5 * hour, (90, 99, [(4, 90)]), 4 * hour - 1) is Relation.OPEN
+    assert order(low, -1, (90, 99, [(4, 90)]), 4 * hour) is Relation.OPEN
+    assert order(low, 5 * hour, (90, 99, [(2, 90)]), 9 * hour) is Relation.OTHER
+    assert order(low, 5 * hour, (9, 20, [(3, 9)]), 9 * hour) is Relation.OPEN
+    assert order(low, 5 * hour, (8, 8, [(3, 8)]), 1) is Relation.LIKELY
+    assert order(low, 5 * hour, (8, 8, [(4, 8)]), 9 * hour) is Relation.OPEN
 
 
 @pytest.mark.shared_data

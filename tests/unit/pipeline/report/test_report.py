@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,13 +19,14 @@ pytest.importorskip("pyarrow")
 from metaquorum.cli.main import main
 from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet
 from metaquorum.pipeline.audit.findings import AuditLimits, findings, seconds_text
-from metaquorum.pipeline.audit.gather import gather
+from metaquorum.pipeline.audit.gather import _small_tables, gather
 from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.report.clusters import MAX_CLUSTERS, MAX_DETAILED
 from metaquorum.pipeline.report.page import MAX_BROKERS, page
 from tests.unit.pipeline.asked import CLUSTER, write_node
+from tests.unit.pipeline.intervals.telling import START_MS
 from tests.unit.pipeline.local_tables import write_tables
 from tests.unit.pipeline.report.browser import Browser
 
@@ -144,7 +146,7 @@ def test_a_report_over_an_earlier_one_says_what_changed(tables: Path, html: Path
     assert told.exit_code == 0, told.output
     text = out.read_text()
     outline(text)
-    part = text[text.index('<section id="changes"') : text.index('<section id="findings"')]
+    part = text[text.index('<section id="changes"') : text.index('<section id="availability"')]
     assert "New findings: 2<" in part
     assert "Ended findings: 1<" in part and "topic/&lt;/script&gt;/0" in part
     assert "New clusters: " in part and f"{fleet.clusters[0].records:,} more records" in part
@@ -316,3 +318,46 @@ def test_two_hundred_clusters_are_shown_by_a_browser(browser: Browser, tmp_path:
     browser.open(path, 1280)
     assert browser.complaints() == []
     assert browser.value("document.querySelector('#clusters tbody').rows.length") == MAX_CLUSTERS
+
+
+def test_the_first_picture_stands_above_the_rows_and_the_worst_cluster_above_the_others() -> None:
+    """By errors, then warnings: one with much time without leaders comes after one with many warnings."""
+    quiet, worst, many = ClusterFacts("quiet"), ClusterFacts("worst"), ClusterFacts("many")
+    for one in (quiet, worst, many):
+        one.start_ms, one.end_ms = START_MS, START_MS + 9_000_000
+        one.sums["partition_seconds"] = 1e6
+    quiet.sums.update(leaderless_seconds=5e5, off_seconds=7 * 86_400)
+    place: dict[str, Any] = {"position": 1, "offset": 2, "time": None}
+    worst.damage.append({**place, "cluster": "worst", "kind": "corrupt", "file": "/x", "reason": "bad CRC"})
+    many.damage += [
+        {**place, "cluster": "many", "kind": "tail", "file": f"/{n}", "reason": "torn"} for n in range(20)
+    ]
+    fleet = Fleet([quiet, worst, many], START_MS, START_MS + 9_000_000)
+    text = rendered(fleet)
+    assert text.index("<svg") < text.index("<table")
+    assert "1970" not in text
+    overview = text[text.index('<section id="clusters"') : text.index('<section id="findings"')]
+    places = [overview.index(name) for name in ("worst", "many", "quiet")]
+    assert places == sorted(places)
+    assert "damage: corrupt at byte 1: bad CRC" in overview and "off for 7.0 days" in overview
+
+
+def test_a_failover_without_a_known_end_is_not_one_that_waits() -> None:
+    one = ClusterFacts("c", failovers_open=931, failovers_lost=2294)
+    one.failover_causes["fence"] = 3966
+    text = rendered(Fleet([one], 0, 1))
+    assert "931 were not replaced by the end. The end of 2,294 is not known" in text
+
+
+def test_the_nodes_of_a_cluster_are_counted_and_not_its_files() -> None:
+    listed = [(1, "/a/1.log"), (1, "/a/2.log"), (2, "/b/1.log"), (None, "/c/1.log"), (None, "/c/2.log")]
+    rows = [
+        {"cluster": "c", "node_id": node, "file": file, "bytes": 1, "end_offset": 1, "used": True}
+        for node, file in listed
+    ]
+    source: Any = SimpleNamespace(
+        row_counts=lambda name: {}, rows=lambda name, columns: rows if name == "files" else []
+    )
+    clusters: dict[str, ClusterFacts] = {}
+    _small_tables(source, lambda name: clusters.setdefault(name, ClusterFacts(name)))
+    assert clusters["c"].nodes == 3

@@ -255,3 +255,26 @@ def test_missing_credentials_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_a_stores_error_says_what_to_do_in_one_line(place: str, said: str, reason: str) -> None:
     text = remote.reason_of(place, said)
     assert reason in text and "\n" not in text
+
+
+def test_no_object_stands_for_a_folder_that_is_empty(endpoint: dict[str, str]) -> None:
+    """The client leaves one for the folder of each object that it removes."""
+
+    def keys() -> list[str]:
+        listed = client().list_objects_v2(Bucket=BUCKET, Prefix="swept/").get("Contents", [])
+        return [at["Key"].removeprefix("swept/") for at in listed]
+
+    folder = Folder(f"{ROOT}/swept")
+    names = ("_data/a/x/1", "_data/a/x/2", "_data/b/x/1", "_data/b/y/1", "_runs/r")
+    for name in names:
+        folder.put(name, b"data")
+    for name in names[1:]:
+        folder.remove(name)
+    assert {"_data/b/x/", "_data/b/y/", "_runs/"} <= set(keys())
+    folder.sweep()
+    assert [name for name in keys() if name.startswith(("_data/b", "_runs"))] == []
+    assert folder.get(names[0]) == b"data"
+    folder.remove(names[0])
+    folder.sweep()
+    folder.sweep()
+    assert keys() == []

@@ -1,0 +1,110 @@
+"""Requests in Kafka's protocol to the active controller: a node asks for itself, or a broker in an Envelope
+for a client (KIP-590).
+
+What is in an Envelope needs the rights of its own principal. Like a call over gRPC, one that this controller
+does not look at is refused as a whole, so that the broker finds the active one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from metaquorum.controller.server.forwarding_service import ForwardedCaller, KafkaCalls
+from metaquorum.listeners.access.guard import Rights, guarded
+from metaquorum.listeners.forwarded.direct import NotTheLeader
+from metaquorum.listeners.forwarded.table import FORWARDED, Forwarded
+from metaquorum.listeners.services import Client, Offered, at_once
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse, Mutator
+from metaquorum.wire import codec
+from metaquorum.wire.errors import DecodeError, EncodeError
+from metaquorum.wire.messages import EnvelopeRequest, EnvelopeResponse
+from metaquorum.wire.principal import decode_principal
+from metaquorum.wire.table import API_BY_NAME, APIS
+
+Ask = Callable[[Mutator, ControllerRequest], Awaitable[ControllerResponse | ApiError]]
+
+_log = logging.getLogger(__name__)
+
+
+def asked(api: Forwarded, calls: KafkaCalls, ask: Ask | None = None, *, often: bool = False) -> Offered:
+    """An API of a listener that the active controller answers; `ask` as in `KafkaCalls.answer`. `often`: it
+    has no task."""
+
+    async def handle(request: codec.Request, client: Client) -> Any:
+        caller = ForwardedCaller(principal=client.principal, address=client.address, by_token=client.by_token)
+        return await calls.answer(api, request, caller, ask)
+
+    return Offered(api.min_version, api.max_version, at_once(handle) if often else handle)
+
+
+class Envelopes:
+    """The handler of Envelope. `rights`: what the clients' principals may do."""
+
+    def __init__(self, calls: KafkaCalls, rights: Rights) -> None:
+        self._calls = calls
+        inside = {name: asked(api, calls, self._ask) for name, api in FORWARDED.items()}
+        self._inside = {API_BY_NAME[name].key: offered for name, offered in guarded(inside, rights).items()}
+
+    async def _ask(self, mutator: Mutator, request: ControllerRequest) -> ControllerResponse | ApiError:
+        answer = await self._calls.ask(mutator, request)
+        if isinstance(answer, ApiError) and answer.code is ErrorCode.NOT_CONTROLLER:
+            raise NotTheLeader(answer)
+        return answer
+
+    async def answer(self, request: codec.Request, client: Client) -> EnvelopeResponse:
+        """The response with the inner response, or with the code of what is wrong with the envelope; the
+        checks are in Kafka's order."""
+        body: EnvelopeRequest = request.body
+        sender = decode_principal(body.request_principal)
+        if sender is None:
+            return EnvelopeResponse(error_code=ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)
+        address = _address(body.client_host_address)
+        if address is None:
+            return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+        try:
+            inner = codec.decode_request(bytes(body.request_data))
+        except DecodeError:
+            return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        offered = self._inside.get(inner.header.api_key)
+        if offered is None:
+            return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if not offered.min_version <= inner.header.version <= offered.max_version:
+            return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        forwarded_by = Client(
+            listener=client.listener,
+            address=address,
+            principal=sender.principal,
+            by_token=sender.by_token,
+            connection=client.connection,
+        )
+        try:
+            answer = offered.handle(inner, forwarded_by)
+            if isinstance(answer, Awaitable):
+                answer = await answer
+        except NotTheLeader as refusal:
+            return EnvelopeResponse(error_code=refusal.error.code)
+        return _sealed(inner.header, answer)
+
+
+def _sealed(header: codec.RequestHeader, answer: Any) -> EnvelopeResponse:
+    try:
+        chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, answer)
+    except EncodeError as error:
+        text = f"the answer to {APIS[header.api_key].name} {header.version} cannot be encoded: {error}"
+        _log.error("%s; report this as a bug", text)
+        return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+    return EnvelopeResponse(response_data=b"".join(chunks))
+
+
+def _address(packed: Any) -> str | None:
+    """The text of an IP address as a client's connection has it; None if the bytes are none."""
+    try:
+        found = ipaddress.ip_address(bytes(packed))
+    except ValueError:
+        return None
+    mapped = getattr(found, "ipv4_mapped", None)
+    return str(found if mapped is None else mapped)

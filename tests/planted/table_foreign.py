@@ -1,0 +1,106 @@
+"""Mistakes where Apache Kafka's nodes ask our controllers."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+REQUESTS = "tests/unit/kafka/test_node_requests.py"
+LIFE = "tests/unit/server/test_foreign_brokers.py"
+ISR = f"{REQUESTS}::test_an_isr_arrives_in_every_version"
+RUNS = f"{LIFE}::test_a_broker_of_kafka_lives_from_registration_to_shutdown"
+BAD = f"{LIFE}::test_bad_brokers_get_kafkas_codes"
+NODES = "listeners/forwarded/nodes.py"
+ENVELOPES = "controller/server/envelopes.py"
+
+FOREIGN_BUGS = (
+    Bug(
+        name="kafkas-offset-is-taken-for-ours",
+        breaks="a broker that has applied its own registration, and no more, is caught up",
+        source="KIP-631",
+        file=NODES,
+        old="applied_offset=body.current_metadata_offset + 1,",
+        new="applied_offset=body.current_metadata_offset,",
+        caught_by=(f"{REQUESTS}::test_a_heartbeat_names_the_last_record_applied",),
+    ),
+    Bug(
+        name="a-broker-of-kafka-never-leaves",
+        breaks="a broker that wants to shut down may, once it leads nothing",
+        source="KIP-631",
+        file=NODES,
+        old="want_shutdown=body.want_shut_down,",
+        new="want_shutdown=body.want_fence and body.want_shut_down,",
+        caught_by=(f"{REQUESTS}::test_a_heartbeat_names_the_last_record_applied",),
+    ),
+    Bug(
+        name="epochs-of-isr-members-are-lost",
+        breaks="a replica that restarted after the leader saw it does not join the ISR",
+        source="KIP-903",
+        file=NODES,
+        old="broker_epoch=None if each.broker_epoch == _UNKNOWN_EPOCH else each.broker_epoch,",
+        new="broker_epoch=None,",
+        caught_by=(ISR, RUNS),
+    ),
+    Bug(
+        name="names-of-topics-are-not-looked-up",
+        breaks="AlterPartition below 2 names topics, and each gets its own answer",
+        source="KIP-841",
+        file=NODES,
+        old="_unknown(part) if topic_id is None else _altered(next(left), named=named)",
+        new="_altered(next(left), named=named) if named else _altered(next(left), named=False)",
+        caught_by=(ISR,),
+    ),
+    Bug(
+        name="a-broker-that-is-gone-does-not-register-again",
+        breaks="the epoch of a broker that is not registered has ended",
+        source="Kafka 3.7: ClusterControlManager.checkBrokerEpoch",
+        file=NODES,
+        old="return ErrorCode.STALE_BROKER_EPOCH",
+        new="return error.code",
+        caught_by=(f"{REQUESTS}::test_a_broker_that_is_not_registered_has_an_epoch_that_ended",),
+    ),
+    Bug(
+        name="an-unreadable-registration-is-written",
+        breaks="a record that no node of Kafka can read is not written",
+        source="Kafka 3.7: SecurityProtocol.forId",
+        file="controller/brokers/brokers.py",
+        old="if each.security_protocol not in SECURITY_PROTOCOLS:",
+        new="if each.security_protocol < 0:",
+        caught_by=(BAD,),
+    ),
+    Bug(
+        name="an-envelope-opens-every-door",
+        breaks="what is in an Envelope needs the rights of its client",
+        source="KIP-590",
+        file=ENVELOPES,
+        old="principal=sender.principal,",
+        new="principal=client.principal,",
+        caught_by=(f"{REQUESTS}::test_a_client_needs_its_own_rights_in_an_envelope",),
+    ),
+    Bug(
+        name="what-is-in-an-envelope-is-not-checked",
+        breaks="what is in an Envelope needs the rights of its client",
+        source="KIP-590",
+        file=ENVELOPES,
+        old="for name, offered in guarded(inside, rights).items()",
+        new="for name, offered in inside.items()",
+        caught_by=(f"{REQUESTS}::test_a_client_needs_its_own_rights_in_an_envelope",),
+    ),
+    Bug(
+        name="a-broker-keeps-its-former-controller",
+        breaks="an Envelope at a controller that is not active says so as a whole",
+        source="KIP-590",
+        file=ENVELOPES,
+        old="if isinstance(answer, ApiError) and answer.code is ErrorCode.NOT_CONTROLLER:",
+        new="if isinstance(answer, ApiError) and answer.code is ErrorCode.NOT_COORDINATOR:",
+        caught_by=(f"{REQUESTS}::test_a_controller_that_is_not_active_refuses_the_whole_envelope",),
+    ),
+    Bug(
+        name="every-client-may-pose-as-a-broker",
+        breaks="registrations, heartbeats, ISRs and places are for nodes: ClusterAction",
+        source="Kafka: ControllerApis",
+        file="listeners/access/table.py",
+        old='"BrokerHeartbeat": (_NODES,),',
+        new='"BrokerHeartbeat": (),',
+        caught_by=(f"{LIFE}::test_nodes_log_in_at_controllers",),
+    ),
+)

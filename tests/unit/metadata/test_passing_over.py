@@ -12,6 +12,7 @@ import pytest
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, SEVERITIES, WARNING
 from metaquorum.metadata.inspect.checks import check as check_module
 from metaquorum.metadata.inspect.checks.check import LogReport, check_log
+from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
@@ -84,7 +85,7 @@ def test_the_generated_logs_break_what_a_check_looks_for() -> None:
 def told_one_by_one(log: MetadataLog, gap_ms: int) -> tuple[list[TimelineEvent], list[str]]:
     """The timeline of every batch decoded by itself, as the command told it before it took columns."""
     image = state_at(log, earliest(log), past_corruption=True).image if log.start_offset else None
-    timeline = Timeline(image, gap_ms=gap_ms)
+    timeline = Timeline(image, gap_ms=gap_ms, clock=partial(clock_of, log))
     first = 0 if image is None else image.provenance.offset
     expected: int | None = None
     found: list[TimelineEvent] = []

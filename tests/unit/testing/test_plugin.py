@@ -74,7 +74,9 @@ def test_the_ini_file_sets_size_properties_and_names(tmp_path: Path) -> None:
 
 def test_what_is_wrong_in_the_ini_file_or_a_marker_is_one_line(tmp_path: Path) -> None:
     tests = "import pytest\n@pytest.mark.kafka(size=3)\ndef test_it(kafka):\n    pass\n"
-    text = "takes brokers, controllers, log_dirs, disk_bytes, seed, version, sasl, tls, properties, clock"
+    text = (
+        "takes brokers, controllers, log_dirs, disk_bytes, seed, version, sasl, mode, tls, properties, clock"
+    )
     assert text in run(tmp_path, tests).stdout
     plain = "def test_it(kafka):\n    pass\n"
     many = run(tmp_path, plain, ini="kafka_brokers = many\n")

@@ -8,7 +8,6 @@ import http.client
 import shlex
 import shutil
 import socket
-import ssl
 import subprocess
 import threading
 from typing import Protocol
@@ -17,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from metaquorum.cli.errors import one_line
 from metaquorum.cli.log.watch.incidents import WatchIncident
 from metaquorum.metadata.text.addresses import address_text
+from metaquorum.network.tls import new_client_context
 
 WEBHOOK_S = 10.0
 """How long a webhook may take for its answer, in seconds."""
@@ -82,7 +82,8 @@ class Webhook:
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._is_tls:
-            context = ssl.create_default_context()
+            context = new_client_context()
+            context.load_default_certs()
             return http.client.HTTPSConnection(self._host, self._port, timeout=self._limit_s, context=context)
         return http.client.HTTPConnection(self._host, self._port, timeout=self._limit_s)
 

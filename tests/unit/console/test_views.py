@@ -115,7 +115,7 @@ def test_why_and_diff_answer_as_the_tools(asked: Asked) -> None:
     for offset, other in zip(moments[:2], moments[2:], strict=True):
         lines = [json.loads(line) for line in log_tool("diff", path, offset, other).splitlines()]
         shown = asked.view("diff", **{"from": offset, "to": other, "size": 10_000})["changes"]
-        assert shown == [line for line in lines if "entity" in line]
+        assert [{"kind": "change", **line} for line in shown] == [line for line in lines if "entity" in line]
         for change in lines[:3]:
             printed = json.loads(log_tool("why", path, change["entity"], "--at", other, "--last", 4))
             answer = asked.view("why", target=change["entity"], at=other, last=4)

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.clients.quorum.admin import NO_BROKER
 from metaquorum.controller.partitions import topics as module
 from metaquorum.controller.partitions.topics import Allowance, Mutations
 from metaquorum.controller.server.forwarding_service import ForwardingService, KafkaCalls
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.batch_cause import BatchCause
-from metaquorum.metadata.requests.common import Mutator, TopicResult, TopicsResponse
+from metaquorum.metadata.requests.common import NO_BROKER, Mutator, TopicResult, TopicsResponse
 from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.rpc.messages.errors import NO_HINTS
 from metaquorum.rpc.requests import CALLER

@@ -60,7 +60,7 @@ def control_file(directory: Path) -> ControlPort:
     help="Directory of the cluster.",
 )
 def fault(method: str | None, parameters: tuple[str, ...], directory: Path) -> None:
-    """Break, watch and move the time of a cluster of `local up --in-memory`.
+    """Break and watch a cluster in memory; move its time.
 
     Prints what METHOD answers, as JSON; without METHOD, the table of all methods. A fault is answered with
     its number, and `heal fault=NUMBER` ends it.

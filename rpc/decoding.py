@@ -97,6 +97,14 @@ class GuardedServer(grpc.aio.Server):
         return await self._server.wait_for_termination(timeout)
 
 
+async def _message(context: Any) -> Any:
+    """The call's message. No frame of the call itself holds it, so that a refused one leaves no memory."""
+    message = await context.read()
+    if not isinstance(message, bytes):
+        await asyncio.sleep(CANCELLATION_S)  # ends here if the caller had cancelled the call
+    return message
+
+
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     """The methods of all services; each is wrapped at its first call."""
 
@@ -136,10 +144,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             refused = None
             try:
                 if not handler.request_streaming:
-                    message = b"" if is_unread else await context.read()
-                    if not isinstance(message, bytes):
-                        await asyncio.sleep(CANCELLATION_S)  # ends here if the caller had cancelled the call
-                    requests = request_of(message)
+                    requests = request_of(b"" if is_unread else await _message(context))
                 return await behaviour(requests, context)
             except RefusedMessage as error:
                 refused = error.status, str(error)

@@ -33,7 +33,11 @@ class Kept:
 @pytest.mark.parametrize("low", range(4, 34))
 def test_bytes_are_kept_from_the_batch_before(monkeypatch: pytest.MonkeyPatch, low: int) -> None:
     """Of every run that reaches `low`; a snapshot with its run, if it ends at `low` or later."""
-    runs = [SimpleNamespace(start=5, end=10), SimpleNamespace(start=20, end=30)]
+    ends = (5, 8, 10, 15, 20, 30)
+    runs = [
+        SimpleNamespace(start=start, end=end, snapshots=[("log", at, 1) for at in ends if start <= at <= end])
+        for start, end in ((5, 10), (20, 30))
+    ]
     copied: list[tuple[int, int, str]] = []
 
     def copy_run(run: Any, start: int, folder: Any, name: str) -> dict[str, Any]:
@@ -46,17 +50,17 @@ def test_bytes_are_kept_from_the_batch_before(monkeypatch: pytest.MonkeyPatch, l
         retained, "_copy", lambda file, start, end, folder, name: snapshots.append((file, name))
     )
     folder: Any = Kept()
-    ends = (5, 8, 10, 15, 20, 30)
+    monkeypatch.setattr(retained, "snapshot_file", lambda log, at: f"/x/{at.offset}")
     merged: Any = SimpleNamespace(runs=lambda: runs)
     facts: Any = {}
-    retain(merged, low, [(f"/x/{end}", end) for end in ends], facts, folder, "to")
+    retain(merged, low, {*ends} - {8}, facts, folder, "to")
     reached = [(at, run) for at, run in enumerate(runs) if run.end >= low]
     assert copied == [(run.start, max(run.start, low - 1), f"to/{at}") for at, run in reached]
     assert snapshots == [
         (f"/x/{end}", f"to/{at}/{end}")
         for at, run in reached
         for end in ends
-        if run.start <= end <= run.end and end >= low
+        if run.start <= end <= run.end and end >= low and end != 8  # what was not learned is not kept
     ]
     wanted = [f"to/{at}/{name}" for at, _ in reached for name in (ORIGINS_FILE, FACTS_FILE)]
     assert folder.names == wanted

@@ -6,7 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
-from typing import NamedTuple, Self, Unpack
+from typing import NamedTuple, Self, Unpack, get_type_hints
 
 from metaquorum.testing import disk_faults
 from metaquorum.testing.chaos import ChaosThread
@@ -17,7 +17,7 @@ from metaquorum.testing.interception import ClientFault, Interceptor, Replacemen
 from metaquorum.testing.memory_disk import DiskCopy, DiskFault, MemoryDisk
 from metaquorum.testing.network import Delay, Sending
 from metaquorum.testing.node import ClusterNode
-from metaquorum.testing.request_faults import How, RequestFault, check_api, describe
+from metaquorum.testing.request_faults import How, RequestFault, Which, check_api, describe
 from metaquorum.testing.running import PROCESSES
 
 WAYS = {"both": (True, True), "to": (True, False), "from": (False, True)}
@@ -324,6 +324,14 @@ class BreakableCluster(ClusterContents):
 
         self._interception.interceptors.append(interceptor)
         return self._fault(f"requests {api}: a function sees them", heal)
+
+    def observe(self, api: str, **which: Unpack[Which]) -> ActiveRequestFault:
+        """Counts requests of an API, and changes nothing, whatever faults there are. `Which` has the
+        keywords."""
+        more = sorted(set(which) - set(get_type_hints(Which)))
+        if more:
+            raise ClusterError(f"observe only counts, and has no {', '.join(more)}: use fault")
+        return self.fault(api, **which)
 
     def fault(self, api: str, **how: Unpack[How]) -> ActiveRequestFault:
         """Meets requests of an API at brokers, named as in Kafka's protocol, such as "Produce". `How` has the

@@ -64,7 +64,7 @@ class ClusterContents(RunningCluster):
         factor = replication_factor or min(3, len(self._brokers()))
         topic = NewTopic(name=name, partitions=partitions, replication_factor=factor, configs=given)
         self._run(self._create(topic), f"topic {name} to be created")
-        self._until(lambda: self._all_know(name, True), f"every broker to know topic {name}")
+        self.wait_for_topic(name)
         if self._is_manual:
             self.clock.advance(ms=FIRST_FETCHES_MS)
         return name
@@ -72,7 +72,7 @@ class ClusterContents(RunningCluster):
     def delete_topic(self, name: str) -> None:
         """Deletes a topic, and returns once every broker that runs has forgotten it."""
         self._run(self._delete((name,)), f"topic {name} to be deleted")
-        self._until(lambda: self._all_know(name, False), f"every broker to forget topic {name}")
+        self.wait_for_topic(name, exists=False)
 
     def clean(self) -> None:
         """Heals every fault, and deletes all topics and groups. Raises ClusterError if something remains: a
@@ -124,6 +124,11 @@ class ClusterContents(RunningCluster):
 
         wanted = f"group {group} to be {state}" + ("" if members is None else f" with {members} members")
         self.wait_until(is_there, wanted)
+
+    def wait_for_topic(self, name: str, *, exists: bool = True) -> None:
+        """Returns once every broker that runs knows a topic that a client creates, or has forgotten it."""
+        does = "know" if exists else "forget"
+        self._until(lambda: self._all_know(name, exists), f"every broker to {does} topic {name}")
 
     def wait_for_full_isr(self, topic: str) -> None:
         """Returns once every replica of a topic is in sync."""

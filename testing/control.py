@@ -33,7 +33,6 @@ from metaquorum.node.local_nodes import HOST
 from metaquorum.testing.cluster import Cluster
 from metaquorum.testing.errors import ClusterError, ClusterTimeoutError
 from metaquorum.testing.healing import ActiveFault, ActiveRequestFault
-from metaquorum.testing.request_faults import How
 from metaquorum.testing.time_control import TimeControl
 
 FORM = "application/x-www-form-urlencoded"
@@ -107,7 +106,7 @@ def _method(name: str, function: Any) -> Method:
     parameters: list[Parameter] = []
     for each in [*signature.parameters.values()][1:]:
         if each.kind is each.VAR_KEYWORD:  # the keywords of a fault
-            hints = typing.get_type_hints(How)
+            hints = typing.get_type_hints(typing.get_args(each.annotation)[0])
             parameters += [
                 Parameter(name=key, kind=kind, is_needed=False)
                 for key, kind in hints.items()

@@ -158,7 +158,10 @@ class InterceptedServices:
         for fault in tuple(shared.client_faults):
             if fault.asks and fault.concerns(self._node, request, client):
                 await fault.passed(shared.rng)
-        met = next((each for each in tuple(shared.faults) if self._meets(each, api, request, client)), None)
+        met = None
+        for each in tuple(shared.faults):  # those that only count do so whatever else meets the request
+            if (each.only_counts or met is None) and self._meets(each, api, request, client):
+                met = met if each.only_counts else each
 
         async def carry_out(left: Request) -> Any:
             return _body(await _resolved(handler(left, client)))

@@ -75,7 +75,8 @@ class Wishes(TypedDict, total=False):
     version: str
     """A release of Kafka, such as "3.6": brokers offer its APIs and versions only."""
     sasl: str
-    """"scram": clients log in, as `user` with `password`, or as `add_user` has it."""
+    """"scram": clients log in, as `user` with `password`, or as `add_user` has it; "oauth": with what `token`
+    returns. The latter needs the extra `oauth` of this package."""
     mode: str
     """"in-process": all nodes are in the process of the test; "processes": each has one of its own."""
     tls: bool

@@ -79,10 +79,10 @@ class ClientAccess:
             raise ClusterError("this cluster has no certificates: have one with tls=True, and start it")
         return self._certificates
 
-    def open(self) -> None:
-        """Makes the certificates, and the key of the tokens."""
+    def open(self, home: Path | None) -> None:
+        """Makes the certificates, and the key of the tokens, in a folder that goes with the cluster."""
         if self.tls or self.sasl == OAUTH:
-            self._folder = tempfile.TemporaryDirectory(prefix="kafka-access-")
+            self._folder = tempfile.TemporaryDirectory(prefix="kafka-access-", dir=home)
         if self._folder is not None and self.tls:
             from metaquorum.testing.certificates import Certificates
 

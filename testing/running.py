@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
@@ -36,7 +37,7 @@ from metaquorum.testing.healing import ActiveFault, ClusterEvent
 from metaquorum.testing.interception import OWN_CLIENT, Interception
 from metaquorum.testing.loop import LoopThread
 from metaquorum.testing.memory_disk import MemoryDisk, copy_files
-from metaquorum.testing.network import Network
+from metaquorum.testing.network import ClusterNetwork, Network
 from metaquorum.testing.node import ClusterNode, TestNode
 from metaquorum.testing.releases import versions_of
 from metaquorum.testing.time_control import TimeControl
@@ -123,7 +124,7 @@ class RunningCluster:
         self._first_image = MetadataImage()
         self._faults: list[ActiveFault] = []
         self._interception = Interception(self._rng, self._time.wall_ms)
-        self._network = Network(self._rng)
+        self._network: ClusterNetwork
         if "version" in wishes:
             self._interception.highest = versions_of(wishes["version"])
         self._events: list[ClusterEvent] = []
@@ -138,8 +139,8 @@ class RunningCluster:
         with self._lock:
             if self._state != "not started":
                 raise ClusterError(f"this cluster is {self._state}: make another one")
-            self._access.open()
-            self._nodes = self._form()
+            self._access.open(self._home())
+            self._nodes.update(self._form())
             self._thread = LoopThread(self._time, "kafka cluster")
             self._state = "running"
         try:
@@ -155,6 +156,10 @@ class RunningCluster:
             self._time.hold()
         return self
 
+    def _home(self) -> Path | None:
+        """Where the cluster keeps files, made if need be; None: it keeps none."""
+        return None
+
     def _form(self) -> dict[int, ClusterNode]:
         """The nodes by id, which do not run yet; all share the interception and the network."""
         formed = form(self._shape, self._time, self._rng)
@@ -167,8 +172,9 @@ class RunningCluster:
     def _new_nodes(self, formed: Sequence[FormedNode]) -> Sequence[ClusterNode]:
         """The first ones that are wrong raise ClusterError."""
         rngs = (random.Random(self._rng.getrandbits(64)) for _ in formed)
+        self._network = network = Network(self._rng)
         return [
-            TestNode(each, self._time, rng, self._interception, self._network)
+            TestNode(each, self._time, rng, self._interception, network)
             for each, rng in zip(formed, rngs, strict=False)
         ]
 

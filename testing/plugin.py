@@ -126,7 +126,7 @@ class SharedClusters:
 
 
 def _cluster(wishes: dict[str, Any]) -> Cluster:
-    from metaquorum.testing.cluster import Cluster
+    from metaquorum.testing import Cluster
 
     return Cluster(**wishes)
 

@@ -52,6 +52,8 @@ ITERATIONS = 4096
 """Of SCRAM: the fewest that Kafka allows."""
 LOOK_S = 0.002
 """How often a wait looks."""
+LOOK_IN_A_HURRY_S = 0.006
+"""The same while the clock is in a hurry: it moves when the loop has nothing to do, and a look is work."""
 
 
 class Wishes(TypedDict, total=False):
@@ -92,6 +94,8 @@ class RunningCluster:
     """
 
     _look_s = LOOK_S
+    _starts_in_a_hurry = True
+    """Elections and retries of the start do not wait in real time."""
 
     def __init__(self, brokers: int = 1, controllers: int | None = None, **wishes: Unpack[Wishes]) -> None:
         unknown = sorted(set(wishes) - set(Wishes.__annotations__))
@@ -144,8 +148,10 @@ class RunningCluster:
             self._thread = LoopThread(self._time, "kafka cluster")
             self._state = "running"
         try:
+            self._time.is_hurried = self._starts_in_a_hurry
             self._run(self._start_nodes(), "the nodes to start")
             self._until(self._is_ready, "all nodes to serve")
+            self._time.is_hurried = False
             if self._access.password is not None:
                 self.add_user(USER, self._access.password)
         except BaseException:
@@ -499,7 +505,7 @@ class RunningCluster:
         while not self._run(look(), what):
             if time.monotonic() > deadline_s:
                 raise ClusterTimeoutError(f"waited {self.timeout_s:g} s for {what}; {self._what_nodes_do()}")
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_IN_A_HURRY_S if self._time.is_hurried else LOOK_S)
 
     def _wait_for_value(self, value: Callable[[], int | None], what: str) -> int:
         found: list[int] = []

@@ -267,6 +267,7 @@ class ProcessCluster(Cluster):
     """`Cluster(mode="processes")`."""
 
     _look_s = LOOK_S
+    _starts_in_a_hurry = False
 
     def __init__(self, brokers: int = 1, controllers: int | None = None, **wishes: Unpack[Wishes]) -> None:
         for name in ONLY_IN_PROCESS:

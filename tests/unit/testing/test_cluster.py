@@ -7,10 +7,10 @@ import multiprocessing
 import os
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
 
@@ -19,6 +19,7 @@ from metaquorum.node.local_nodes import free_ports
 from metaquorum.testing import Cluster, ClusterError, ClusterTimeoutError
 from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.loop import LoopThread
+from tests.many_clusters import growth
 
 
 def produced(servers: str, topic: str, values: list[str]) -> list[int]:
@@ -200,15 +201,33 @@ def test_a_fork_cannot_use_the_cluster_and_does_not_end_it() -> None:
         assert cluster.create_topic("x") == "x"
 
 
-def test_one_after_another_leave_no_thread_no_descriptor_and_no_port() -> None:
-    me = psutil.Process()
-    seen = []
-    for _ in range(12):
-        with Cluster() as cluster:
-            cluster.create_topic("x")
-        seen.append((threading.active_count(), me.num_fds(), len(me.net_connections())))
-    # A thread that has done its work may need a moment to end.
-    assert min(seen[-4:]) <= max(seen[:4])
+def test_one_after_another_leave_no_thread_no_descriptor_no_port_and_no_memory() -> None:
+    assert growth(25) == []
+
+
+def test_a_clock_in_a_hurry_passes_while_all_wait_and_unix_time_does_not() -> None:
+    clock = ClusterClock()
+    thread = LoopThread(clock, "a loop")
+    try:
+        clock.is_hurried = True
+        ahead_s = clock.seconds() - time.monotonic()
+        wall_ms = clock.wall_ms() - time.time() * 1000
+        thread.run(asyncio.sleep(3), 60, "three seconds")
+        assert clock.seconds() - time.monotonic() - ahead_s > 2
+        assert abs(clock.wall_ms() - time.time() * 1000 - wall_ms) < 100
+        clock.is_hurried = False
+        ahead_s = clock.seconds() - time.monotonic()
+        thread.run(asyncio.sleep(0.05), 60, "a moment")
+        assert abs(clock.seconds() - time.monotonic() - ahead_s) < 0.01
+    finally:
+        thread.close()
+
+
+def test_a_cluster_that_has_started_is_not_in_a_hurry() -> None:
+    with Cluster() as cluster:
+        assert not cluster._time.is_hurried
+        cluster.kill(0).heal()
+        assert not cluster._time.is_hurried
 
 
 def test_a_call_that_takes_too_long_says_for_what() -> None:

@@ -342,7 +342,7 @@ class BreakableCluster(ClusterContents):
                 self._requests_changed()
             self._note(f"healed: {text}, met {fault.hits}")
 
-        handle = ActiveRequestFault(text, heal, fault, self.timeout_s)
+        handle = ActiveRequestFault(text, heal, fault, self.timeout_s, self._what_nodes_do)
         self._interception.faults.append(fault)
         self._requests_changed()
         self._faults.append(handle)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 IDLE_S = 0.002
 """A loop that has waited so long in real time waits for its timers alone: no thread or socket answers."""
-HURRY_S = 0.03
+HURRY_S = 0.01
 """A clock in a hurry moves by at most this much at a time: less than any node waits for another."""
 
 

@@ -492,6 +492,9 @@ class RunningCluster:
             raise ClusterError(problem or self._state)
         try:
             return thread.run(work, self.timeout_s + 5, what)
+        except ClusterTimeoutError as error:
+            nodes = [f"{node.name} {'runs' if node.is_up else 'is down'}" for node in self._nodes.values()]
+            raise ClusterTimeoutError(f"{error}; {', '.join(nodes)}") from error
         except (ApiError, ClientError) as error:
             raise ClusterError(f"{what}: {error}") from error
 

@@ -61,6 +61,10 @@ FOR_TESTS_AND_USERS = {
     "pytest_configure",
     # what users' tests do to a cluster
     "remove_user",
+    "client_certificate",
+    "expire_certificate",
+    "expire_tokens",
+    "observe",
     "fence_producer",
     "expire_session",
     "move_coordinator",

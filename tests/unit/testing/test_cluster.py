@@ -158,6 +158,16 @@ def test_a_port_that_is_taken_is_named_with_the_node(monkeypatch: pytest.MonkeyP
             Cluster().start()
 
 
+def test_a_range_of_ports_that_is_taken_is_one_line_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("metaquorum.node.local_nodes.PORTS", range(port, port + 1))
+        with pytest.raises(
+            ClusterError, match=rf"4 ports are needed, and of {port} to .* all are taken: end other"
+        ):
+            Cluster().start()
+
+
 def test_a_cluster_is_used_between_its_start_and_its_end() -> None:
     cluster = Cluster()
     with pytest.raises(ClusterError, match="not started"):
@@ -238,3 +248,11 @@ def test_a_call_that_takes_too_long_says_for_what() -> None:
     finally:
         thread.close()
     assert not any(each.name == "a loop" for each in threading.enumerate())
+
+
+def test_a_call_in_vain_says_which_nodes_run() -> None:
+    with Cluster(timeout_s=20) as cluster:
+        cluster.timeout_s = -4.95
+        with pytest.raises(ClusterTimeoutError, match=r"waited 0\.05 s for the moon; combined-0 runs$"):
+            cluster._run(asyncio.sleep(60), "the moon")
+        cluster.timeout_s = 20

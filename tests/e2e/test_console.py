@@ -46,7 +46,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def test_ctrl_c_ends_it_quietly(served: Served) -> None:
     errors = served.end()
-    assert "Traceback" not in errors
+    assert "Traceback" not in errors, errors
     assert served.process.returncode in (0, 130, -signal.SIGINT)
 
 
@@ -225,4 +225,4 @@ def test_a_running_cluster_is_followed_said_to_be_gone_and_found_again(tmp_path:
             )
         finally:
             errors = console.end()
-        assert "Traceback" not in errors
+        assert "Traceback" not in errors, errors

@@ -133,7 +133,7 @@ class ClientAccess:
         return config
 
     def token(self, user: str, wall_ms: int, lifetime_s: float) -> str:
-        """A token with which a user logs in, from now, in Unix time, for so long. Raises ClusterError."""
+        """A token with which a user logs in, from now, in Unix time. Raises ClusterError."""
         if self.sasl != OAUTH:
             raise ClusterError(f'this cluster has no tokens: have one with sasl="{OAUTH}"')
         if lifetime_s <= 0:

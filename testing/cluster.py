@@ -239,7 +239,7 @@ class Cluster(BreakableCluster):
         return self._fault(text, lambda: held.expire_client(client, False))
 
     def token(self, user: str = USER, *, seconds: float = TOKEN_S) -> str:
-        """With sasl="oauth", a token with which a user logs in for so long, by the cluster's clock."""
+        """With sasl="oauth", a token with which a user logs in for some seconds, by the cluster's clock."""
         return self._access.token(user, self._time.wall_ms(), seconds)
 
     def expire_tokens(self) -> None:

@@ -131,7 +131,7 @@ class Interception:
 class InterceptedServices:
     """A broker's services with the faults before them; used as `Services`."""
 
-    def __init__(self, services: Services, passage: Passage) -> None:
+    def __init__(self, services: Services, passage: RequestPassage) -> None:
         self._services = services
         self._passage = passage
 
@@ -150,7 +150,7 @@ class InterceptedServices:
         return intercepted
 
 
-class Passage:
+class RequestPassage:
     """The way of requests to the handlers of a broker. `topics`: the name of a topic in a request."""
 
     def __init__(self, node: int, shared: Interception, topics: TopicNames) -> None:

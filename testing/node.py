@@ -26,7 +26,7 @@ from metaquorum.storage.errors import StorageError
 from metaquorum.testing.clock import ClusterClock, NodeClock
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.forming import FormedNode, ports_of
-from metaquorum.testing.interception import InterceptedServices, Interception, Passage, topic_name
+from metaquorum.testing.interception import InterceptedServices, Interception, RequestPassage, topic_name
 from metaquorum.testing.memory_disk import MemoryDisk
 from metaquorum.testing.network import Network
 
@@ -221,7 +221,7 @@ class TestNode:
     def _offer(self, services: Services) -> Services:
         if self._interception.highest is not None:
             services.limit(self._interception.highest)
-        passage = Passage(self.node_id, self._interception, self._topic_of)
+        passage = RequestPassage(self.node_id, self._interception, self._topic_of)
         return cast(Services, InterceptedServices(services, passage))
 
     def _topic_of(self, entry: Any) -> str | None:

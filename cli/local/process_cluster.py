@@ -49,7 +49,7 @@ from metaquorum.testing.disk_faults import DiskFaultOrder
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.forming import FormedNode, ports_of
 from metaquorum.testing.healing import ActiveFault
-from metaquorum.testing.interception import OWN_CLIENT, Passage, topic_name
+from metaquorum.testing.interception import OWN_CLIENT, RequestPassage, topic_name
 from metaquorum.testing.line import (
     AskedRequest,
     DiskOrder,
@@ -427,7 +427,7 @@ class ProcessCluster(Cluster):
                 return None
             return codec.decode_response(header.api_key, header.version, answer).body
 
-        passage = Passage(node.node_id, self._interception, lambda entry: topic_name(entry, names.get))
+        passage = RequestPassage(node.node_id, self._interception, lambda entry: topic_name(entry, names.get))
         answer = await passage.passed(carry_out, request, client)
         if answer is None:
             return None

@@ -31,7 +31,7 @@ from metaquorum.config.addresses import (
     split,
 )
 from metaquorum.config.files import Resolved, read_properties, resolve
-from metaquorum.config.keys import KEYS, parsed
+from metaquorum.config.keys import KAFKA_PROTOCOL, KEYS, PROTOCOL_KEY, parsed
 from metaquorum.config.node import (
     COMBINED,
     UNKNOWN_NODE_ID,
@@ -236,6 +236,11 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
     config.overrides()
     for listener in config.grpc_listeners:
         check_speaks_grpc(listener.name, listener.protocol)
+    if config.quorum_speaks_kafka and not config.kafka_listeners:
+        raise ConfigError(
+            f"{PROTOCOL_KEY}={KAFKA_PROTOCOL} needs a listener of Kafka's protocol: give "
+            "controller.listener.names a second name, and listeners its port"
+        )
     if role != CONTROLLER:
         _check_broker(config.of(BROKER))
     return config
@@ -251,9 +256,13 @@ def own_entry_warnings(config: NodeConfig) -> list[str]:
         return []
     return [
         f"controller.quorum.voters has {own.node_id}@{address_text(own.host, own.port)} for this node, but "
-        f"its listener {config.controller_listener} has port {places.listeners[0].port}: other nodes connect "
+        f"its listener {config.quorum_listener} has port {_port(places)}: other nodes connect "
         f"to port {own.port}; correct one of the two, unless something forwards the port"
     ]
+
+
+def _port(config: NodeConfig) -> int:
+    return next(each.port for each in config.listeners if each.name == config.quorum_listener)
 
 
 def _entries(values: Mapping[str, Value | None], name: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from metaquorum.config.addresses import PROTOCOL_IDS, Listener, parse_overrides, split
-from metaquorum.config.keys import KEYS
+from metaquorum.config.keys import KAFKA_PROTOCOL, KEYS, PROTOCOL_KEY
 from metaquorum.config.keys_of_brokers import RACK_AWARE
 from metaquorum.config.security import Credentials, ListenerAccess, TlsFiles
 from metaquorum.errors import ConfigError
@@ -146,6 +146,16 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The listeners of Kafka's protocol: all of a broker's or controller's that are not gRPC."""
         grpc = self.grpc_listeners
         return tuple(each for each in self.listeners if each not in grpc)
+
+    @property
+    def quorum_speaks_kafka(self) -> bool:
+        """Whether voters ask each other by Kafka's protocol."""
+        return self.role == CONTROLLER and self.text(PROTOCOL_KEY) == KAFKA_PROTOCOL
+
+    @property
+    def quorum_listener(self) -> str:
+        """The name of the listener on which the controllers answer each other."""
+        return self.kafka_listeners[0].name if self.quorum_speaks_kafka else self.controller_listener
 
     @property
     def grpc_listeners(self) -> tuple[Listener, ...]:

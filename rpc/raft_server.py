@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
+from metaquorum.network.deferred import Deferred
 from metaquorum.network.lane import LANE_KEY, Lane, LaneListener
 from metaquorum.proto import raft_pb2 as pb
 from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived
@@ -174,17 +175,16 @@ class RaftService:
         self._others_due_s = 0.0
         self._keys = itertools.count(1)
         self._callers: dict[int, tuple[_Caller, int]] = {}
-        self._asked: dict[int, asyncio.Future[RaftResponse]] = {}
+        self._asked: dict[int, Deferred[RaftResponse]] = {}
 
-    def ask(self, request: RaftRequest) -> asyncio.Future[RaftResponse] | None:
+    def ask(self, request: RaftRequest) -> Deferred[RaftResponse] | None:
         """The response to a request that arrived elsewhere; cancelling it ends the wait. None: this node is
         stopping."""
         key = next(self._keys)
-        waiting: asyncio.Future[RaftResponse] = asyncio.get_running_loop().create_future()
+        waiting: Deferred[RaftResponse] = Deferred(lambda: self._let_go(key))
         if not self._sink(RaftRequestArrived(key=key, request=request)):
             return None
         self._asked[key] = waiting
-        waiting.add_done_callback(lambda _: self._let_go(key))
         return waiting
 
     def _let_go(self, key: int) -> None:
@@ -195,8 +195,7 @@ class RaftService:
         """Responds to the request of `key`; does nothing if its caller has disconnected."""
         waiting = self._asked.pop(key, None)
         if waiting is not None:
-            if not waiting.done():
-                waiting.set_result(response)
+            waiting.set_result(response)
             return
         caller = self._callers.pop(key, None)
         if caller is None:

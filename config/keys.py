@@ -426,6 +426,12 @@ _ACCESS = (
     _controller("controller.quota.window.size.seconds", "Length of such a window.", maximum=3_600),
     SHARED_KEYS["sasl.enabled.mechanisms"],
     SHARED_KEYS["sasl.mechanism.inter.broker.protocol"],
+    words(
+        "sasl.mechanism.controller.protocol",
+        "GSSAPI",
+        "Mechanism with which voters log in to each other, over Kafka's protocol on a listener with SASL.",
+        roles=(CONTROLLER,),
+    ),
     number(
         "connections.max.reauth.ms",
         0,

@@ -45,6 +45,7 @@ from metaquorum.config.security import (
     brokers_login,
     check_authorizer,
     check_tls,
+    controllers_login,
     is_of_a_listener,
     listener_access,
     own_tls_files,
@@ -353,7 +354,11 @@ def _with_access(config: NodeConfig, own: Mapping[str, str]) -> NodeConfig:
         )
     followed = None if config.role == CONTROLLER else config.of(BROKER).inter_broker_listener
     login = None if followed is None else brokers_login(followed, access[followed.name], config.values, own)
-    return replace(config, access=access, brokers_login=login)
+    voters_login = None
+    if config.quorum_speaks_kafka:
+        asked = config.kafka_listeners[0]
+        voters_login = controllers_login(asked, access[asked.name], config.values, own)
+    return replace(config, access=access, brokers_login=login, controllers_login=voters_login)
 
 
 def _check_speaks_kafka(config: NodeConfig) -> None:

@@ -55,7 +55,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The complete configuration of a process. `role` is controller, broker or combined. `voters` are the
     static ones, none if the log has the voter set; `bootstrap_servers` are (host, port) of controllers, and
     `controller_listener` is the name of their listener. `access` is by name of Kafka listener;
-    `brokers_login` is this broker's login at other brokers, None if there is none. `values` has every key,
+    `brokers_login` is this broker's login at other brokers, `controllers_login` this controller's at other
+    voters over Kafka's protocol, None if there is none. `values` has every key,
     with defaults; `passed_over` are Kafka's keys in the file that have no effect here, and `warnings` are
     about the file, without its path. `listener_tls` is of the listeners that have ssl.* keys of their own."""
 
@@ -78,6 +79,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     values: Mapping[str, Value | None]
     access: Mapping[str, ListenerAccess] = msgspec.field(default_factory=dict)
     brokers_login: Credentials | None = None
+    controllers_login: Credentials | None = None
     passed_over: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     listener_tls: Mapping[str, TlsFiles] = msgspec.field(default_factory=dict)

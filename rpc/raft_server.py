@@ -32,7 +32,7 @@ from metaquorum.raft.messages import (
 from metaquorum.rpc import eager
 from metaquorum.rpc.channels import END_OF_STREAM
 from metaquorum.rpc.messages import raft as raft_codec
-from metaquorum.rpc.raft_client import RaftClient
+from metaquorum.rpc.raft_client import RaftCaller
 from metaquorum.rpc.transport import EventSink
 
 REQUESTS_PER_STREAM_MAX = 1024
@@ -324,7 +324,7 @@ class GrpcRaftTransport:
     """Both sides as one `RaftTransport`. `client` sends requests, `service` (None on an observer)
     responses."""
 
-    def __init__(self, client: RaftClient, service: RaftService | None) -> None:
+    def __init__(self, client: RaftCaller, service: RaftService | None) -> None:
         self._client = client
         self._service = service
         self.send = client.send

@@ -90,9 +90,9 @@ class Voter:
 class Caller:
     """Node 1."""
 
-    def __init__(self, **ports: int) -> None:
+    def __init__(self, port: int) -> None:
         self.sink = Sink()
-        self.addresses = {2: PeerAddress(HOST, port) for port in ports.values()}
+        self.addresses = {2: PeerAddress(HOST, port)}
 
         def by_grpc(sink: Any) -> RaftClient:
             return RaftClient(self.addresses, sink, rng=random.Random(1))
@@ -104,7 +104,7 @@ class Caller:
 @asynccontextmanager
 async def pair(offered: dict[str, Offered] | None = None) -> AsyncIterator[tuple[Caller, Voter]]:
     voter = await Voter(offered).start()
-    caller = Caller(port=voter.port)
+    caller = Caller(voter.port)
     yield caller, voter
     await caller.client.close()
     voter.kill()
@@ -256,7 +256,7 @@ async def test_a_peer_that_speaks_grpc_is_asked_by_grpc() -> None:
     service = RaftService(sink)
     add_raft_service(service, server)
     await server.start()
-    caller = Caller(port=port)
+    caller = Caller(port)
     for number in range(2):
         caller.client.send(2, number, VOTE, PATIENT_MS)
         arrived = await sink.next(RaftRequestArrived)

@@ -25,7 +25,7 @@ from metaquorum.listeners.forwarded.describe import (
     describe_user_scram_credentials,
 )
 from metaquorum.listeners.forwarded.direct import DIRECT, MISMATCHED
-from metaquorum.listeners.forwarded.table import ASKED_BY_NODES, FORWARDED
+from metaquorum.listeners.forwarded.table import ASKED_BY_NODES, FORWARDED, VOTER_CHANGES
 from metaquorum.listeners.services import Client, Offered, Services, features_of
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.common import CONTROLLERS
@@ -59,6 +59,7 @@ def controller_services(
     rights = Rights(authorizer=new_authorizer(config.values), image=image, checks=CHECKS_OF_CONTROLLERS)
     offered = {
         **{name: asked(api, calls) for name, api in FORWARDED.items()},
+        **{name: asked(api, calls) for name, api in VOTER_CHANGES.items()},
         **{name: asked(api, calls, often=True) for name, api in ASKED_BY_NODES.items()},
         "Envelope": Offered(0, 0, Envelopes(calls, rights).answer),
         **{

@@ -190,7 +190,7 @@ class ControllerRole:
         )
         process.driver.hand_over({Answer: self._requests.answer})
         cluster_id = process.replica.identity.cluster_id
-        self._voter_changes = VoterChanges(self._requests, raft, cluster_id, tls)
+        self._voter_changes = VoterChanges(self._requests, raft, cluster_id, tls, config.controller_listener)
         self._health = Health(server)
         grpc = process.controllers if way is None else GrpcAddresses(config, raft, self.image)
         asks = AdminClient(grpc.addresses, tls=tls, rng=process.rng, route=process.machine.route)

@@ -7,10 +7,13 @@ import random
 
 import pytest
 
+from metaquorum.raft import messages as ms
 from metaquorum.raft.config import RaftConfig
+from metaquorum.raft.effects import Respond, RespondWithRecords
 from tests.properties.test_raft_schedules import Chaos
 from tests.raft.mixed_world import MixedWorld
-from tests.raft.world import Message
+from tests.raft.telling import CLUSTER_ID
+from tests.raft.world import Message, World
 
 CONFIG = RaftConfig(snapshot_chunk_bytes=40, fetch_max_bytes=200)
 
@@ -169,3 +172,97 @@ def test_schedules_reach_the_rare_states() -> None:
     assert marks >= {"truncation", "snapshot fetched by Kafka's voter"}
     assert led > 3
     assert reads == {True, False}
+
+
+def test_our_voter_leads_where_all_others_are_kafkas() -> None:
+    """They have no pre-votes to give; and nothing but their fetches confirms a read."""
+    world = MixedWorld(3, 2, seed=1, config=CONFIG)
+    for node_id in world.nodes:
+        world.start(node_id)
+    core = world.core(1)
+    for _ in range(300):
+        world.now += 10
+        world.input(1, lambda core: core.tick(now_ms=world.now))
+        while one_due(world):
+            pass
+    assert core.is_leader
+    world.append(1, "a record")
+    while one_due(world):
+        pass
+    assert core.high_watermark == core.log_end_offset
+    world.read(1, 7)
+    while one_due(world) and 7 not in world.read_results:
+        pass
+    assert world.read_results[7] == core.high_watermark
+
+
+def fetched_by_kafka(world: World, leader: int, **more: int) -> ms.FetchResponse:
+    """What the leader answers to a voter of Kafka's, whose release says no high watermark."""
+    core = world.core(leader)
+    asked = {"fetch_offset": 0, "last_fetched_epoch": 0, **more}
+    request = ms.FetchRequest(
+        cluster_id=CLUSTER_ID,
+        replica_id=1 if leader != 1 else 2,
+        replica_directory_id=b"",
+        epoch=core.epoch,
+        high_watermark=ms.UNSTATED,
+        max_wait_ms=0,
+        max_bytes=1_000,
+        **asked,
+    )
+    effects = core.on_request(1_000_000, request, now_ms=world.now)
+    (response,) = [each.response for each in effects if isinstance(each, Respond | RespondWithRecords)]
+    assert isinstance(response, ms.FetchResponse)
+    return response
+
+
+def led(world: World, *, committed: bool) -> int:
+    """The node that leads, before or after it has committed in its epoch."""
+    for _ in range(2_000):
+        if not (world.messages or any(node.persists or node.syncs for node in world.live)):
+            world.now += 10
+            for node in world.live:
+                world.input(node.node_id, lambda core: core.tick(now_ms=world.now))
+        for node in world.live:
+            core = node.core
+            if core is not None and core.is_leader:
+                if (core.high_watermark > (core.epoch_start_offset or 0)) == committed:
+                    return node.node_id
+        one_step(world)
+    raise AssertionError("no leader")
+
+
+def one_step(world: World) -> None:
+    for node in world.live:
+        if node.persists:
+            return world.persist_next(node.node_id)
+        if node.syncs:
+            return world.sync_next(node.node_id)
+    if world.messages:
+        world.deliver(world.messages.pop(0))
+    return None
+
+
+def test_a_new_leader_names_no_high_watermark_that_may_fall_at_kafkas_voter() -> None:
+    world = World(3, seed=1, pinned=False)
+    for node_id in world.nodes:
+        world.start(node_id)
+    first = led(world, committed=True)
+    assert fetched_by_kafka(world, first).high_watermark == world.core(first).high_watermark > 0
+    for _ in range(40):
+        one_step(world)  # the others learn it
+    world.crash(first)
+    second = led(world, committed=False)
+    assert world.core(second).high_watermark > 0
+    assert fetched_by_kafka(world, second).high_watermark == -1
+
+
+def test_a_release_that_says_no_high_watermark_claims_none() -> None:
+    world = World(3, seed=1, pinned=False)
+    for node_id in world.nodes:
+        world.start(node_id)
+    leader = led(world, committed=True)
+    core = world.core(leader)
+    beyond = fetched_by_kafka(world, leader, fetch_offset=99, last_fetched_epoch=core.epoch)
+    assert beyond.diverging is not None and beyond.error is ms.RaftError.NONE
+    assert core.losses == ()

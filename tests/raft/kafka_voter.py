@@ -326,7 +326,7 @@ class KafkaVoter:
         self.now = now
         match request:
             case ms.VoteRequest():
-                found = self._on_vote(request)
+                found: Any = self._on_vote(request)
             case ms.BeginQuorumEpochRequest():
                 error = self._refusal(request.leader_id, request.epoch)
                 if error is RaftError.NONE:

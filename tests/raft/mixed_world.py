@@ -234,6 +234,7 @@ class MixedWorld(World):
         for node in self.live:
             if node.core is not None and node.core.is_leader:
                 leaders[node.core.epoch] = node.node_id
+                assert not node.core.losses, "nothing that was committed is reported as lost"
         for voter in self.kafka.values():
             if voter is None:
                 continue

@@ -270,6 +270,41 @@ def test_a_tagged_field_of_another_length_is_refused() -> None:
         request_of(broken, 18, cluster_id=CLUSTER, node_id=OWN)
 
 
+def test_what_no_node_can_mean_is_refused_by_the_form() -> None:
+    """A candidate's epoch is above every epoch in its log; a pre-vote's may be the last one there."""
+    vote = raft.VoteRequest(
+        cluster_id=CLUSTER,
+        epoch=7,
+        candidate_id=1,
+        candidate_directory_id=b"",
+        voter_id=OWN,
+        voter_directory_id=b"",
+        last_position=LogPosition(6, 5),
+        pre_vote=False,
+    )
+    assert sent(vote, 2) == vote
+    assert sent(replace(vote, last_position=LogPosition(7, 5), pre_vote=True), 2).pre_vote
+    unsound: list[Any] = [
+        replace(vote, last_position=LogPosition(7, 5)),
+        replace(vote, last_position=LogPosition(8, 5), pre_vote=True),
+        replace(vote, last_position=LogPosition(6, -1)),
+        replace(FETCH, last_fetched_epoch=4),
+        replace(FETCH, max_wait_ms=-1),
+    ]
+    for request in unsound:
+        with pytest.raises(Misshapen, match="that no log has"):
+            sent(request, HIGHEST[raft_messages.api_of(request)])
+    # Another cluster's is told that it is another cluster's, whatever else it says.
+    assert sent(replace(unsound[0], cluster_id="other"), 2).cluster_id == "other"
+
+
+def test_kafkas_refusal_of_a_snapshot_may_say_nothing_else() -> None:
+    refused = response_of(wire.FetchSnapshotResponse(error_code=-1), 0)
+    assert refused.error is RaftError.SNAPSHOT_NOT_FOUND
+    with pytest.raises(Refused, match="UNKNOWN_SERVER_ERROR"):
+        response_of(wire.VoteResponse(error_code=-1), 0)
+
+
 FETCH = raft.FetchRequest(
     cluster_id=CLUSTER,
     replica_id=1,

@@ -235,6 +235,13 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
         values=values,
     )
     config.overrides()
+    _check_protocols(config)
+    if role != CONTROLLER:
+        _check_broker(config.of(BROKER))
+    return config
+
+
+def _check_protocols(config: NodeConfig) -> None:
     for listener in config.grpc_listeners:
         check_speaks_grpc(listener.name, listener.protocol)
     if config.quorum_speaks_kafka and not config.kafka_listeners:
@@ -242,9 +249,6 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
             f"{PROTOCOL_KEY}={KAFKA_PROTOCOL} needs a listener of Kafka's protocol: give "
             "controller.listener.names a second name, and listeners its port"
         )
-    if role != CONTROLLER:
-        _check_broker(config.of(BROKER))
-    return config
 
 
 def own_entry_warnings(config: NodeConfig) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from metaquorum.clients.kafka.observer import NothingHeard, QuorumNodes
-from metaquorum.clients.kafka.raft_messages import Misshapen, Refused, response_of
+from metaquorum.clients.kafka.raft_messages import Misshapen, NotOfRaft, response_of
 from metaquorum.clients.search import Address
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.internal_topics import METADATA_TOPIC
@@ -113,7 +113,7 @@ def answer_of(body: Any, version: int) -> FetchResponse | FetchSnapshotResponse 
         return NothingHeard(text=_NO_RIGHT, is_refusal=True)
     try:
         answer: FetchResponse | FetchSnapshotResponse = response_of(body, version)
-    except Refused as refused:
+    except NotOfRaft as refused:
         name = type(body).__name__.removesuffix("Response")
         return NothingHeard(text=f"it refuses {name}: {refused}")
     except Misshapen as problem:

@@ -31,7 +31,7 @@ from metaquorum.clients.kafka.quorum import OFFERED
 from metaquorum.clients.kafka.raft_messages import (
     CannotSay,
     Misshapen,
-    Refused,
+    NotOfRaft,
     api_of,
     request_body,
     response_of,
@@ -86,7 +86,7 @@ class KafkaRaftClient:
         self._sink = sink
         self._way = way
         self._rng = rng
-        self._peers: dict[int, _Peer] = {}
+        self._peers: dict[int, _KafkaPeer] = {}
         self._grpc = None if by_grpc is None else by_grpc(self._heard_grpc)
 
     def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
@@ -98,7 +98,7 @@ class KafkaRaftClient:
         peer = self._peers.get(to)
         if peer is None or peer.address != address:
             self._retire(to, f"node {to} moved to {address_text(address.host, address.port)}")
-            peer = self._peers[to] = _Peer(to, address, self._sink, self._way, self._rng, self._grpc)
+            peer = self._peers[to] = _KafkaPeer(to, address, self._sink, self._way, self._rng, self._grpc)
         peer.send(correlation_id, request, timeout_ms)
 
     def retain(self, node_ids: Container[int]) -> None:
@@ -132,7 +132,7 @@ class KafkaRaftClient:
         await asyncio.sleep(0)  # transports report the end of their connections in the next turn
 
 
-class _Peer:
+class _KafkaPeer:
     """The two connections to one peer."""
 
     def __init__(
@@ -209,7 +209,7 @@ class _InFlight:
         line = self._line
         try:
             found = response_of(response.body, self._version, self.request)
-        except Refused as refused:
+        except NotOfRaft as refused:
             line.refused(self, refused)
         except Misshapen as problem:
             line.report(self, f"it sent an invalid answer: {problem}")
@@ -225,7 +225,7 @@ class _Line:
     """One connection to a peer, opened when there is something to send. While the peer is known to be
     unreachable, a request fails at once."""
 
-    def __init__(self, peer: _Peer) -> None:
+    def __init__(self, peer: _KafkaPeer) -> None:
         self._peer = peer
         self._backoff = Backoff(RECONNECT, peer.rng)
         self._last_failure = ""
@@ -307,7 +307,7 @@ class _Line:
             )
         )
 
-    def refused(self, flight: _InFlight, refused: Refused) -> None:
+    def refused(self, flight: _InFlight, refused: NotOfRaft) -> None:
         text = f"it refuses {api_of(flight.request)}: {refused}"
         if refused.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             text += "; allow this node's principal ClusterAction on the cluster"

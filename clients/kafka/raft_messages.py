@@ -37,7 +37,7 @@ class Misshapen(ValueError):
     """The body is not one about partition 0 of the metadata log, or holds what no node can mean."""
 
 
-class Refused(Exception):
+class NotOfRaft(Exception):
     """A response with an error that is not Raft's. `code`: Kafka's."""
 
     def __init__(self, code: int) -> None:
@@ -48,7 +48,7 @@ class Refused(Exception):
 # ---- the parts of a shape --------------------------------------------------------------------------
 
 
-class Column(NamedTuple):
+class Carried(NamedTuple):
     """Fields of a value of Raft, and the fields of a body, or of its partition, that carry them in the
     versions `since` to `until`. `absent`: their values in other versions; if they are `needed`, nothing else
     can be said there."""
@@ -66,7 +66,7 @@ class Column(NamedTuple):
         return self.since <= version <= self.until
 
 
-class Tag(NamedTuple):
+class OwnTag(NamedTuple):
     """A field of Raft in a tagged field of our own. `to_wire`: what is packed; None: it is left out.
     `absent`: its value, by the other ones, from a node that does not send it."""
 
@@ -78,7 +78,7 @@ class Tag(NamedTuple):
     absent: Callable[[dict[str, Any]], Any]
 
 
-class Shape(NamedTuple):
+class MessageForm(NamedTuple):
     """A kind of message. `topics`: the body's field of topics; empty: it has none, and `whole` is all.
     `echoed`: fields of a response that repeat its request. `missing`: fields of Raft in a response without a
     partition. `nodes_since`: the first version of a response that names the leader's address. `is_sound`:
@@ -86,9 +86,9 @@ class Shape(NamedTuple):
 
     raft: Any
     wire: Any
-    whole: tuple[Column, ...] = ()
-    partition: tuple[Column, ...] = ()
-    tags: tuple[Tag, ...] = ()
+    whole: tuple[Carried, ...] = ()
+    partition: tuple[Carried, ...] = ()
+    tags: tuple[OwnTag, ...] = ()
     topics: str = "topics"
     echoed: tuple[str, ...] = ()
     missing: tuple[tuple[str, Any], ...] = ()
@@ -105,14 +105,14 @@ def _as_is(*values: Any) -> tuple[Any, ...]:
     return values
 
 
-def _same(name: str, field: str = "", **rest: Any) -> Column:
-    return Column((name,), (field or name,), _as_is, _as_is, **rest)
+def _same(name: str, field: str = "", **rest: Any) -> Carried:
+    return Carried((name,), (field or name,), _as_is, _as_is, **rest)
 
 
 def _one(
     name: str, field: str, to_wire: Callable[[Any], Any], to_raft: Callable[[Any], Any], **rest: Any
-) -> Column:
-    return Column((name,), (field,), lambda value: (to_wire(value),), lambda at: (to_raft(at),), **rest)
+) -> Carried:
+    return Carried((name,), (field,), lambda value: (to_wire(value),), lambda at: (to_raft(at),), **rest)
 
 
 def _to_uuid(directory_id: bytes) -> bytes:
@@ -124,7 +124,7 @@ def _of_uuid(found: Any) -> bytes:
     return b"" if found == ZERO_UUID else bytes(found)
 
 
-def _directory(name: str, field: str = "", since: int = 0) -> Column:
+def _directory(name: str, field: str = "", since: int = 0) -> Carried:
     return _one(name, field or name, _to_uuid, _of_uuid, since=since, absent=(b"",))
 
 
@@ -140,10 +140,10 @@ def _error(code: int) -> RaftError:
     try:
         return RaftError(code)
     except ValueError:
-        raise Refused(code) from None
+        raise NotOfRaft(code) from None
 
 
-def _position(name: str, field: str, kind: Any) -> Column:
+def _position(name: str, field: str, kind: Any) -> Carried:
     def to_wire(value: LogPosition | None) -> Any:
         return kind(epoch=-1, end_offset=-1) if value is None else _named(kind, value)
 
@@ -157,8 +157,8 @@ def _named(kind: Any, value: LogPosition) -> Any:
     return kind(epoch=value.epoch, end_offset=value.offset)
 
 
-def _current_leader(kind: Any) -> Column:
-    return Column(
+def _current_leader(kind: Any) -> Carried:
+    return Carried(
         ("epoch", "leader_id"),
         ("current_leader",),
         lambda epoch, leader_id: (kind(leader_id=_to_id(leader_id), leader_epoch=epoch),),
@@ -166,7 +166,7 @@ def _current_leader(kind: Any) -> Column:
     )
 
 
-def _leader_endpoints(kind: Any) -> Column:
+def _leader_endpoints(kind: Any) -> Carried:
     return _one(
         "leader_endpoints",
         "leader_endpoints",
@@ -177,8 +177,8 @@ def _leader_endpoints(kind: Any) -> Column:
     )
 
 
-def _position_tag(name: str, number: int) -> Tag:
-    return Tag(
+def _position_tag(name: str, number: int) -> OwnTag:
+    return OwnTag(
         name,
         number,
         struct.Struct(">iq"),
@@ -188,7 +188,7 @@ def _position_tag(name: str, number: int) -> Tag:
     )
 
 
-_READ_ROUND = Tag(
+_READ_ROUND = OwnTag(
     "read_round",
     _FIRST_TAG,
     struct.Struct(">q"),
@@ -196,7 +196,7 @@ _READ_ROUND = Tag(
     lambda value: value,
     lambda _: 0,
 )
-_KRAFT_VERSION = Tag(
+_KRAFT_VERSION = OwnTag(
     "kraft_version",
     _FIRST_TAG + 1,
     struct.Struct(">h"),
@@ -250,8 +250,8 @@ _ERROR = _one("error", "error_code", int, _error)
 _LEADER_ID = _one("leader_id", "leader_id", _to_id, _of_id)
 _ANSWER = (_ERROR, _same("epoch", "leader_epoch"), _LEADER_ID)
 
-SHAPES: tuple[Shape, ...] = (
-    Shape(
+SHAPES: tuple[MessageForm, ...] = (
+    MessageForm(
         raft.VoteRequest,
         wire.VoteRequest,
         whole=(_CLUSTER, _VOTER_ID),
@@ -260,7 +260,7 @@ SHAPES: tuple[Shape, ...] = (
             _same("candidate_id", "replica_id"),
             _directory("candidate_directory_id", "replica_directory_id", since=1),
             _directory("voter_directory_id", since=1),
-            Column(
+            Carried(
                 ("last_position",),
                 ("last_offset_epoch", "last_offset"),
                 lambda value: (value.epoch, value.offset),
@@ -275,7 +275,7 @@ SHAPES: tuple[Shape, ...] = (
             and 0 <= vote.last_position.epoch < vote.epoch + vote.pre_vote
         ),
     ),
-    Shape(
+    MessageForm(
         raft.BeginQuorumEpochRequest,
         wire.BeginQuorumEpochRequest,
         whole=(
@@ -289,7 +289,7 @@ SHAPES: tuple[Shape, ...] = (
             _directory("voter_directory_id", since=1),
         ),
     ),
-    Shape(
+    MessageForm(
         raft.EndQuorumEpochRequest,
         wire.EndQuorumEpochRequest,
         whole=(_CLUSTER, _leader_endpoints(wire.EndQuorumEpochRequest.LeaderEndpoint)),
@@ -306,7 +306,7 @@ SHAPES: tuple[Shape, ...] = (
             _one("preferred_candidates", "preferred_candidates", _to_candidates, _of_candidates, since=1),
         ),
     ),
-    Shape(
+    MessageForm(
         raft.FetchRequest,
         wire.FetchRequest,
         whole=(
@@ -332,7 +332,7 @@ SHAPES: tuple[Shape, ...] = (
         tags=(_READ_ROUND,),
         is_sound=lambda fetch: 0 <= fetch.last_fetched_epoch <= fetch.epoch and fetch.max_wait_ms >= 0,
     ),
-    Shape(
+    MessageForm(
         raft.FetchSnapshotRequest,
         wire.FetchSnapshotRequest,
         whole=(_CLUSTER, _same("replica_id"), _same("max_bytes")),
@@ -348,13 +348,13 @@ SHAPES: tuple[Shape, ...] = (
             _directory("replica_directory_id", since=1),
         ),
     ),
-    Shape(
+    MessageForm(
         raft.UpdateVoterRequest,
         wire.UpdateRaftVoterRequest,
         whole=(
             _CLUSTER,
             _same("epoch", "current_leader_epoch"),
-            Column(
+            Carried(
                 ("voter",),
                 ("voter_id", "voter_directory_id", "listeners", "k_raft_version_feature"),
                 _to_voter,
@@ -363,7 +363,7 @@ SHAPES: tuple[Shape, ...] = (
         ),
         topics="",
     ),
-    Shape(
+    MessageForm(
         raft.VoteResponse,
         wire.VoteResponse,
         partition=(*_ANSWER, _same("vote_granted")),
@@ -375,9 +375,11 @@ SHAPES: tuple[Shape, ...] = (
         missing=(("vote_granted", False),),
         nodes_since=1,
     ),
-    Shape(raft.BeginQuorumEpochResponse, wire.BeginQuorumEpochResponse, partition=_ANSWER, nodes_since=1),
-    Shape(raft.EndQuorumEpochResponse, wire.EndQuorumEpochResponse, partition=_ANSWER, nodes_since=1),
-    Shape(
+    MessageForm(
+        raft.BeginQuorumEpochResponse, wire.BeginQuorumEpochResponse, partition=_ANSWER, nodes_since=1
+    ),
+    MessageForm(raft.EndQuorumEpochResponse, wire.EndQuorumEpochResponse, partition=_ANSWER, nodes_since=1),
+    MessageForm(
         raft.FetchResponse,
         wire.FetchResponse,
         partition=(
@@ -393,7 +395,7 @@ SHAPES: tuple[Shape, ...] = (
         topics="responses",
         nodes_since=17,
     ),
-    Shape(
+    MessageForm(
         raft.FetchSnapshotResponse,
         wire.FetchSnapshotResponse,
         partition=(
@@ -406,7 +408,7 @@ SHAPES: tuple[Shape, ...] = (
         ),
         nodes_since=1,
     ),
-    Shape(
+    MessageForm(
         raft.VoterChangeResponse,
         wire.UpdateRaftVoterResponse,
         whole=(
@@ -470,7 +472,7 @@ def refusal(body: Any, code: ErrorCode) -> Any:
     return _RESPONSES[type(body).__name__.removesuffix("Request")](error_code=code)
 
 
-def _body(shape: Shape, value: Any, version: int, nodes: tuple[Any, ...]) -> Any:
+def _body(shape: MessageForm, value: Any, version: int, nodes: tuple[Any, ...]) -> Any:
     fields = _fields(shape.whole, value, version)
     if shape.topics:
         topic, partition, number = _kinds(shape)
@@ -487,12 +489,12 @@ def _body(shape: Shape, value: Any, version: int, nodes: tuple[Any, ...]) -> Any
     return shape.wire(**fields, unknown_tags=tags)
 
 
-def _kinds(shape: Shape) -> tuple[Any, Any, str]:
+def _kinds(shape: MessageForm) -> tuple[Any, Any, str]:
     topic, partition, number = _KINDS.get(shape.wire, _AS_IN_VOTE)
     return getattr(shape.wire, topic), getattr(shape.wire, partition), number
 
 
-def _topic_named(shape: Shape, version: int) -> dict[str, Any]:
+def _topic_named(shape: MessageForm, version: int) -> dict[str, Any]:
     match shape.api:
         case "Fetch":
             return {"topic": METADATA_TOPIC} if version <= BY_NAME_TO else {"topic_id": METADATA_TOPIC_ID}
@@ -502,7 +504,7 @@ def _topic_named(shape: Shape, version: int) -> dict[str, Any]:
             return {"topic_name": METADATA_TOPIC}
 
 
-def _fields(columns: tuple[Column, ...], value: Any, version: int) -> dict[str, Any]:
+def _fields(columns: tuple[Carried, ...], value: Any, version: int) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for column in columns:
         values = [getattr(value, name) for name in column.names]
@@ -538,7 +540,7 @@ def request_of(body: Any, version: int, *, cluster_id: str, node_id: int) -> Any
 
 def response_of(body: Any, version: int, request: RaftRequest | None = None) -> Any:
     """The response in a body, to `request` (needed for votes). Its leader's endpoint has no listener's name.
-    Raises Refused or Misshapen."""
+    Raises NotOfRaft or Misshapen."""
     shape = _OF_WIRE[type(body)]
     code: int = body.error_code if shape.topics else 0
     partition = _partition(shape, body, version) if shape.topics and not code else None
@@ -560,7 +562,7 @@ def response_of(body: Any, version: int, request: RaftRequest | None = None) -> 
     return shape.raft(**values, **echoed, **_tagged(shape, body, values))
 
 
-def _partition(shape: Shape, body: Any, version: int) -> Any:
+def _partition(shape: MessageForm, body: Any, version: int) -> Any:
     """The only partition of a body; None if it is not partition 0 of the metadata log."""
     topics = getattr(body, shape.topics)
     if len(topics) != 1 or len(topics[0].partitions) != 1:
@@ -571,7 +573,7 @@ def _partition(shape: Shape, body: Any, version: int) -> Any:
     return partition if is_it and getattr(partition, number) == 0 else None
 
 
-def _values(columns: tuple[Column, ...], fields: Any, version: int) -> dict[str, Any]:
+def _values(columns: tuple[Carried, ...], fields: Any, version: int) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for column in columns:
         if column.is_in(version):
@@ -582,7 +584,7 @@ def _values(columns: tuple[Column, ...], fields: Any, version: int) -> dict[str,
     return values
 
 
-def _tagged(shape: Shape, body: Any, values: dict[str, Any]) -> dict[str, Any]:
+def _tagged(shape: MessageForm, body: Any, values: dict[str, Any]) -> dict[str, Any]:
     tags = dict(body.unknown_tags)
     found: dict[str, Any] = {}
     for tag in shape.tags:

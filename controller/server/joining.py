@@ -145,7 +145,7 @@ class Joining:
 REGISTRATION_RETRY = BackoffPolicy(initial_ms=250, max_ms=10_000)
 
 
-class Registrar(Protocol):
+class RegistrationWay(Protocol):
     """The way of a registration."""
 
     async def register(self, request: RegisterControllerRequest) -> None:
@@ -171,7 +171,7 @@ class SelfRegistration:
     """`registrar` sends requests to the leader. Call `poke` after every step: it costs nothing while nothing
     is due."""
 
-    def __init__(self, node: ControllerNode, registrar: Registrar, rng: random.Random) -> None:
+    def __init__(self, node: ControllerNode, registrar: RegistrationWay, rng: random.Random) -> None:
         self._node = node
         self._registrar = registrar
         self._rng = rng

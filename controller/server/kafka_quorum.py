@@ -33,7 +33,7 @@ def way_to_voters(config: NodeConfig, every_tls: NodeTls, route: Route) -> Kafka
     )
 
 
-class Registrar:
+class KafkaRegistrar:
     """Registers this controller with the one that leads, over Kafka's protocol (KIP-919)."""
 
     def __init__(self, raft: RaftCore, controllers: Controllers, way: KafkaWay) -> None:

@@ -16,7 +16,7 @@ from metaquorum.controller.node import ControllerNode
 from metaquorum.controller.server.forwarding_service import ForwardingService, KafkaCalls
 from metaquorum.controller.server.joining import GrpcRegistrar, Joining, SelfRegistration
 from metaquorum.controller.server.kafka import controller_services
-from metaquorum.controller.server.kafka_quorum import GrpcAddresses, Registrar, way_to_voters
+from metaquorum.controller.server.kafka_quorum import GrpcAddresses, KafkaRegistrar, way_to_voters
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.controller.server.services import (
     AdminService,
@@ -195,7 +195,7 @@ class ControllerRole:
         grpc = process.controllers if way is None else GrpcAddresses(config, raft, self.image)
         asks = AdminClient(grpc.addresses, tls=tls, rng=process.rng, route=process.machine.route)
         self._asks = asks
-        by = GrpcRegistrar(asks) if way is None else Registrar(raft, process.controllers, way)
+        by = GrpcRegistrar(asks) if way is None else KafkaRegistrar(raft, process.controllers, way)
         self._registration = SelfRegistration(node, by, process.rng)
         joins = config.flag("controller.quorum.auto.join.enable")
         self._joining = Joining(raft, asks, process.rng, tls, enabled=joins)

@@ -57,7 +57,7 @@ class RaftRequests:
         self._reader = reader
         self._image = image
         self._voters_ask = voters_ask
-        self._rounds = ReadRounds()
+        self._rounds = RoundsRepeated()
 
     def offered(self) -> dict[str, Offered]:
         """By API."""
@@ -121,7 +121,7 @@ CONNECTIONS_MAX = 1_000
 """The most connections whose last answer is remembered; without it, a read waits for another fetch."""
 
 
-class ReadRounds:
+class RoundsRepeated:
     """The rounds of reads that fetches of Kafka's nodes repeat, who do not say them (docs/raft.md).
 
     A voter of Kafka's sends nothing while it waits for an answer, and gives a request up only with its

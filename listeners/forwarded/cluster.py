@@ -158,7 +158,7 @@ async def add_raft_voter(body: AddRaftVoterRequest, call: Call) -> AddRaftVoterR
     answer = await call.answer(request, core.Done)
     if isinstance(answer, ApiError):
         return AddRaftVoterResponse(error_code=answer.code, error_message=answer.message)
-    return AddRaftVoterResponse()
+    return AddRaftVoterResponse(error_message=None)
 
 
 async def remove_raft_voter(body: RemoveRaftVoterRequest, call: Call) -> RemoveRaftVoterResponse:
@@ -171,4 +171,4 @@ async def remove_raft_voter(body: RemoveRaftVoterRequest, call: Call) -> RemoveR
     answer = await call.answer(request, core.Done)
     if isinstance(answer, ApiError):
         return RemoveRaftVoterResponse(error_code=answer.code, error_message=answer.message)
-    return RemoveRaftVoterResponse()
+    return RemoveRaftVoterResponse(error_message=None)

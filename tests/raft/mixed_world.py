@@ -17,7 +17,7 @@ from metaquorum.clients.kafka.raft_messages import (
     response_body,
     response_of,
 )
-from metaquorum.controller.server.raft_requests import ReadRounds
+from metaquorum.controller.server.raft_requests import RoundsRepeated
 from metaquorum.raft import messages as ms
 from metaquorum.raft.messages import RaftError
 from metaquorum.raft.voters import majority
@@ -53,7 +53,7 @@ class MixedWorld(World):
     def __init__(self, voters: int, kafka: int, *, seed: int, config: Any) -> None:
         super().__init__(voters, observers=0, seed=seed, pinned=False, config=config)
         self.kafka: dict[int, KafkaVoter | None] = dict.fromkeys(range(voters - kafka + 1, voters + 1))
-        self.rounds: dict[int, ReadRounds] = {}
+        self.rounds: dict[int, RoundsRepeated] = {}
         self.said_on: dict[tuple[int, int], tuple[int, Any]] = {}
         """By asker and correlation id: the connection, and the request as it was said."""
         self.led_by_kafka = 0
@@ -63,7 +63,7 @@ class MixedWorld(World):
 
     def start(self, node_id: int) -> None:
         if node_id not in self.kafka:
-            self.rounds[node_id] = ReadRounds()
+            self.rounds[node_id] = RoundsRepeated()
             super().start(node_id)
             return
         self.boots += 1

@@ -15,7 +15,7 @@ from metaquorum.controller.server.raft_requests import (
     ASKED_BY_VOTERS,
     CONNECTIONS_MAX,
     RaftRequests,
-    ReadRounds,
+    RoundsRepeated,
 )
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.access.table import CHECKS_OF_CONTROLLERS
@@ -213,7 +213,7 @@ async def test_the_voters_apis_need_cluster_action() -> None:
 
 def test_a_fetch_repeats_the_round_of_the_last_answer_on_its_connection() -> None:
     """Kafka's voters do not say it: what they send on a connection follows the answer there."""
-    rounds, fetch = ReadRounds(), replace(ASKED, replica_id=1)
+    rounds, fetch = RoundsRepeated(), replace(ASKED, replica_id=1)
     assert rounds.asked(7, fetch).read_round == 0
     rounds.answered(7, replace(FETCHED, read_round=4))
     assert rounds.asked(8, fetch).read_round == 0  # another connection: it may have been sent before
@@ -226,7 +226,7 @@ def test_a_fetch_repeats_the_round_of_the_last_answer_on_its_connection() -> Non
 
 
 def test_the_rounds_of_connections_are_bounded() -> None:
-    rounds = ReadRounds()
+    rounds = RoundsRepeated()
     for connection in range(CONNECTIONS_MAX + 1):
         rounds.answered(connection, replace(FETCHED, read_round=4))
     assert rounds.asked(0, ASKED).read_round == 0 and rounds.asked(1, ASKED).read_round == 4

@@ -20,7 +20,7 @@ from metaquorum.clients.kafka import raft_messages
 from metaquorum.clients.kafka.raft_messages import (
     CannotSay,
     Misshapen,
-    Refused,
+    NotOfRaft,
     request_body,
     request_of,
     response_body,
@@ -252,7 +252,7 @@ def test_another_cluster_is_answered_for_the_whole_request() -> None:
 
 
 def test_what_is_no_answer_of_raft_is_refused() -> None:
-    with pytest.raises(Refused, match="CLUSTER_AUTHORIZATION_FAILED") as refused:
+    with pytest.raises(NotOfRaft, match="CLUSTER_AUTHORIZATION_FAILED") as refused:
         response_of(wire.VoteResponse(error_code=31), 0)
     assert refused.value.code == 31
     with pytest.raises(Misshapen, match="names no partition"):
@@ -301,7 +301,7 @@ def test_what_no_node_can_mean_is_refused_by_the_form() -> None:
 def test_kafkas_refusal_of_a_snapshot_may_say_nothing_else() -> None:
     refused = response_of(wire.FetchSnapshotResponse(error_code=-1), 0)
     assert refused.error is RaftError.SNAPSHOT_NOT_FOUND
-    with pytest.raises(Refused, match="UNKNOWN_SERVER_ERROR"):
+    with pytest.raises(NotOfRaft, match="UNKNOWN_SERVER_ERROR"):
         response_of(wire.VoteResponse(error_code=-1), 0)
 
 

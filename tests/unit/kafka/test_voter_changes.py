@@ -63,7 +63,7 @@ async def test_changes_of_voters_do_not_go_to_the_core_directly() -> None:
     inbox: Any = None
     calls = KafkaCalls(inbox, changes, image=MetadataImage, static={}, token_key=None, wall_ms=lambda: 0)
     for request in (ADDED, REMOVED):
-        assert await calls.ask(Mutator(), request) == Done()
+        assert await calls.ask(Mutator(user="", client_id="", strict=False), request) == Done()
     assert asked == [ADDED, REMOVED]
 
 

@@ -112,16 +112,18 @@ def _same(name: str, field: str = "", **rest: Any) -> Carried:
 def _one(
     name: str, field: str, to_wire: Callable[[Any], Any], to_raft: Callable[[Any], Any], **rest: Any
 ) -> Carried:
-    return Carried((name,), (field,), lambda value: (to_wire(value),), lambda at: (to_raft(at),), **rest)
+    return Carried(
+        (name,), (field,), lambda value: (to_wire(value),), lambda entry: (to_raft(entry),), **rest
+    )
 
 
 def _to_uuid(directory_id: bytes) -> bytes:
     return directory_id or ZERO_UUID
 
 
-def _of_uuid(found: Any) -> bytes:
+def _of_uuid(received: Any) -> bytes:
     """A directory id; empty for the UUID that stands for none."""
-    return b"" if found == ZERO_UUID else bytes(found)
+    return b"" if received == ZERO_UUID else bytes(received)
 
 
 def _directory(name: str, field: str = "", since: int = 0) -> Carried:
@@ -132,8 +134,8 @@ def _to_id(node_id: int | None) -> int:
     return -1 if node_id is None else node_id
 
 
-def _of_id(found: int) -> int | None:
-    return None if found < 0 else found
+def _of_id(received: int) -> int | None:
+    return None if received < 0 else received
 
 
 def _error(code: int) -> RaftError:
@@ -147,8 +149,8 @@ def _position(name: str, field: str, kind: Any) -> Carried:
     def to_wire(value: LogPosition | None) -> Any:
         return kind(epoch=-1, end_offset=-1) if value is None else _named(kind, value)
 
-    def to_raft(at: Any) -> LogPosition | None:
-        return None if at.end_offset < 0 else LogPosition(at.epoch, at.end_offset)
+    def to_raft(entry: Any) -> LogPosition | None:
+        return None if entry.end_offset < 0 else LogPosition(entry.epoch, entry.end_offset)
 
     return _one(name, field, to_wire, to_raft)
 
@@ -162,7 +164,7 @@ def _current_leader(kind: Any) -> Carried:
         ("epoch", "leader_id"),
         ("current_leader",),
         lambda epoch, leader_id: (kind(leader_id=_to_id(leader_id), leader_epoch=epoch),),
-        lambda at: (max(0, at.leader_epoch), _of_id(at.leader_id)),
+        lambda entry: (max(0, entry.leader_epoch), _of_id(entry.leader_id)),
     )
 
 
@@ -171,7 +173,7 @@ def _leader_endpoints(kind: Any) -> Carried:
         "leader_endpoints",
         "leader_endpoints",
         lambda value: tuple(kind(name=at.name, host=at.host, port=at.port) for at in value),
-        lambda found: tuple(Endpoint(at.name, at.host, at.port) for at in found),
+        lambda received: tuple(Endpoint(at.name, at.host, at.port) for at in received),
         since=1,
         absent=((),),
     )
@@ -214,9 +216,9 @@ def _to_candidates(value: tuple[PreferredCandidate, ...]) -> Any:
     )
 
 
-def _of_candidates(found: Any) -> tuple[PreferredCandidate, ...]:
+def _of_candidates(received: Any) -> tuple[PreferredCandidate, ...]:
     return tuple(
-        PreferredCandidate(each.candidate_id, _of_uuid(each.candidate_directory_id)) for each in found
+        PreferredCandidate(each.candidate_id, _of_uuid(each.candidate_directory_id)) for each in received
     )
 
 
@@ -245,7 +247,7 @@ def _of_voter(node_id: int, directory_id: Any, listeners: Any, versions: Any) ->
 # ---- the table -------------------------------------------------------------------------------------
 
 _VOTER_ID = _same("voter_id", since=1, absent=(NOT_NAMED,))
-_CLUSTER = _one("cluster_id", "cluster_id", lambda value: value or None, lambda found: found)
+_CLUSTER = _one("cluster_id", "cluster_id", lambda value: value or None, lambda received: received)
 _ERROR = _one("error", "error_code", int, _error)
 _LEADER_ID = _one("leader_id", "leader_id", _to_id, _of_id)
 _ANSWER = (_ERROR, _same("epoch", "leader_epoch"), _LEADER_ID)
@@ -300,7 +302,7 @@ SHAPES: tuple[MessageForm, ...] = (
                 "preferred_candidates",
                 "preferred_successors",
                 lambda value: tuple(each.node_id for each in value),
-                lambda found: tuple(PreferredCandidate(node_id, b"") for node_id in found),
+                lambda received: tuple(PreferredCandidate(node_id, b"") for node_id in received),
                 until=0,
             ),
             _one("preferred_candidates", "preferred_candidates", _to_candidates, _of_candidates, since=1),
@@ -316,7 +318,7 @@ SHAPES: tuple[MessageForm, ...] = (
                 "replica_id",
                 "replica_state",
                 lambda value: wire.FetchRequest.ReplicaState(replica_id=value),
-                lambda at: at.replica_id,
+                lambda entry: entry.replica_id,
                 since=15,
             ),
             _same("max_wait_ms"),
@@ -342,7 +344,7 @@ SHAPES: tuple[MessageForm, ...] = (
                 "snapshot",
                 "snapshot_id",
                 lambda value: _named(wire.FetchSnapshotRequest.SnapshotId, value),
-                lambda at: LogPosition(at.epoch, at.end_offset),
+                lambda entry: LogPosition(entry.epoch, entry.end_offset),
             ),
             _same("position"),
             _directory("replica_directory_id", since=1),
@@ -386,10 +388,10 @@ SHAPES: tuple[MessageForm, ...] = (
             _ERROR,
             _current_leader(wire.FetchResponse.LeaderIdAndEpoch),
             _same("high_watermark"),
-            _one("log_start_offset", "log_start_offset", int, lambda found: max(0, found)),
+            _one("log_start_offset", "log_start_offset", int, lambda received: max(0, received)),
             _position("diverging", "diverging_epoch", wire.FetchResponse.EpochEndOffset),
             _position("snapshot", "snapshot_id", wire.FetchResponse.SnapshotId),
-            _one("records", "records", lambda value: value, lambda found: bytes(found or b"")),
+            _one("records", "records", lambda value: value, lambda received: bytes(received or b"")),
         ),
         tags=(_READ_ROUND,),
         topics="responses",
@@ -577,8 +579,8 @@ def _values(columns: tuple[Carried, ...], fields: Any, version: int) -> dict[str
     values: dict[str, Any] = {}
     for column in columns:
         if column.is_in(version):
-            found = column.to_raft(*[getattr(fields, field) for field in column.fields])
-            values.update(zip(column.names, found, strict=True))
+            received = column.to_raft(*[getattr(fields, field) for field in column.fields])
+            values.update(zip(column.names, received, strict=True))
         elif column.absent is not None:
             values.update(zip(column.names, column.absent, strict=True))
     return values
@@ -586,14 +588,14 @@ def _values(columns: tuple[Carried, ...], fields: Any, version: int) -> dict[str
 
 def _tagged(shape: MessageForm, body: Any, values: dict[str, Any]) -> dict[str, Any]:
     tags = dict(body.unknown_tags)
-    found: dict[str, Any] = {}
+    received: dict[str, Any] = {}
     for tag in shape.tags:
         data = tags.get(tag.number)
         if data is None:
-            found[tag.name] = tag.absent(values)
+            received[tag.name] = tag.absent(values)
             continue
         try:
-            found[tag.name] = tag.to_raft(*tag.form.unpack(data))
+            received[tag.name] = tag.to_raft(*tag.form.unpack(data))
         except struct.error as error:
             raise Misshapen(f"{shape.api}: the tagged field {tag.number} is not {tag.name}") from error
-    return found
+    return received

@@ -67,7 +67,7 @@ def redirect_to_snapshot(state: RaftState, key: int, request: FetchRequest) -> N
         error=error,
         epoch=state.epoch,
         leader_id=state.node_id,
-        high_watermark=told_high_watermark(state, request),
+        high_watermark=reported_high_watermark(state, request),
         log_start_offset=state.log.start_offset,
         snapshot=snapshot,
         read_round=state.leader_view().reads.round,
@@ -84,7 +84,7 @@ def response_now(
         error=RaftError.NONE,
         epoch=state.epoch,
         leader_id=state.node_id,
-        high_watermark=told_high_watermark(state, request),
+        high_watermark=reported_high_watermark(state, request),
         log_start_offset=state.log.start_offset,
         diverging=diverging,
         read_round=state.leader_view().reads.round,
@@ -92,7 +92,7 @@ def response_now(
     )
 
 
-def told_high_watermark(state: RaftState, request: FetchRequest) -> int:
+def reported_high_watermark(state: RaftState, request: FetchRequest) -> int:
     """The high watermark in a response. A new leader may know of less than a follower does, until it commits
     a record of its own epoch: it then names none, because a voter of Kafka's ends if it falls."""
     role, own = state.role, state.log.high_watermark

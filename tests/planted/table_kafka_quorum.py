@@ -105,8 +105,8 @@ KAFKA_QUORUM_BUGS = (
         breaks="the zero UUID stands for no directory",
         source="KIP-853",
         file=FORMS,
-        old='return b"" if found == ZERO_UUID else bytes(found)',
-        new="return bytes(found)",
+        old='return b"" if received == ZERO_UUID else bytes(received)',
+        new="return bytes(received)",
         caught_by=(NEWEST,),
     ),
     Bug(

@@ -104,7 +104,8 @@ async def test_a_fetch_waits_for_the_core_and_is_abandoned_with_its_connection()
 async def test_nothing_that_names_a_voter_counts_as_one() -> None:
     handlers, _, sink = reads()
     body = request_body(replace(ASKED, replica_id=2), 16)
-    assert (await handlers.answer(request(body), CLIENT)).error_code == 42
+    answer = await asyncio.wait_for(handlers.answer(request(body), CLIENT), 20)
+    assert answer.error_code == 42
     chunk = wire.FetchSnapshotRequest(replica_id=2)
     assert (await handlers.answer(request(chunk), CLIENT)).error_code == 42
     assert sink.events == []

@@ -60,7 +60,18 @@ class ReplicaLoss(NamedTuple):
         return self.scene.batch.steps_of(self.broker)
 
 
-LOSSES: CauseRules[ReplicaLoss] = CauseRules("partitions: a broker lost the leadership or left the ISR")
+LOSSES: CauseRules[ReplicaLoss] = CauseRules(
+    "partitions: a broker lost the leadership or left the ISR",
+    of_broker=frozenset(
+        (
+            "broker-unregistered",
+            "broker-restarted",
+            "registered-again",
+            "controlled-shutdown",
+            "broker-fenced",
+        )
+    ),
+)
 
 
 @LOSSES.rule(

@@ -5,7 +5,7 @@ For each such broker the first rule that fits counts.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from metaquorum.metadata.image.directories import is_mark
 from metaquorum.metadata.image.types import BrokerRegistration
@@ -35,15 +35,13 @@ class ReplicaLoss(NamedTuple):
 
     broker: int
     change: PartitionChange
+    scene: Scene
+    known: BrokerRegistration | None
+    """Its registration after the batch."""
 
-    @property
-    def scene(self) -> Scene:
-        return self.change.scene
-
-    @property
-    def known(self) -> BrokerRegistration | None:
-        """Its registration after the batch."""
-        return self.scene.feed.brokers.get(self.broker)
+    @classmethod
+    def of(cls, broker: int, change: PartitionChange) -> Self:
+        return cls(broker, change, change.scene, change.scene.feed.brokers.get(broker))
 
     @property
     def led(self) -> bool:

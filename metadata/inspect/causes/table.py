@@ -80,7 +80,7 @@ def loss_cause(
     broker: int, before: PartitionInfo, after: PartitionInfo, topic: str, scene: Scene
 ) -> Cause | None:
     """Why a broker stopped leading a partition; None if a reassignment ended that."""
-    return _loss_cause(ReplicaLoss(broker, PartitionChange(before, after, topic, None, scene)))
+    return _loss_cause(ReplicaLoss.of(broker, PartitionChange(before, after, topic, None, scene)))
 
 
 def _loss_cause(loss: ReplicaLoss) -> Cause | None:
@@ -120,7 +120,7 @@ def _losses(change: PartitionChange) -> Iterator[ReplicaLoss]:
         losers.insert(0, before.leader)
     for broker in losers:
         if broker in after.replicas:  # otherwise removed by the reassignment, which has its own rule
-            yield ReplicaLoss(broker, change)
+            yield ReplicaLoss.of(broker, change)
 
 
 def _moves(change: PartitionChange) -> Iterator[DirectoryChange]:

@@ -216,7 +216,9 @@ class ChangeFeed:
                 self._record(found, offset, record)
             places = batch.places
             if batch.doubtful:
-                places = places + [at for at in batch.doubtful if any(map(self._is_active, taken.left(at)))]
+                active = {at for at, known in self.brokers.items() if known.is_active}
+                left = zip(batch.doubtful, taken.left(batch.doubtful), strict=True)
+                places = places + [at for at, brokers in left if not active.isdisjoint(brokers)]
             found.partitions += taken.steps(builder, places)
             found.records += [(step.offset, step.record) for step in found.partitions]
             if found.brokers:

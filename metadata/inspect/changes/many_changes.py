@@ -111,12 +111,14 @@ class Taken:
             return True
         return topics.led_by(broker_id) > int((versions.after[LEADER, ends] == broker_id).sum())
 
-    def left(self, place: int) -> list[int]:
-        """The brokers that leave the ISR with a change."""
+    def left(self, places: list[int]) -> list[list[int]]:
+        """The brokers that leave the ISR with each of these changes, and PADDING."""
         versions = self._versions
         start = versions.chunk(versions.after).isr_start
-        remaining = set(versions.after[start:, place].tolist())
-        return [at for at in self._before[start:, place].tolist() if at != PADDING and at not in remaining]
+        before, after = self._before[start:, places], versions.after[start:, places]
+        stays = (before[:, None] == after[None]).any(axis=1)
+        gone: list[list[int]] = np.where(stays, PADDING, before).T.tolist()
+        return gone
 
     def steps(self, builder: ImageBuilder, places: list[int]) -> Iterator[PartitionStep]:
         """Some changes, in log order."""

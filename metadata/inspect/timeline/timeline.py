@@ -18,7 +18,6 @@ from metaquorum.metadata.inspect.causes.records import controller_restarted, rec
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, SEVERITIES, WARNING, Cause, Scene
 from metaquorum.metadata.inspect.causes.split_fences import HeldEvents
 from metaquorum.metadata.inspect.causes.table import partition_causes
-from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
 from metaquorum.metadata.inspect.changes.leaderships import was_unclean
 from metaquorum.metadata.inspect.log.clock import LogClock, Longs, RunningClock
@@ -408,10 +407,9 @@ class Timeline:
         if is_early or not only_leaders:
             events += groups.reassignment_events(scene.batch)
             events += groups.span_events(spans)
-        is_slice = len(scene.batch.partitions) >= SLICE_MIN
         for event in events:
             self._tell_grouped((event,))
-            if event.suspect is not None and is_slice and event.severity in self._shown:
+            if event.suspect is not None and scene.batch.is_slice and event.severity in self._shown:
                 self._suspects[self._told[-1]] = event.suspect
 
     def _single(self, offset: int, record: object) -> None:

@@ -60,3 +60,42 @@ def test_what_is_kept_for_a_broker_in_one_batch_is_said_by_rules_that_know_nothi
     for rule in LOSSES.rules:
         fields = set(rule.find.__code__.co_names)
         assert not (rule.name in LOSSES.of_broker and fields & {"change", "led", "leads"}), rule
+
+
+MANY = 1_100
+
+
+@pytest.mark.parametrize("later_ms", [400, 1_000, 1_001])
+@pytest.mark.parametrize("left", [{"isr": (2,), "leader": 2}, {"leader": -1}, {"leader": 2}, {"isr": (1,)}])
+def test_a_batch_of_a_split_fence_is_taken_as_a_whole_and_says_the_same(
+    left: dict[str, object], later_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the leaders that moved before it are explained by the fence depends on the time between."""
+    brokers = [r.BrokerRecord(number, ID, number, fenced=False) for number in (1, 2)]
+    rows = [
+        r.PartitionRecord(at, ID, (1, 2), (1, 2), leader=1, leader_epoch=0, partition_epoch=0)
+        for at in range(MANY)
+    ]
+    moved: list[object] = [r.PartitionChangeRecord(at, ID, **left) for at in range(MANY)]  # type: ignore[arg-type]
+    fence = r.BrokerRegistrationChangeRecord(1, 1, fenced=r.FENCED)
+    batches: list[Batch] = [
+        *START[:1],
+        (1, [r.FeatureLevelRecord("metadata.version", 19), *brokers, r.TopicRecord("orders", ID)]),
+        (1, list(rows)),
+        (1, moved),
+        (1, [fence]),
+        (1, [r.NoOpRecord()]),
+    ]
+    stamps = [0, 1_000, 2_000, 60_000, 60_000 + later_ms, 70_000]
+    log = make_node(memory_disk(), batches, stamps=stamps).log
+    expected, _ = told_one_by_one(log, 5_000)
+    alone: list[int] = []
+    own = Timeline.batch
+
+    def noted(self: Timeline, epoch: int, time_ms: int, records: list[object]) -> object:
+        alone.append(len(records))
+        return own(self, epoch, time_ms, records)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Timeline, "batch", noted)
+    assert list(events(log, pytest.fail)) == expected
+    assert max(alone) < MANY

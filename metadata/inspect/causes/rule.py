@@ -163,7 +163,7 @@ class CauseRules(Generic[C]):
             )
             self.rules.append(made)
             self.rules.sort(key=lambda one: one.precedence)
-            parts = groupby(self.rules, lambda one: one.name in self.of_broker)
+            parts = groupby(self.rules, lambda rule: rule.name in self.of_broker)
             self._parts = [(of_broker, list(part)) for of_broker, part in parts]
             return made
 
@@ -173,16 +173,16 @@ class CauseRules(Generic[C]):
         """The cause by the first rule that fits."""
         return _first(self.rules, change)
 
-    def first_about(self, broker: int, change: C, known: dict[tuple[int, int], Cause | None]) -> Cause | None:
-        """The same for a change of a broker's replica. `known` keeps what rules of brokers say in one batch:
+    def first_about(self, broker: int, change: C, kept: dict[tuple[int, int], Cause | None]) -> Cause | None:
+        """The same for a change of a broker's replica. `kept` has what rules of brokers say in one batch:
         thousands of partitions may ask."""
         for number, (of_broker, rules) in enumerate(self._parts):
             if not of_broker:
                 cause = _first(rules, change)
-            elif (number, broker) in known:
-                cause = known[number, broker]
+            elif (number, broker) in kept:
+                cause = kept[number, broker]
             else:
-                cause = known[number, broker] = _first(rules, change)
+                cause = kept[number, broker] = _first(rules, change)
             if cause is not None:
                 return cause
         return None

@@ -249,13 +249,13 @@ class Timeline:
             yield self._gap(part, times, *gaps.popleft())
         self._end = (stretch.next_offset, stretch.epoch, int(times[-1]))
 
-    def _gap(self, part: BatchRun, times: Longs, at: int, event: groups.Grouped) -> list[TimelineEvent]:
+    def _gap(self, part: BatchRun, times: Longs, number: int, event: groups.Grouped) -> list[TimelineEvent]:
         """The event of a batch of which only the time is one."""
-        batch = next(part.part(at, at + 1).batches())
+        batch = next(part.part(number, number + 1).batches())
         records = decode_readable(batch)
         header, asked = batch.header, cause_in(records[0].record) if records else None
         changes = BatchChanges(
-            base_offset=header.base_offset, epoch=header.leader_epoch, time_ms=int(times[at]), asked=asked
+            base_offset=header.base_offset, epoch=header.leader_epoch, time_ms=int(times[number]), asked=asked
         )
         self._told, self._batch, self._stamp_ms = [], changes, header.max_timestamp_ms
         self._tell_grouped((event,))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import threading
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -156,10 +157,11 @@ def given_up_in(directory: bytes) -> bytes:
 
 def is_mark(registration: BrokerRegistration | None, place: bytes) -> bool:
     """Whether `place` is one of these ids, derived from a directory that the broker has registered."""
-    return registration is not None and any(
-        place in (damaged_in(each), given_up_in(each)) for each in registration.directories
-    )
+    if registration is None or place in registration.directories:
+        return False
+    return any(place in (damaged_in(each), given_up_in(each)) for each in registration.directories)
 
 
+@lru_cache(maxsize=4096)
 def _derived(directory: bytes, word: bytes) -> bytes:
     return hashlib.sha256(directory + word).digest()[:UUID_BYTES]

@@ -158,6 +158,7 @@ class Placement:
             broker_id=self._me,
             copies=[copy.directory_id for copy in usable],
             directories=self.directories,
+            kept=[copy.directory_id for copy in usable if copy.had_data],
             damaged=list(self.damaged.of(key)),
             future=self.moves.target(key, None if info is None else info.directory_of(self._me)),
             is_new=self.pending.is_new(key),
@@ -176,8 +177,10 @@ class Placement:
                 self._create(image, key, decision, copies)
             case Remove(reason=reason):
                 self._remove_all(key, usable, reason)
-            case Offline(reason=reason):
+            case Offline(reason=reason, report=report):
                 self._set_offline(key, reason)
+                if report is not None:
+                    self._assignments.want(key, report)
             case Damaged():
                 self._set_damaged(image, key, decision)
             case Wait():
@@ -499,7 +502,7 @@ class PendingChanges:
                 if key in self._copies or key in self._offline:
                     self.add(key)
         if image.features.metadata_version != previous.features.metadata_version and not first:
-            self.add_all(self._copies.keys())
+            self.add_all(self._copies.keys() | self._offline.keys())
 
     def _add_all(self, image: MetadataImage, previous: MetadataImage, *, first: bool) -> None:
         mine = image.topics.keys_at(image.topics.rows_with_replica(self._me))

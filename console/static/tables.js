@@ -22,13 +22,19 @@ const EMPTY = {
 
 export const titleOf = (name) => TITLES[name] || name;
 
-/** A table with a caption, headers and rows of cells. */
+/** A table with a caption, headers and rows of cells. Each cell has its column's name: on a narrow page a row is a card. */
 export function sheet(caption, columns, rows, empty) {
   if (!rows.length) return h("p", { class: "empty sheet" }, empty);
+  const names = columns.map((column) => (column instanceof Node ? column.textContent.replace(/ [↓↑]$/, "") : column));
+  const named = (cell, number) => {
+    const made = cell instanceof Node && cell.tagName === "TD" ? cell : h("td", {}, cell);
+    made.dataset.column = names[number];
+    return made;
+  };
   return h("div", { class: "sheet", tabindex: 0, role: "region", "aria-label": caption },
     h("table", {}, h("caption", {}, caption),
       h("thead", {}, h("tr", {}, columns.map((column) => (column instanceof Node ? column : h("th", { scope: "col" }, column))))),
-      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => (cell instanceof Node && cell.tagName === "TD" ? cell : h("td", {}, cell))))))));
+      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map(named))))));
 }
 
 function cell(row, name, number) {

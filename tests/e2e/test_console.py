@@ -33,6 +33,10 @@ TABLES = (
     "tokens",
 )
 VIEWS = ("overview", "events", *TABLES, "producer-ids", "quorum", "groups", "records", "diff", "find")
+NOTHING_IS_WIDER = (
+    "return [document.querySelector('main'), ...document.querySelectorAll('main .sheet')]"
+    ".every(each => each.scrollWidth <= each.clientWidth)"
+)
 PAGES = ("entity?path=broker/1", "entity?path=topic", "record?offset=20", "search?text=broker")
 
 
@@ -46,7 +50,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def test_ctrl_c_ends_it_quietly(served: Served) -> None:
     errors = served.end()
-    assert "Traceback" not in errors
+    assert "Traceback" not in errors, errors
     assert served.process.returncode in (0, 130, -signal.SIGINT)
 
 
@@ -62,9 +66,11 @@ def test_every_view_is_shown_and_the_page_reports_no_error(served: Served) -> No
             assert not browser.text("main .error"), view
             assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), view
             assert len(browser.text("main")) > 20
+            assert browser.run(NOTHING_IS_WIDER), view
         for fragment in PAGES:
             browser.go(f"#/{fragment}&at=150")
             assert not browser.text("main .error"), fragment
+            assert browser.run(NOTHING_IS_WIDER), fragment
         browser.go("#/nothing")
         assert browser.text("main .error") == "There is no view nothing. Choose one above."
         browser.go("#/brokers?at=99999")
@@ -225,4 +231,4 @@ def test_a_running_cluster_is_followed_said_to_be_gone_and_found_again(tmp_path:
             )
         finally:
             errors = console.end()
-        assert "Traceback" not in errors
+        assert "Traceback" not in errors, errors

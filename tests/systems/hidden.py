@@ -16,6 +16,7 @@ import importlib.machinery
 import multiprocessing.connection
 import os
 import selectors
+import shutil
 import socket
 import subprocess
 import sys
@@ -132,7 +133,7 @@ MODULES_NOT_ON_WINDOWS = (
     "uvloop",
     "syslog",
 )
-USE_THEM = (asyncio, multiprocessing.connection, subprocess, tempfile, numpy, psutil)
+USE_THEM = (asyncio, multiprocessing.connection, shutil, subprocess, tempfile, numpy, psutil)
 """Modules that have other code on other systems: imported before anything is hidden."""
 
 
@@ -150,9 +151,14 @@ def hide(system: str) -> None:
             if hasattr(module, each):
                 delattr(module, each)
     tempfile._O_TMPFILE_WORKS = False  # type: ignore[attr-defined]
+    if hasattr(os, "process_cpu_count"):  # from Python 3.13 on; it asks for the affinity where there is one
+        os.process_cpu_count = os.cpu_count  # type: ignore[attr-defined]
     if system == "macos":
         _be_macos()
     else:
+        # Both have decided at import that they use what is hidden now; these are their own switches.
+        subprocess._USE_POSIX_SPAWN = False  # type: ignore[attr-defined]
+        shutil._use_fd_functions = False  # type: ignore[attr-defined]
         for name in MODULES_NOT_ON_WINDOWS:
             sys.modules[name] = None  # type: ignore[assignment]
     sys.meta_path.insert(0, _Named("darwin" if system == "macos" else "win32"))

@@ -6,16 +6,17 @@ this class has PATH (or PATH...) as its first argument; with --bootstrap it is l
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from metaquorum.clients.kafka.live_log import FollowingCopy, LiveSource
     from metaquorum.clients.kafka.observer import LiveLog
     from metaquorum.clients.kafka.voters import VoterReport
+
+T = TypeVar("T")
 
 _TIMEOUT_S = 10.0
 _LOOK_S = 0.2
@@ -195,6 +198,9 @@ class LiveCopy:
         self._is_complete = threading.Event()
         self._stop: Callable[[], object] = self._is_complete.set
         self._problem: BaseException | None = None
+        # gRPC hands what comes late for a call to the loop that made it, and complains if that is closed.
+        self._runner = asyncio.Runner()
+        self._is_running = threading.Lock()
 
     @property
     def directory(self) -> str:
@@ -239,6 +245,14 @@ class LiveCopy:
             self._stop()
         if self._thread is not None:
             self._thread.join()
+        if self._is_running.acquire(
+            blocking=False
+        ):  # else a thread of the caller reads, and ends with the process
+            self._runner.close()
+
+    def _run_loop(self, asking: Coroutine[Any, Any, T]) -> T:
+        with self._is_running:
+            return self._runner.run(asking)
 
     def _follow(self) -> None:
         from metaquorum.clients.kafka.live_log import FollowingCopy
@@ -265,15 +279,13 @@ class LiveCopy:
 
     def voters(self) -> list[VoterReport]:
         """What can be learned of the quorum's voters."""
-        import asyncio
-
         from metaquorum.clients.kafka.live_log import ask_voters
         from metaquorum.clients.search import ClientError
 
         if self._log is None:
             return []
         try:
-            return asyncio.run(ask_voters(self._source(), self._log))
+            return self._run_loop(ask_voters(self._source(), self._log))
         except ClientError as error:
             raise Failure(one_line(error)) from error
 
@@ -292,7 +304,6 @@ class LiveCopy:
         )
 
     def _run(self, following: FollowingCopy | None) -> LiveLog:
-        import asyncio
         import random
 
         from metaquorum.clients.kafka.live_log import LogSpool, copy_log
@@ -316,7 +327,7 @@ class LiveCopy:
             )
 
         try:
-            return asyncio.run(run(self._source()))
+            return self._run_loop(run(self._source()))
         except ClientError as error:
             raise Failure(one_line(error)) from error
 

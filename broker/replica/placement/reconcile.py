@@ -87,13 +87,12 @@ class Damaged(msgspec.Struct, frozen=True):
 Decision = Remove | Run | Assign | Create | Offline | Wait | Damaged
 
 
-def decide(  # noqa: PLR0913
+def decide(
     info: PartitionInfo | None,
     *,
     broker_id: int,
     copies: Collection[bytes],
     directories: Directories,
-    kept: Collection[bytes] = (),
     damaged: Collection[bytes] = (),
     future: bytes | None = None,
     is_new: bool = False,
@@ -101,7 +100,6 @@ def decide(  # noqa: PLR0913
     can_assign: bool = True,
 ) -> Decision:
     """`info` None: the image has no such partition. `copies`: good directories that hold one, best first.
-    `kept`: those whose log had data when the process began.
     `damaged`: good directories that hold one whose log is damaged. `future`: a good directory to which one is
     being moved; if nothing is left to move from, it counts as damaged. `is_new`: the image began to place a
     replica here while this process was running. `owes_lost`: the controller has not acknowledged that an
@@ -121,7 +119,7 @@ def decide(  # noqa: PLR0913
     if place in _UNPLACED or (place == MIGRATING and not can_assign):
         return _unplaced(place, copies, directories, is_new, owes_lost, can_assign)
     if place in {MIGRATING, NOT_FOUND}:
-        return _never_recorded(place, directories, is_new, copies, kept)
+        return _never_recorded(directories, is_new, copies, is_reported=place == NOT_FOUND)
     if directories.is_bad(place):
         return Offline(f"its log directory is offline: {_problems(directories)}")
     if directories.is_good(place):
@@ -221,20 +219,23 @@ def _missing(place: bytes, copies: Collection[bytes], directories: Directories, 
 
 
 def _never_recorded(
-    place: bytes, directories: Directories, is_new: bool, copies: Collection[bytes], kept: Collection[bytes]
+    directories: Directories, is_new: bool, copies: Collection[bytes], *, is_reported: bool
 ) -> Decision:
     """It held data before directories had ids: it keeps serving while its place is added to the log. If it
     may be in an offline directory, the log has to say so: or it would go on to name this broker as leader."""
-    if place == NOT_FOUND and kept:
-        text = "the directory that holds it is back, and the controller has to learn that first"
-        return Offline(text, damaged_in(next(iter(kept))))
     what = "in a directory that was never recorded"
-    decision = _not_found(directories, is_new, what, copies, replaces=place == NOT_FOUND)
-    if place == NOT_FOUND or not isinstance(decision, Offline):
+    decision = _not_found(directories, is_new, what, copies, replaces=is_reported)
+    if is_reported or not isinstance(decision, Offline):
         return decision
     bad = directories.bad()
     only = bad[0].directory_id if len(bad) == 1 else None
     return Offline(decision.reason, NOT_FOUND if only is None else only)
+
+
+def found_again(directory: bytes) -> Offline:
+    """For a replica that was reported as not found, and whose data is in `directory` after all."""
+    text = "the directory that holds it is back, and the controller has to learn that first"
+    return Offline(text, damaged_in(directory))
 
 
 def _not_found(

@@ -28,6 +28,7 @@ from metaquorum.broker.server.kafka.data_answers import (
     time_asked,
 )
 from metaquorum.broker.server.kafka.opening import BatchOpener
+from metaquorum.broker.server.kafka.slices import produced_in_slices
 from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
 from metaquorum.clients.admin.partition_logs import ADMIN_CLIENT
 from metaquorum.listeners.long_work import LongWork
@@ -99,6 +100,8 @@ class DataHandlers:
 
     def produce(self, request: Request, client: Client) -> Any:
         body: ProduceRequest = request.body
+        if request.end > FEW_VALUES and _is_long(body):
+            return produced_in_slices(request, client, self.produce)
         results: dict[core.PartitionKey, core.ProduceResult | ApiError] = {}
         asked: list[core.ProducePartition] = []
         names: list[str] = []
@@ -379,6 +382,11 @@ class DataHandlers:
         if isinstance(answer, ApiError):
             return refusal_of_all(answer).code, iter(())
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, iter(answer.results)
+
+
+def _is_long(body: ProduceRequest) -> bool:
+    """Whether it is so long that no other request of its connection is in progress."""
+    return sum([len(topic.partition_data) for topic in body.topic_data], len(body.topic_data)) > FEW_VALUES
 
 
 def _each_once(

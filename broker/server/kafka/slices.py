@@ -62,6 +62,7 @@ def _changes(*levels: Level, **more: Any) -> Cut:
     return Cut(levels=levels, **{"values": 512, "above": FEW_VALUES, **more})
 
 
+PRODUCE = "Produce"
 _TOPICS: Level = ("topics", "topics")
 _BY_INDEX: Level = ("partition_indexes", "partitions")
 _PARTITIONS: Level = ("partitions", "partitions")
@@ -83,7 +84,7 @@ CUTS: Mapping[str, tuple[Cut, ...]] = {
     "OffsetForLeaderEpoch": (_parts(_TOPICS, _PARTITIONS),),
     "DescribeProducers": (_parts(_TOPICS, _BY_INDEX),),
     "DeleteRecords": (_parts(_TOPICS, _PARTITIONS),),
-    "Produce": (
+    PRODUCE: (
         _changes(
             ("topic_data", "responses"),
             ("partition_data", "partition_responses"),
@@ -99,11 +100,17 @@ CUTS: Mapping[str, tuple[Cut, ...]] = {
 }
 
 
+async def produced_in_slices(request: Request, client: Client, handler: Handler) -> Any:
+    """The answer to a Produce. Its handler cuts it by itself, so that others do not pass here."""
+    (cut,) = CUTS[PRODUCE]
+    return (await _in_slices(PRODUCE, cut, request, client, handler, asyncio.Lock())).body
+
+
 def sliced(offered: Mapping[str, Offered]) -> dict[str, Offered]:
-    """The same APIs, those of CUTS in slices."""
+    """The same APIs, those of CUTS but Produce in slices."""
     turn = asyncio.Lock()
     return {
-        name: each if name not in CUTS else _sliced(name, each, CUTS[name], turn)
+        name: each if name not in CUTS or name == PRODUCE else _sliced(name, each, CUTS[name], turn)
         for name, each in offered.items()
     }
 

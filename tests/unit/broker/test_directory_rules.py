@@ -114,7 +114,6 @@ UNREADABLE = (found(A), found(None, problem="no meta.properties"))
         (MIGRATING, [], ONE_BAD, {}, Offline),
         (NOT_FOUND, [], ONE_BAD, {}, Offline),
         (NOT_FOUND, [A], ONE_BAD, {}, Offline),
-        (NOT_FOUND, [B], GOOD, {"kept": [B]}, Offline),
         (NOT_FOUND, [B], GOOD, {}, Assign(B)),
         (NOT_FOUND, [], GOOD, {}, Create(None, replaces=True)),
         (MIGRATING, [A], GOOD, {"can_assign": False}, Run(A)),

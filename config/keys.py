@@ -35,6 +35,9 @@ from metaquorum.metadata.settings.keys import (
 from metaquorum.raft.config import RaftConfig
 from metaquorum.storage.log.config import LogConfig
 
+PROTOCOL_KEY = "controller.quorum.protocol"
+KAFKA_PROTOCOL = "kafka"
+
 _controller = rows_of(ControllerConfig, CONTROLLER)
 _broker = rows_of(BrokerConfig, BROKER)
 _following = rows_of(MetadataReplicaConfig)
@@ -79,6 +82,16 @@ _NODE = (
         "controller.listener.names",
         ("CONTROLLER",),
         "Names of the controllers' listeners: the first speaks gRPC, others Kafka's protocol.",
+    ),
+    words(
+        PROTOCOL_KEY,
+        "grpc",
+        "What voters ask each other by: `grpc`, on their first listener, or `kafka`, on the one that "
+        "`controller.listener.names` names second, where voters of Apache Kafka answer, too; "
+        "`controller.quorum.voters` then names these.",
+        choices=("grpc", KAFKA_PROTOCOL),
+        roles=(CONTROLLER,),
+        own=True,
     ),
     SHARED_KEYS["listener.security.protocol.map"],
     words(
@@ -413,6 +426,12 @@ _ACCESS = (
     _controller("controller.quota.window.size.seconds", "Length of such a window.", maximum=3_600),
     SHARED_KEYS["sasl.enabled.mechanisms"],
     SHARED_KEYS["sasl.mechanism.inter.broker.protocol"],
+    words(
+        "sasl.mechanism.controller.protocol",
+        "GSSAPI",
+        "Mechanism with which voters log in to each other, over Kafka's protocol on a listener with SASL.",
+        roles=(CONTROLLER,),
+    ),
     number(
         "connections.max.reauth.ms",
         0,

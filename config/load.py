@@ -31,7 +31,7 @@ from metaquorum.config.addresses import (
     split,
 )
 from metaquorum.config.files import Resolved, read_properties, resolve
-from metaquorum.config.keys import KEYS, parsed
+from metaquorum.config.keys import KAFKA_PROTOCOL, KEYS, PROTOCOL_KEY, parsed
 from metaquorum.config.node import (
     COMBINED,
     UNKNOWN_NODE_ID,
@@ -45,6 +45,7 @@ from metaquorum.config.security import (
     brokers_login,
     check_authorizer,
     check_tls,
+    controllers_login,
     is_of_a_listener,
     listener_access,
     own_tls_files,
@@ -234,11 +235,20 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
         values=values,
     )
     config.overrides()
-    for listener in config.grpc_listeners:
-        check_speaks_grpc(listener.name, listener.protocol)
+    _check_protocols(config)
     if role != CONTROLLER:
         _check_broker(config.of(BROKER))
     return config
+
+
+def _check_protocols(config: NodeConfig) -> None:
+    for listener in config.grpc_listeners:
+        check_speaks_grpc(listener.name, listener.protocol)
+    if config.quorum_speaks_kafka and not config.kafka_listeners:
+        raise ConfigError(
+            f"{PROTOCOL_KEY}={KAFKA_PROTOCOL} needs a listener of Kafka's protocol: give "
+            "controller.listener.names a second name, and listeners its port"
+        )
 
 
 def own_entry_warnings(config: NodeConfig) -> list[str]:
@@ -251,9 +261,13 @@ def own_entry_warnings(config: NodeConfig) -> list[str]:
         return []
     return [
         f"controller.quorum.voters has {own.node_id}@{address_text(own.host, own.port)} for this node, but "
-        f"its listener {config.controller_listener} has port {places.listeners[0].port}: other nodes connect "
+        f"its listener {config.quorum_listener} has port {_port(places)}: other nodes connect "
         f"to port {own.port}; correct one of the two, unless something forwards the port"
     ]
+
+
+def _port(config: NodeConfig) -> int:
+    return next(each.port for each in config.listeners if each.name == config.quorum_listener)
 
 
 def _entries(values: Mapping[str, Value | None], name: str) -> tuple[str, ...]:
@@ -344,7 +358,11 @@ def _with_access(config: NodeConfig, own: Mapping[str, str]) -> NodeConfig:
         )
     followed = None if config.role == CONTROLLER else config.of(BROKER).inter_broker_listener
     login = None if followed is None else brokers_login(followed, access[followed.name], config.values, own)
-    return replace(config, access=access, brokers_login=login)
+    voters_login = None
+    if config.quorum_speaks_kafka:
+        asked = config.kafka_listeners[0]
+        voters_login = controllers_login(asked, access[asked.name], config.values, own)
+    return replace(config, access=access, brokers_login=login, controllers_login=voters_login)
 
 
 def _check_speaks_kafka(config: NodeConfig) -> None:

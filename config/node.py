@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from metaquorum.config.addresses import PROTOCOL_IDS, Listener, parse_overrides, split
-from metaquorum.config.keys import KEYS
+from metaquorum.config.keys import KAFKA_PROTOCOL, KEYS, PROTOCOL_KEY
 from metaquorum.config.keys_of_brokers import RACK_AWARE
 from metaquorum.config.security import Credentials, ListenerAccess, TlsFiles
 from metaquorum.errors import ConfigError
@@ -55,7 +55,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The complete configuration of a process. `role` is controller, broker or combined. `voters` are the
     static ones, none if the log has the voter set; `bootstrap_servers` are (host, port) of controllers, and
     `controller_listener` is the name of their listener. `access` is by name of Kafka listener;
-    `brokers_login` is this broker's login at other brokers, None if there is none. `values` has every key,
+    `brokers_login` is this broker's login at other brokers, `controllers_login` this controller's at other
+    voters over Kafka's protocol, None if there is none. `values` has every key,
     with defaults; `passed_over` are Kafka's keys in the file that have no effect here, and `warnings` are
     about the file, without its path. `listener_tls` is of the listeners that have ssl.* keys of their own."""
 
@@ -78,6 +79,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     values: Mapping[str, Value | None]
     access: Mapping[str, ListenerAccess] = msgspec.field(default_factory=dict)
     brokers_login: Credentials | None = None
+    controllers_login: Credentials | None = None
     passed_over: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     listener_tls: Mapping[str, TlsFiles] = msgspec.field(default_factory=dict)
@@ -146,6 +148,16 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The listeners of Kafka's protocol: all of a broker's or controller's that are not gRPC."""
         grpc = self.grpc_listeners
         return tuple(each for each in self.listeners if each not in grpc)
+
+    @property
+    def quorum_speaks_kafka(self) -> bool:
+        """Whether voters ask each other by Kafka's protocol."""
+        return self.role == CONTROLLER and self.text(PROTOCOL_KEY) == KAFKA_PROTOCOL
+
+    @property
+    def quorum_listener(self) -> str:
+        """The name of the listener on which the controllers answer each other."""
+        return self.kafka_listeners[0].name if self.quorum_speaks_kafka else self.controller_listener
 
     @property
     def grpc_listeners(self) -> tuple[Listener, ...]:

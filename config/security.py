@@ -94,6 +94,7 @@ MODULES = {
 }
 _USER_OPTION = "user_"
 _BROKERS_MECHANISM = "sasl.mechanism.inter.broker.protocol"
+_CONTROLLERS_MECHANISM = "sasl.mechanism.controller.protocol"
 _JAAS = "sasl.jaas.config"
 _VALIDATOR = "sasl.server.callback.handler.class"
 _PREFIX = "listener.name."
@@ -266,19 +267,41 @@ def brokers_login(
             f"{_BROKERS_MECHANISM} is {mechanism}: choose one of {', '.join((PLAIN, *SCRAM))}, or name a "
             "listener without SASL in inter.broker.listener.name"
         )
+    return _nodes_login(_BROKERS_MECHANISM, mechanism, "brokers", listener, access, own)
+
+
+def controllers_login(
+    listener: Listener, access: ListenerAccess, values: Mapping[str, Value | None], own: Mapping[str, str]
+) -> Credentials | None:
+    """The login of a voter at other voters, if they ask each other on `listener`; None if that has no SASL.
+    Raises ConfigError."""
+    if not listener.is_sasl:
+        return None
+    mechanism = cast(str, values[_CONTROLLERS_MECHANISM]).upper()
+    if mechanism not in (PLAIN, *SCRAM):
+        raise ConfigError(
+            f"voters ask each other on {listener.name}, which is {listener.protocol}, but "
+            f"{_CONTROLLERS_MECHANISM} is {mechanism}: choose one of {', '.join((PLAIN, *SCRAM))}"
+        )
+    return _nodes_login(_CONTROLLERS_MECHANISM, mechanism, "voters", listener, access, own)
+
+
+def _nodes_login(
+    key: str, mechanism: str, who: str, listener: Listener, access: ListenerAccess, own: Mapping[str, str]
+) -> Credentials:
     if mechanism not in access.mechanisms:
         raise ConfigError(
-            f"{_BROKERS_MECHANISM}={mechanism} is not among sasl.enabled.mechanisms of listener "
-            f"{listener.name}: add it there, because other brokers use it to log in"
+            f"{key}={mechanism} is not among sasl.enabled.mechanisms of listener "
+            f"{listener.name}: add it there, because other {who} use it to log in"
         )
     prefix = f"{_PREFIX}{listener.name.lower()}.{mechanism.lower()}."
     line = _jaas_line(prefix, mechanism, own)
     if line is None:
         raise ConfigError(
-            f"{prefix}{_JAAS} is missing: brokers log in to each other with {mechanism}, which needs "
+            f"{prefix}{_JAAS} is missing: {who} log in to each other with {mechanism}, which needs "
             f'{MODULES[mechanism]} required username="NAME" password="PASSWORD";'
         )
-    return login_in(line, prefix + _JAAS, mechanism, _BROKERS_MECHANISM)
+    return login_in(line, prefix + _JAAS, mechanism, key)
 
 
 def _passwords(key: str, line: JaasLine | None) -> dict[str, str]:

@@ -104,7 +104,11 @@ class RequestsInProgress:
             asker.answer(asked, body, begun_s)
 
 
-_PRODUCE, FETCH, _MARKERS = (API_BY_NAME[name].key for name in ("Produce", "Fetch", "WriteTxnMarkers"))
+_PRODUCE, FETCH = (API_BY_NAME[name].key for name in ("Produce", "Fetch"))
+_OF_NODES = frozenset(
+    API_BY_NAME[name].key
+    for name in ("WriteTxnMarkers", "Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot")
+)
 
 
 @dataclass(slots=True)
@@ -199,7 +203,7 @@ def charge(
 
 
 def is_of_a_broker(request: Request) -> bool:
-    """True for a request between brokers, which quotas do not apply to (as in Kafka): default quotas would
-    keep replicas out of the ISR. Authorization is checked before."""
+    """True for a request between nodes, which quotas do not apply to (as in Kafka): default quotas would
+    keep replicas out of the ISR, and voters from an election. Authorization is checked before."""
     key, body = request.header.api_key, request.body
-    return key == _MARKERS or (key == FETCH and (body.replica_id >= 0 or body.replica_state.replica_id >= 0))
+    return key in _OF_NODES or (key == FETCH and (body.replica_id >= 0 or body.replica_state.replica_id >= 0))

@@ -8,7 +8,7 @@ numpy over the columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -39,6 +39,7 @@ from metaquorum.metadata.image.chunk import (
     RowArray,
 )
 from metaquorum.metadata.image.columns import NO_RARE_FIELDS, RareFields
+from metaquorum.metadata.image.compare import PartitionKey
 from metaquorum.storage.uuids import uuid_to_text
 
 ERROR = "error"
@@ -352,7 +353,7 @@ def _partition_step_violations(delta: MetadataDelta) -> Iterator[Violation]:
         if after.topics.topic(topic_id) is not None:
             path = _key_path(after.topics, topic_id, index)
             yield Violation("partitions-stay", ERROR, path, "it was removed although its topic exists")
-    for topic_id, index in changes.changed:
+    for topic_id, index in _doubtful_steps(before.topics, after.topics, changes.changed):
         old, new = before.topics.partition(topic_id, index), after.topics.partition(topic_id, index)
         if old is None or new is None:
             continue
@@ -367,6 +368,23 @@ def _partition_step_violations(delta: MetadataDelta) -> Iterator[Violation]:
                 f"leader {old.leader} -> {new.leader}, leader epoch {old.leader_epoch} -> {new.leader_epoch}"
             )
             yield Violation("leader-epoch-grows", ERROR, path, found)
+
+
+def _doubtful_steps(
+    before: TopicsImage, after: TopicsImage, keys: Sequence[PartitionKey]
+) -> Sequence[PartitionKey]:
+    """Of many changed partitions, those whose epochs do not grow as they should."""
+    if len(keys) <= FEW_ROWS:
+        return keys
+    found = [(before.row_of(*key), after.row_of(*key)) for key in keys]
+    both = np.array([at for at, rows in enumerate(found) if min(rows) >= 0], dtype=np.int64)
+    old_rows, new_rows = np.array(found, dtype=np.int64)[both].T
+    old, new = (
+        [topics.columns.gather(column, rows) for column in (PARTITION_EPOCH, LEADER_EPOCH, LEADER)]
+        for topics, rows in ((before, old_rows), (after, new_rows))
+    )
+    doubtful = (new[0] <= old[0]) | (new[1] < old[1]) | ((new[2] != old[2]) & (new[1] == old[1]))
+    return [keys[at] for at in both[doubtful].tolist()]
 
 
 # The invariants of an image that one step can have broken, for checks of every batch.

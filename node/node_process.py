@@ -21,13 +21,17 @@ from metaquorum.observability.metrics.service import BoundMetrics, note_first_sn
 from metaquorum.observability.metrics.statistics import NodeStatistics
 from metaquorum.raft.core import RaftCore
 from metaquorum.rpc.controllers import Controllers
-from metaquorum.rpc.raft_client import RaftClient
+from metaquorum.rpc.raft_client import RaftCaller, RaftClient
 from metaquorum.rpc.raft_server import GrpcRaftTransport, RaftService
+from metaquorum.rpc.transport import EventSink
 
 if TYPE_CHECKING:
     from metaquorum.observability.metrics.endpoint import MetricsEndpoint
 
 _log = logging.getLogger(__name__)
+
+KafkaClientOf = Callable[[EventSink, Callable[[EventSink], RaftClient]], RaftCaller]
+"""Makes the client of a quorum that speaks Kafka's protocol, from a sink and what makes the one of gRPC."""
 
 
 class ProcessRole(Protocol):
@@ -90,20 +94,21 @@ class NodeProcess:
         *,
         hear: Callable[[Any], bool] | None = None,
         service: RaftService | None = None,
+        client: KafkaClientOf | None = None,
         load: Callable[[], int] = lambda: 0,
     ) -> None:
         """Creates the driver of `node`. `tls` is for connections to controllers; `hear` receives the
         transport's events instead of the driver; `service` receives the requests of other nodes, None if this
-        node does not vote."""
+        node does not vote; `client` makes a client that speaks another protocol than gRPC."""
         votes = service is not None
-        self._client = RaftClient(
-            self.controllers,
-            hear or self._hear,
-            tls=tls,
-            rng=self.rng,
-            lanes=votes,
-            route=self.machine.route,
-        )
+
+        def by_grpc(sink: EventSink) -> RaftClient:
+            return RaftClient(
+                self.controllers, sink, tls=tls, rng=self.rng, lanes=votes, route=self.machine.route
+            )
+
+        heard = hear or self._hear
+        self._client = by_grpc(heard) if client is None else client(heard, by_grpc)
         self._transport = GrpcRaftTransport(self._client, service)
         self.driver = Driver(
             node,

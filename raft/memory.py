@@ -8,7 +8,7 @@ does not, and cannot know it; the others can.
 from __future__ import annotations
 
 from metaquorum.raft.effects import NoteCommitted
-from metaquorum.raft.messages import FetchRequest, VoteRequest, VoteResponse
+from metaquorum.raft.messages import UNSTATED, FetchRequest, VoteRequest, VoteResponse
 from metaquorum.raft.roles import Leader, LeaderView
 from metaquorum.raft.state import KnownMore, RaftState
 from metaquorum.storage.errors import CommittedLostError
@@ -246,6 +246,8 @@ def compare(state: RaftState, request: FetchRequest, common_offset: int) -> None
     reported: the caller is one replica, and stopping brings nothing back. Callers choose their ids and their
     offsets, so an observer that the cluster has not registered is not believed."""
     node_id = request.replica_id
+    if request.high_watermark == UNSTATED:
+        return
     if request.high_watermark <= common_offset:
         state.losses.pop(node_id, None)
         return

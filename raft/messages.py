@@ -17,6 +17,10 @@ from metaquorum.storage.types import LogPosition
 NOTHING_COMMITTED = -1
 """The high watermark of a replica that knows of no committed record."""
 
+UNSTATED = 2**63 - 1
+"""The high watermark in a fetch of a node whose release does not say it (KIP-1166): it is not woken for a
+higher one alone, and claims nothing."""
+
 
 class RaftError(IntEnum):
     """The Kafka error codes that a Raft response can carry."""
@@ -110,10 +114,10 @@ class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One fetch for voters and observers. A voter's `fetch_offset` is its synced end offset: its
     acknowledgement.
 
-    `high_watermark` is the caller's (-1 for none), so that the leader responds to a parked fetch as soon as
-    its own is higher (KAFKA-14145). `read_round` repeats the highest round in a response of this epoch's
-    leader (0 for none): it proves that this fetch was sent after that response, so a fetch that waited in a
-    socket while the leader was paused cannot confirm a read.
+    `high_watermark` is the caller's (-1 for none, or UNSTATED), so that the leader responds to a parked fetch
+    as soon as its own is higher (KAFKA-14145). `read_round` repeats the highest round in a response of this
+    epoch's leader (0 for none): it proves that this fetch was sent after that response, so a fetch that
+    waited in a socket while the leader was paused cannot confirm a read.
     """
 
     cluster_id: str

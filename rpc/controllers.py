@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from metaquorum.config.node import NodeConfig
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.voters import Endpoint, VoterSet
-from metaquorum.rpc.raft_client import PeerAddress, RaftClient
+from metaquorum.rpc.raft_client import PeerAddress, RaftCaller
 
 
 class Controllers:
@@ -19,7 +19,7 @@ class Controllers:
 
     def __init__(self, config: NodeConfig, raft: RaftCore) -> None:
         self._raft = raft
-        self._listener = config.controller_listener
+        self._listener = config.quorum_listener
         self._configured = {voter.node_id: PeerAddress(voter.host, voter.port) for voter in config.voters}
         servers = zip(config.raft.bootstrap_ids, config.bootstrap_servers, strict=True)
         self._quorum: tuple[VoterSet, int | None] | None = None
@@ -38,7 +38,7 @@ class Controllers:
     def __contains__(self, node_id: object) -> bool:
         return isinstance(node_id, int) and self.get(node_id) is not None
 
-    def let_go(self, client: RaftClient) -> None:
+    def let_go(self, client: RaftCaller) -> None:
         """Closes connections that are no longer needed: to bootstrap servers once a leader is known, and to
         nodes that no longer vote. Call it after every step; it costs nothing if nothing changed."""
         quorum = self._raft.voters, self._raft.leader_id

@@ -56,6 +56,17 @@ class Addresses(Protocol):
     def __iter__(self) -> Iterator[int]: ...
 
 
+class RaftCaller(Protocol):
+    """The calling side of a transport."""
+
+    def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None: ...
+
+    def retain(self, node_ids: Container[int]) -> None:
+        """Closes the connections to all other nodes."""
+
+    async def close(self) -> None: ...
+
+
 class RaftClient:
     """The streams to the peers of one node; `lanes`: also uses lanes. Everything runs on the loop's thread.
     If a peer's address changes, the next request opens a new stream."""

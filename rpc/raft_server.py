@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
+from metaquorum.network.deferred import Deferred
 from metaquorum.network.lane import LANE_KEY, Lane, LaneListener
 from metaquorum.proto import raft_pb2 as pb
 from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived
@@ -31,7 +32,7 @@ from metaquorum.raft.messages import (
 from metaquorum.rpc import eager
 from metaquorum.rpc.channels import END_OF_STREAM
 from metaquorum.rpc.messages import raft as raft_codec
-from metaquorum.rpc.raft_client import RaftClient
+from metaquorum.rpc.raft_client import RaftCaller
 from metaquorum.rpc.transport import EventSink
 
 REQUESTS_PER_STREAM_MAX = 1024
@@ -174,17 +175,16 @@ class RaftService:
         self._others_due_s = 0.0
         self._keys = itertools.count(1)
         self._callers: dict[int, tuple[_Caller, int]] = {}
-        self._asked: dict[int, asyncio.Future[RaftResponse]] = {}
+        self._asked: dict[int, Deferred[RaftResponse]] = {}
 
-    def ask(self, request: RaftRequest) -> asyncio.Future[RaftResponse] | None:
+    def ask(self, request: RaftRequest) -> Deferred[RaftResponse] | None:
         """The response to a request that arrived elsewhere; cancelling it ends the wait. None: this node is
         stopping."""
         key = next(self._keys)
-        waiting: asyncio.Future[RaftResponse] = asyncio.get_running_loop().create_future()
+        waiting: Deferred[RaftResponse] = Deferred(lambda: self._let_go(key))
         if not self._sink(RaftRequestArrived(key=key, request=request)):
             return None
         self._asked[key] = waiting
-        waiting.add_done_callback(lambda _: self._let_go(key))
         return waiting
 
     def _let_go(self, key: int) -> None:
@@ -195,8 +195,7 @@ class RaftService:
         """Responds to the request of `key`; does nothing if its caller has disconnected."""
         waiting = self._asked.pop(key, None)
         if waiting is not None:
-            if not waiting.done():
-                waiting.set_result(response)
+            waiting.set_result(response)
             return
         caller = self._callers.pop(key, None)
         if caller is None:
@@ -325,7 +324,7 @@ class GrpcRaftTransport:
     """Both sides as one `RaftTransport`. `client` sends requests, `service` (None on an observer)
     responses."""
 
-    def __init__(self, client: RaftClient, service: RaftService | None) -> None:
+    def __init__(self, client: RaftCaller, service: RaftService | None) -> None:
         self._client = client
         self._service = service
         self.send = client.send

@@ -41,14 +41,13 @@ from metaquorum.clients.kafka.observer import (
     QuorumNodes,
 )
 from metaquorum.clients.kafka.quorum import (
-    FETCH_HIGHEST,
-    FETCH_LOWEST,
     NO_LOGIN,
+    OFFERED,
     answer_of,
     describe_quorum,
     quorum_at,
-    request_of,
 )
+from metaquorum.clients.kafka.raft_messages import api_of, request_body
 from metaquorum.clients.kafka.security import ClientSecurity
 from metaquorum.clients.kafka.voters import VoterEnd, VoterReport, look, voter_ends, voter_reports
 from metaquorum.clients.search import Address, ClientError
@@ -380,10 +379,8 @@ class _KafkaNode:
         return voter_ends(await self._ask(describe_quorum(), timeout_s))
 
     async def ask(self, request: FetchRequest | FetchSnapshotRequest, timeout_s: float) -> Any:
-        version = None
-        if isinstance(request, FetchRequest):
-            version = self._connection.version("Fetch", FETCH_LOWEST, FETCH_HIGHEST)
-        return answer_of(await self._ask(request_of(request), timeout_s, version))
+        version = self._connection.version(api_of(request), *OFFERED[api_of(request)])
+        return answer_of(await self._ask(request_body(request, version), timeout_s, version), version)
 
     async def _ask(self, body: Any, timeout_s: float, version: int | None = None) -> Any:
         login = self._security.login

@@ -6,28 +6,21 @@ Without sockets: `quorum_at` yields requests and is sent their responses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from metaquorum.clients.kafka.observer import NothingHeard, QuorumNodes
+from metaquorum.clients.kafka.raft_messages import Misshapen, NotOfRaft, response_of
 from metaquorum.clients.search import Address
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.requests.common import CONTROLLERS
-from metaquorum.raft.messages import (
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    RaftError,
-)
-from metaquorum.raft.voters import Endpoint
-from metaquorum.storage.types import LogPosition
+from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse
 from metaquorum.wire import messages as wire
 
-METADATA_TOPIC_ID = bytes(15) + b"\1"
-FETCH_LOWEST, FETCH_HIGHEST = 12, 18
-"""From version 12 on, a fetch carries the epoch of the last record (KIP-595)."""
+OFFERED = {"Fetch": (12, 18), "FetchSnapshot": (0, 1)}
+"""Lowest and highest versions of fetches of the metadata log: from 12 on, one carries the epoch of the last
+record (KIP-595)."""
 
 _VOTERS, _SERVERS = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
 _NOT_NAMED = (
@@ -114,112 +107,15 @@ def _configured(answer: wire.DescribeConfigsResponse) -> dict[int, Address]:
     return found
 
 
-def request_of(request: FetchRequest | FetchSnapshotRequest) -> Any:
-    """The body of a request."""
-    if isinstance(request, FetchSnapshotRequest):
-        return _snapshot_request(request)
-    partition = wire.FetchRequest.FetchPartition(
-        partition=0,
-        current_leader_epoch=request.epoch,
-        fetch_offset=request.fetch_offset,
-        last_fetched_epoch=request.last_fetched_epoch,
-        partition_max_bytes=request.max_bytes,
-        replica_directory_id=request.replica_directory_id,
-        high_watermark=request.high_watermark,
-    )
-    topic = wire.FetchRequest.FetchTopic(
-        topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=(partition,)
-    )
-    return wire.FetchRequest(
-        cluster_id=request.cluster_id or None,
-        replica_id=request.replica_id,
-        replica_state=wire.FetchRequest.ReplicaState(replica_id=request.replica_id),
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=0,
-        max_bytes=request.max_bytes,
-        topics=(topic,),
-    )
-
-
-def _snapshot_request(request: FetchSnapshotRequest) -> wire.FetchSnapshotRequest:
-    partition = wire.FetchSnapshotRequest.PartitionSnapshot(
-        partition=0,
-        current_leader_epoch=request.epoch,
-        snapshot_id=wire.FetchSnapshotRequest.SnapshotId(
-            end_offset=request.snapshot.offset, epoch=request.snapshot.epoch
-        ),
-        position=request.position,
-        replica_directory_id=request.replica_directory_id,
-    )
-    return wire.FetchSnapshotRequest(
-        cluster_id=request.cluster_id or None,
-        replica_id=request.replica_id,
-        max_bytes=request.max_bytes,
-        topics=(wire.FetchSnapshotRequest.TopicSnapshot(name=METADATA_TOPIC, partitions=(partition,)),),
-    )
-
-
-def answer_of(body: Any) -> FetchResponse | FetchSnapshotResponse | NothingHeard:
-    """The meaning of a response. Kafka's refusal of a snapshot may say nothing but UNKNOWN_SERVER_ERROR."""
+def answer_of(body: Any, version: int) -> FetchResponse | FetchSnapshotResponse | NothingHeard:
+    """The meaning of a response to a fetch."""
     if body.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         return NothingHeard(text=_NO_RIGHT, is_refusal=True)
-    parts = body.topics if isinstance(body, wire.FetchSnapshotResponse) else body.responses
-    partition: Any = next((each for topic in parts for each in topic.partitions), None)
-    code = body.error_code or (0 if partition is None else partition.error_code)
-    if isinstance(body, wire.FetchSnapshotResponse):
-        if code == ErrorCode.UNKNOWN_SERVER_ERROR:
-            return FetchSnapshotResponse(error=RaftError.SNAPSHOT_NOT_FOUND, epoch=0, leader_id=None)
-    elif partition is None and not code:
-        return NothingHeard(text="its answer to Fetch names no partition", lasts=True)
     try:
-        error = RaftError(code)
-    except ValueError:
-        name = ErrorCode.of(code).name
-        return NothingHeard(text=f"it refuses {type(body).__name__.removesuffix('Response')}: {name}")
-    leader = _leader(body, partition)
-    if isinstance(body, wire.FetchSnapshotResponse):
-        return _snapshot_answer(error, partition, leader)
-    if partition is None:
-        return FetchResponse(error=error, **leader)
-    return FetchResponse(
-        error=error,
-        high_watermark=partition.high_watermark,
-        log_start_offset=max(0, partition.log_start_offset),
-        diverging=_position(partition.diverging_epoch),
-        snapshot=_position(partition.snapshot_id),
-        records=bytes(partition.records or b""),
-        **leader,
-    )
-
-
-def _snapshot_answer(error: RaftError, partition: Any, leader: Mapping[str, Any]) -> FetchSnapshotResponse:
-    if partition is None:
-        return FetchSnapshotResponse(error=error, **leader)
-    return FetchSnapshotResponse(
-        error=error,
-        snapshot=_position(partition.snapshot_id),
-        size_bytes=partition.size,
-        position=partition.position,
-        data=bytes(partition.unaligned_records),
-        **leader,
-    )
-
-
-def _leader(body: Any, partition: Any) -> dict[str, Any]:
-    """The leader by a response: epoch, id and endpoints."""
-    known = None if partition is None else partition.current_leader
-    leader_id = None if known is None or known.leader_id < 0 else known.leader_id
-    endpoints = tuple(
-        Endpoint(name="", host=each.host, port=each.port)
-        for each in body.node_endpoints
-        if each.node_id == leader_id
-    )
-    return {
-        "epoch": 0 if known is None else max(0, known.leader_epoch),
-        "leader_id": leader_id,
-        "leader_endpoints": endpoints,
-    }
-
-
-def _position(named: Any) -> LogPosition | None:
-    return None if named.end_offset < 0 else LogPosition(named.epoch, named.end_offset)
+        answer: FetchResponse | FetchSnapshotResponse = response_of(body, version)
+    except NotOfRaft as refused:
+        name = type(body).__name__.removesuffix("Response")
+        return NothingHeard(text=f"it refuses {name}: {refused}")
+    except Misshapen as problem:
+        return NothingHeard(text=str(problem), lasts=True)
+    return answer

@@ -20,7 +20,14 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.batch_cause import BatchCause
-from metaquorum.metadata.requests.common import NO_BROKER, ControllerRequest, ControllerResponse, Mutator
+from metaquorum.metadata.requests.common import (
+    NO_BROKER,
+    AddRaftVoterRequest,
+    ControllerRequest,
+    ControllerResponse,
+    Mutator,
+    RemoveRaftVoterRequest,
+)
 from metaquorum.metadata.requests.settings import UpdateFeaturesRequest
 from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.proto.forwarding_pb2_grpc import ForwardingServicer
@@ -102,6 +109,8 @@ class KafkaCalls:
             KRAFT_VERSION
         ]:
             return await self._voter_changes.upgrade(request)
+        if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
+            return await self._voter_changes.change(request)
         return await self._requests.ask(request, mutator)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import random
+from typing import Protocol
 
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.quorum.nodes import describe_nodes
@@ -144,13 +145,35 @@ class Joining:
 REGISTRATION_RETRY = BackoffPolicy(initial_ms=250, max_ms=10_000)
 
 
-class SelfRegistration:
-    """`client` sends requests to the voters. Call `poke` after every step: it costs nothing while nothing is
-    due."""
+class RegistrationWay(Protocol):
+    """The way of a registration."""
 
-    def __init__(self, node: ControllerNode, client: AdminClient, rng: random.Random) -> None:
-        self._node = node
+    async def register(self, request: RegisterControllerRequest) -> None:
+        """Raises ApiError or ClientError."""
+
+    async def close(self) -> None: ...
+
+
+class GrpcRegistrar:
+    """Registers by gRPC, with `client`, which it closes."""
+
+    def __init__(self, client: AdminClient) -> None:
         self._client = client
+
+    async def register(self, request: RegisterControllerRequest) -> None:
+        await register_controller(self._client, request)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+class SelfRegistration:
+    """`registrar` sends requests to the leader. Call `poke` after every step: it costs nothing while nothing
+    is due."""
+
+    def __init__(self, node: ControllerNode, registrar: RegistrationWay, rng: random.Random) -> None:
+        self._node = node
+        self._registrar = registrar
         self._rng = rng
         self._task: asyncio.Task[None] | None = None
         self._seen: tuple[MetadataImage, int | None] | None = None
@@ -169,7 +192,7 @@ class SelfRegistration:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._client.close()
+        await self._registrar.close()
 
     def _due(self) -> RegisterControllerRequest | None:
         node = self._node
@@ -181,7 +204,7 @@ class SelfRegistration:
         backoff = Backoff(REGISTRATION_RETRY, self._rng)
         while (request := self._due()) is not None:
             try:
-                await register_controller(self._client, request)
+                await self._registrar.register(request)
             except (ApiError, ClientError) as error:
                 _log.info("controller %d is not registered yet: %s", request.controller_id, error)
             # An accepted registration comes back through the log; until then only look again.

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
+from metaquorum.clients.kafka.raft_client import KafkaRaftClient, KafkaWay
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.config.node import NodeConfig
 from metaquorum.controller.brokers.brokers import broker_state
 from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
 from metaquorum.controller.server.forwarding_service import ForwardingService, KafkaCalls
-from metaquorum.controller.server.joining import Joining, SelfRegistration
+from metaquorum.controller.server.joining import GrpcRegistrar, Joining, SelfRegistration
 from metaquorum.controller.server.kafka import controller_services
+from metaquorum.controller.server.kafka_quorum import GrpcAddresses, KafkaRegistrar, way_to_voters
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.controller.server.services import (
     AdminService,
@@ -60,9 +63,11 @@ from metaquorum.rpc.health import Health
 from metaquorum.rpc.image_service import MetadataService
 from metaquorum.rpc.messages.errors import Hints
 from metaquorum.rpc.messages.node import NodeReport
+from metaquorum.rpc.raft_client import RaftCaller, RaftClient
 from metaquorum.rpc.raft_server import RaftService, add_raft_service
 from metaquorum.rpc.requests import WaitingRequests
 from metaquorum.rpc.rights import grpc_rights
+from metaquorum.rpc.transport import EventSink
 
 STOP_GRACE_S = 0.1
 """How long calls in progress may take when the server closes; their answers have been given."""
@@ -88,7 +93,8 @@ async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
         kafka.bind()
         metrics = bind_metrics(config.metrics_listener, config.tls)
         replica = open_replica(config, own, directories, machine.disk)
-        process = ControllerProcess(config, replica, server, tls, metrics, machine, kafka)
+        way = way_to_voters(config, every_tls, machine.route) if config.quorum_speaks_kafka else None
+        process = ControllerProcess(config, replica, server, tls, metrics, machine, kafka, way)
         return await process.run()
     finally:
         await server.stop(None)
@@ -96,7 +102,8 @@ async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
 
 class ControllerProcess(NodeProcess):
     """A process with only a controller. `metrics`: the bound socket for its metrics; None: there are none.
-    `kafka`: its bound listeners of Kafka's protocol; None: there are none."""
+    `kafka`: its bound listeners of Kafka's protocol; None: there are none. `way`: to the other voters over
+    Kafka's protocol; None: they speak gRPC."""
 
     def __init__(
         self,
@@ -107,11 +114,12 @@ class ControllerProcess(NodeProcess):
         metrics: BoundMetrics | None = None,
         machine: Machine = OWN_PROCESS,
         kafka: KafkaListeners | None = None,
+        way: KafkaWay | None = None,
     ) -> None:
         stats = None if metrics is None else NodeStatistics(machine.clock.monotonic_ms())
         super().__init__(config, replica, metrics, stats, machine)
         self.node = controller_node(self, config)
-        self.roles = (ControllerRole(self, config, self.node, self.node, server, tls, kafka),)
+        self.roles = (ControllerRole(self, config, self.node, self.node, server, tls, kafka, way),)
 
 
 def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
@@ -124,6 +132,12 @@ def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
         process.rng,
         process.clock.monotonic_ms(),
     )
+
+
+def _by_kafka(
+    process: NodeProcess, way: KafkaWay, sink: EventSink, by_grpc: Callable[[EventSink], RaftClient]
+) -> RaftCaller:
+    return KafkaRaftClient(process.controllers, sink, way, process.rng, by_grpc)
 
 
 def lane_listener(
@@ -153,6 +167,7 @@ class ControllerRole:
         server: GuardedServer,
         tls: TlsMaterial | None,
         kafka: KafkaListeners | None = None,
+        way: KafkaWay | None = None,
     ) -> None:
         self._config = config
         self._kafka = kafka
@@ -167,6 +182,7 @@ class ControllerRole:
             tls,
             hear=self._hear,
             service=service,
+            client=None if way is None else partial(_by_kafka, process, way),
             load=lambda: len(self._requests),
         )
         self._requests = WaitingRequests(
@@ -174,19 +190,20 @@ class ControllerRole:
         )
         process.driver.hand_over({Answer: self._requests.answer})
         cluster_id = process.replica.identity.cluster_id
-        self._voter_changes = VoterChanges(self._requests, raft, cluster_id, tls)
+        self._voter_changes = VoterChanges(self._requests, raft, cluster_id, tls, config.controller_listener)
         self._health = Health(server)
-        asks = AdminClient(
-            process.controllers.addresses, tls=tls, rng=process.rng, route=process.machine.route
-        )
-        self._registration = SelfRegistration(node, asks, process.rng)
+        grpc = process.controllers if way is None else GrpcAddresses(config, raft, self.image)
+        asks = AdminClient(grpc.addresses, tls=tls, rng=process.rng, route=process.machine.route)
+        self._asks = asks
+        by = GrpcRegistrar(asks) if way is None else KafkaRegistrar(raft, process.controllers, way)
+        self._registration = SelfRegistration(node, by, process.rng)
         joins = config.flag("controller.quorum.auto.join.enable")
         self._joining = Joining(raft, asks, process.rng, tls, enabled=joins)
         self._lines = MetadataLines(process.replica.image)
         self._standing = Standing(lambda: raft.state.other_voters)
         self._seen_image: MetadataImage | None = None
         self._seen: tuple[object, ...] = ()
-        self._add_services(service, Hints(process.controllers), cluster_id)
+        self._add_services(service, Hints(grpc), cluster_id)
 
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
         self._server.note_callers(grpc_callers(self._config).note)
@@ -288,6 +305,7 @@ class ControllerRole:
         """Closes clients and servers."""
         await self._joining.close()
         await self._registration.close()
+        await self._asks.close()
         if self._lane_listener is not None:
             self._lane_listener.close()
         if self._kafka is not None:

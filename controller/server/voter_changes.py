@@ -44,11 +44,18 @@ PROBE_TIMEOUT_MS = 3_000
 
 class VoterChanges:
     """Services call `change`. `raft` is read between two of its inputs. `tls`: how controllers are reached;
-    None: plain text."""
+    None: plain text. `listener`: the name of their gRPC listener, at which a new voter is asked; it is asked
+    everywhere if it has none of that name."""
 
     def __init__(
-        self, requests: WaitingRequests, raft: RaftCore, cluster_id: str, tls: TlsMaterial | None
+        self,
+        requests: WaitingRequests,
+        raft: RaftCore,
+        cluster_id: str,
+        tls: TlsMaterial | None,
+        listener: str = "",
     ) -> None:
+        self._listener = listener.upper()
         self._requests = requests
         self._raft = raft
         self._cluster_id = cluster_id
@@ -104,7 +111,8 @@ class VoterChanges:
         voter = request.voter
         if not voter.endpoints:
             return ApiError(ErrorCode.INVALID_REQUEST, f"voter {voter.voter_id} needs an endpoint")
-        addresses = [(each.host, each.port) for each in voter.endpoints]
+        named = [each for each in voter.endpoints if each.name.upper() == self._listener]
+        addresses = [(each.host, each.port) for each in named or voter.endpoints]
         timeout_ms = max(1, min(PROBE_TIMEOUT_MS, request.timeout_ms))
         versions: KRaftVersionFeature | None = None
         for answer in await describe_nodes(addresses, timeout_ms=timeout_ms, tls=self._tls):

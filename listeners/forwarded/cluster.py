@@ -1,4 +1,4 @@
-"""DescribeQuorum, UpdateFeatures and UnregisterBroker."""
+"""DescribeQuorum, UpdateFeatures, UnregisterBroker, AddRaftVoter and RemoveRaftVoter."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections.abc import Iterable
 from metaquorum.listeners.forwarded.call import ZERO_ID, Call, Parts
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.internal_topics import METADATA_TOPIC
+from metaquorum.metadata.records.control import Voter, VoterEndpoint
 from metaquorum.metadata.requests import common as core
 from metaquorum.metadata.requests.settings import FeatureUpdate, LevelChange, SettingResult, SettingsResponse
 from metaquorum.metadata.requests.settings import UpdateFeaturesRequest as Update
 from metaquorum.wire.messages import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
     UpdateFeaturesRequest,
@@ -140,3 +145,30 @@ async def unregister_broker(body: UnregisterBrokerRequest, call: Call) -> Unregi
     if isinstance(answer, ApiError):
         return UnregisterBrokerResponse(error_code=answer.code, error_message=answer.message)
     return UnregisterBrokerResponse(error_message="")
+
+
+async def add_raft_voter(body: AddRaftVoterRequest, call: Call) -> AddRaftVoterResponse:
+    """KIP-853. The answer waits for the commit, also where the caller would not."""
+    endpoints = tuple(VoterEndpoint(at.name, at.host, at.port) for at in body.listeners)
+    request = core.AddRaftVoterRequest(
+        voter=Voter(body.voter_id, bytes(body.voter_directory_id), endpoints),
+        cluster_id=body.cluster_id,
+        timeout_ms=max(1, body.timeout_ms),
+    )
+    answer = await call.answer(request, core.Done)
+    if isinstance(answer, ApiError):
+        return AddRaftVoterResponse(error_code=answer.code, error_message=answer.message)
+    return AddRaftVoterResponse(error_message=None)
+
+
+async def remove_raft_voter(body: RemoveRaftVoterRequest, call: Call) -> RemoveRaftVoterResponse:
+    """KIP-853."""
+    request = core.RemoveRaftVoterRequest(
+        voter_id=body.voter_id,
+        voter_directory_id=bytes(body.voter_directory_id),
+        cluster_id=body.cluster_id,
+    )
+    answer = await call.answer(request, core.Done)
+    if isinstance(answer, ApiError):
+        return RemoveRaftVoterResponse(error_code=answer.code, error_message=answer.message)
+    return RemoveRaftVoterResponse(error_message=None)

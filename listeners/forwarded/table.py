@@ -61,6 +61,12 @@ ASKED_BY_NODES: dict[str, Forwarded] = {
 }
 """What nodes ask for themselves, in the versions of Kafka 3.7 to 4.0. They are not forwarded."""
 
+VOTER_CHANGES: dict[str, Forwarded] = {
+    "AddRaftVoter": Forwarded(0, 1, cluster.add_raft_voter),
+    "RemoveRaftVoter": Forwarded(0, 0, cluster.remove_raft_voter),
+}
+"""What tools ask controllers themselves (KIP-853); brokers do not forward it."""
+
 
 def timeout_ms(body: Any) -> int:
     """The timeout of a request; the default if it has none, or one that is not positive."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import threading
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,8 @@ class _HashIndex:
 # directory is offline. Such a replica is therefore assigned to an id that no broker has as a directory,
 # derived from the directory's own id. Every reader of the log, Kafka's controller included, treats it as
 # offline. There are two such ids, because a controller must distinguish a replica that came back with its
-# data from one that starts over empty. See docs/adr/0013-damaged-replicas.md.
+# data from one that starts over empty. See docs/adr/0013-damaged-replicas.md. A third one is for a replica
+# that may be in an offline directory and was never recorded in any, because of an older metadata.version.
 
 
 def damaged_in(directory: bytes) -> bytes:
@@ -154,12 +156,18 @@ def given_up_in(directory: bytes) -> bytes:
     return _derived(directory, b"given up")
 
 
+NOT_FOUND = hashlib.sha256(b"a replica that was not found").digest()[:UUID_BYTES]
+"""The id for a replica whose directory was never recorded, and which may be in one that is offline. If its
+data comes back, it is `damaged_in` the directory that has it, and then there."""
+
+
 def is_mark(registration: BrokerRegistration | None, place: bytes) -> bool:
     """Whether `place` is one of these ids, derived from a directory that the broker has registered."""
-    return registration is not None and any(
-        place in (damaged_in(each), given_up_in(each)) for each in registration.directories
-    )
+    if registration is None or place in registration.directories:
+        return False
+    return any(place in (damaged_in(each), given_up_in(each)) for each in registration.directories)
 
 
+@lru_cache(maxsize=4096)
 def _derived(directory: bytes, word: bytes) -> bytes:
     return hashlib.sha256(directory + word).digest()[:UUID_BYTES]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaquorum.raft import voters
 from metaquorum.raft.effects import ReadFailed, ReadReady, Respond, RespondWithRecords
-from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
+from metaquorum.raft.messages import NOTHING_COMMITTED, UNSTATED, FetchRequest, FetchResponse, RaftError
 from metaquorum.raft.roles import Leader, LeaderView, ParkedFetch, ReplicaKey
 from metaquorum.raft.state import RaftState
 from metaquorum.storage.types import LogPosition
@@ -67,7 +67,7 @@ def redirect_to_snapshot(state: RaftState, key: int, request: FetchRequest) -> N
         error=error,
         epoch=state.epoch,
         leader_id=state.node_id,
-        high_watermark=state.log.high_watermark,
+        high_watermark=reported_high_watermark(state, request),
         log_start_offset=state.log.start_offset,
         snapshot=snapshot,
         read_round=state.leader_view().reads.round,
@@ -84,12 +84,21 @@ def response_now(
         error=RaftError.NONE,
         epoch=state.epoch,
         leader_id=state.node_id,
-        high_watermark=state.log.high_watermark,
+        high_watermark=reported_high_watermark(state, request),
         log_start_offset=state.log.start_offset,
         diverging=diverging,
         read_round=state.leader_view().reads.round,
         leader_endpoints=state.leader_endpoints_for(request.replica_id),
     )
+
+
+def reported_high_watermark(state: RaftState, request: FetchRequest) -> int:
+    """The high watermark in a response. A new leader may know of less than a follower does, until it commits
+    a record of its own epoch: it then names none, because a voter of Kafka's ends if it falls."""
+    role, own = state.role, state.log.high_watermark
+    if request.high_watermark != UNSTATED:
+        return own if own >= request.high_watermark else NOTHING_COMMITTED
+    return own if isinstance(role, Leader) and own > role.epoch_start_offset else NOTHING_COMMITTED
 
 
 def wake_voters(state: RaftState) -> None:

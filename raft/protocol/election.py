@@ -164,6 +164,11 @@ def on_vote_response(state: RaftState, flight: InFlight, response: VoteResponse,
         return
     if response.pre_vote != isinstance(role, roles.Prospective):
         return
+    if _has_no_pre_vote(response):
+        # As among voters of that release, nothing but the vote itself is asked.
+        role.granted.add(flight.to)
+        settle_election(state, now_ms=now_ms)
+        return
     if response.error not in (RaftError.NONE, RaftError.FENCED_LEADER_EPOCH):
         state.warn_once(
             f"voter {flight.to} refuses vote requests from this node with {response.error.name}: "
@@ -176,6 +181,11 @@ def on_vote_response(state: RaftState, flight: InFlight, response: VoteResponse,
     elif flight.to not in role.granted:
         role.rejected.add(flight.to)
     settle_election(state, now_ms=now_ms)
+
+
+def _has_no_pre_vote(response: VoteResponse) -> bool:
+    """Whether the voter's release is from before KIP-996."""
+    return response.pre_vote and response.error is RaftError.UNSUPPORTED_VERSION
 
 
 def _asked(flight: InFlight) -> bytes:

@@ -98,6 +98,16 @@ class BatchRun(NamedTuple):
             )
 
 
+def run_of(batch: RecordBatch) -> BatchRun | None:
+    """A plain batch as a run of its own; None for any other batch."""
+    header = batch.header
+    if header.attributes or header.records_count < 1 or header.records_count != header.last_offset_delta + 1:
+        return None
+    places = np.array([0, len(batch.data)], dtype=np.int64)
+    offsets = np.array([header.base_offset, header.next_offset], dtype=np.int64)
+    return BatchRun(batch.data, places, offsets, header.leader_epoch, batch.position, batch.file)
+
+
 def numbers_at(data: bytes, places: npt.NDArray[np.int64], dtype: str) -> npt.NDArray[np.int64]:
     """The big-endian numbers at `places` of a buffer."""
     size = np.dtype(dtype).itemsize

@@ -180,7 +180,7 @@ EXCHANGES: list[tuple[RaftRequest, RaftResponse]] = [
             candidate_id=1,
             candidate_directory_id=DIRECTORY,
             voter_id=2,
-            voter_directory_id=bytes(16),
+            voter_directory_id=b"",
             last_position=LogPosition(6, 1 << 40),
             pre_vote=True,
         ),

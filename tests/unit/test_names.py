@@ -475,7 +475,7 @@ VAGUE_FIELDS_AND_PARAMETERS = {
     "config": 6,
     "controller": 10,
     "listeners": 18,
-    "metadata": 124,
+    "metadata": 123,
     "network": 3,
     "observability": 13,
     "pipeline": 159,

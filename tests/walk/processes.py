@@ -23,8 +23,9 @@ STARTS_NODES = ("cli.server_commands", "cli.local.")
 NOT_SHOWN = "Health"
 """The service that any process may ask of any other."""
 KAFKA, HTTP = "Kafka's protocol", "HTTP"
-NOT_MADE = ("broker", "controller", KAFKA)
-"""The code would allow it: brokers connect to brokers only, by the addresses in their image."""
+NOT_MADE = frozenset({("broker", "controller", KAFKA), ("controller", "broker", KAFKA)})
+"""The code would allow it: brokers connect to brokers only, by the addresses in their image, and voters to
+voters."""
 OFFERS, CALLS = re.compile(r"add_(\w+?)(?:Servicer_to_server|_service)"), re.compile(r"(\w+)Stub")
 
 Edge = tuple[str, str, str]
@@ -102,7 +103,7 @@ def edges() -> set[Edge]:
         for service, callers in calls.items()
         for caller in callers
         for answerer in offers[service]
-        if service != NOT_SHOWN and (caller, answerer, service) != NOT_MADE
+        if service != NOT_SHOWN and (caller, answerer, service) not in NOT_MADE
     }
     found |= {("Kafka's clients", answerer, KAFKA) for answerer in offers[KAFKA]}
     found |= {("Prometheus", answerer, HTTP) for answerer in offers[HTTP]}

@@ -5,7 +5,7 @@ For each such broker the first rule that fits counts.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from metaquorum.metadata.image.directories import is_mark
 from metaquorum.metadata.image.types import BrokerRegistration
@@ -35,15 +35,13 @@ class ReplicaLoss(NamedTuple):
 
     broker: int
     change: PartitionChange
+    scene: Scene
+    registration: BrokerRegistration | None
+    """Its registration after the batch."""
 
-    @property
-    def scene(self) -> Scene:
-        return self.change.scene
-
-    @property
-    def known(self) -> BrokerRegistration | None:
-        """Its registration after the batch."""
-        return self.scene.feed.brokers.get(self.broker)
+    @classmethod
+    def of(cls, broker: int, change: PartitionChange) -> Self:
+        return cls(broker, change, change.scene, change.scene.feed.brokers.get(broker))
 
     @property
     def led(self) -> bool:
@@ -60,7 +58,18 @@ class ReplicaLoss(NamedTuple):
         return self.scene.batch.steps_of(self.broker)
 
 
-LOSSES: CauseRules[ReplicaLoss] = CauseRules("partitions: a broker lost the leadership or left the ISR")
+LOSSES: CauseRules[ReplicaLoss] = CauseRules(
+    "partitions: a broker lost the leadership or left the ISR",
+    of_broker=frozenset(
+        (
+            "broker-unregistered",
+            "broker-restarted",
+            "registered-again",
+            "controlled-shutdown",
+            "broker-fenced",
+        )
+    ),
+)
 
 
 @LOSSES.rule(
@@ -71,12 +80,12 @@ LOSSES: CauseRules[ReplicaLoss] = CauseRules("partitions: a broker lost the lead
     explains=LEADER | ISR,
 )
 def damaged(loss: ReplicaLoss) -> Reason | None:
-    if is_damaged(loss.known, loss.change.after.directory_of(loss.broker)):
+    if is_damaged(loss.registration, loss.change.after.directory_of(loss.broker)):
         text = (
             f"broker {loss.broker} cannot read its replica, whose log is damaged (its own log names the file)"
         )
         return Reason(text, broker_id=loss.broker)
-    known, directory = loss.known, loss.change.before.directory_of(loss.broker)
+    known, directory = loss.registration, loss.change.before.directory_of(loss.broker)
     if known is None or directory is None or not known.is_active or not is_mark(known, directory):
         return None
     text = f"broker {loss.broker} cannot read its replica, whose log is damaged"
@@ -95,7 +104,7 @@ def unregistered(loss: ReplicaLoss) -> Reason | None:
     for step in loss.steps():
         if step.after is None:
             return _at(loss, "was unregistered", step)
-    if loss.known is not None or not loss.scene.feed.is_known:
+    if loss.registration is not None or not loss.scene.feed.is_known:
         return None
     return _since(loss, "is not registered", loss.scene.story(loss.broker).unregistered)
 
@@ -149,7 +158,7 @@ def stopping(loss: ReplicaLoss) -> Reason | None:
     for step in loss.steps():
         if step.began_shutdown:
             return _at(loss, "began its controlled shutdown", step)
-    known = loss.known
+    known = loss.registration
     if known is None or known.fenced:
         return None
     if known.in_controlled_shutdown:
@@ -170,7 +179,7 @@ def stopping(loss: ReplicaLoss) -> Reason | None:
     word="fenced",
 )
 def fenced(loss: ReplicaLoss) -> Reason | None:
-    broker, scene, known = loss.broker, loss.scene, loss.known
+    broker, scene, known = loss.broker, loss.scene, loss.registration
     for step in loss.steps():
         if step.was_fenced and step.after is not None and not step.is_registration:
             return _at(loss, "was fenced", step, f" ({fence_text(step, scene)})")
@@ -204,7 +213,7 @@ def directory_failed(loss: ReplicaLoss) -> Reason | None:
     for step in loss.steps():
         if directory in step.lost_directories:
             return _at(loss, "lost this log directory", step)
-    known = loss.known
+    known = loss.registration
     text = None if known is None else offline(loss.broker, loss.change.before, known)
     if text is None:
         return None
@@ -226,7 +235,7 @@ def preferred(loss: ReplicaLoss) -> Reason | None:
     after = loss.change.after
     if not loss.led or after.leader != after.replicas[0] or loss.broker not in after.isr:
         return None
-    if loss.known is None:
+    if loss.registration is None:
         return None
     how = "the controller balanced the leaders, or someone requested it"
     if loss.scene.asked_rule == "leader-balance":
@@ -255,7 +264,7 @@ _BEING_FENCED = Alternative("it was being fenced", "its fence follows within a s
 )
 def lagged(loss: ReplicaLoss) -> Reason | None:
     is_known = loss.scene.metadata_version >= SHUTDOWN_LEVEL or loss.scene.request == "AlterPartition"
-    if loss.led or loss.leads or loss.known is None or not is_known:
+    if loss.led or loss.leads or loss.registration is None or not is_known:
         return None
     text = f"broker {loss.broker} left the ISR while it was active: its replica fell behind"
     return Reason(text, broker_id=loss.broker)
@@ -272,7 +281,7 @@ def lagged(loss: ReplicaLoss) -> Reason | None:
     may_be_fence=True,
 )
 def lagged_or_stopping(loss: ReplicaLoss) -> Reason | None:
-    if loss.led or loss.leads or loss.known is None:
+    if loss.led or loss.leads or loss.registration is None:
         return None
     text = f"broker {loss.broker} left the ISR while it was active"
     return Reason(text, broker_id=loss.broker, readings=(_LAGGED, _HIDDEN_SHUTDOWN))
@@ -290,7 +299,7 @@ def lagged_or_stopping(loss: ReplicaLoss) -> Reason | None:
     may_be_fence=True,
 )
 def stopping_or_fenced(loss: ReplicaLoss) -> Reason | None:
-    if not loss.led or loss.known is None or _ends_reassignment(loss.change):
+    if not loss.led or loss.registration is None or _ends_reassignment(loss.change):
         return None
     if loss.scene.metadata_version >= SHUTDOWN_LEVEL:
         return None
@@ -308,7 +317,7 @@ def stopping_or_fenced(loss: ReplicaLoss) -> Reason | None:
     may_be_fence=True,
 )
 def unexplained(loss: ReplicaLoss) -> Reason | None:
-    if loss.known is None:
+    if loss.registration is None:
         text = (
             f"the earlier state of broker {loss.broker} is unknown: no snapshot has the state before this log"
         )

@@ -368,7 +368,9 @@ def caught_up(change: PartitionChange) -> Reason | None:
 
 def is_damaged(known: BrokerRegistration | None, place: bytes | None) -> bool:
     """Whether a broker reported that its replica's log is damaged (ADR 13)."""
-    return known is not None and place in [damaged_in(directory) for directory in known.directories]
+    if known is None or place in known.directories:
+        return False
+    return any(place == damaged_in(directory) for directory in known.directories)
 
 
 @MOVES.rule(

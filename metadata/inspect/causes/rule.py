@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -125,7 +126,11 @@ class CauseRules(Generic[C]):
     """The rules about one kind of change, by precedence. Complete once its module is imported."""
 
     about: str
+    of_broker: frozenset[str] = frozenset()
+    """Those that look at the batch and one broker only, so that they say the same of each of its
+    partitions."""
     rules: list[CauseRule[C]] = field(default_factory=list)
+    _parts: list[tuple[bool, list[CauseRule[C]]]] = field(default_factory=list)
     _needing: dict[int, tuple[CauseRule[C], ...]] = field(default_factory=dict)
 
     def rule(
@@ -158,14 +163,26 @@ class CauseRules(Generic[C]):
             )
             self.rules.append(made)
             self.rules.sort(key=lambda one: one.precedence)
+            parts = groupby(self.rules, lambda rule: rule.name in self.of_broker)
+            self._parts = [(of_broker, list(part)) for of_broker, part in parts]
             return made
 
         return add
 
     def first(self, change: C) -> Cause | None:
         """The cause by the first rule that fits."""
-        for rule in self.rules:
-            cause = rule.cause(change)
+        return _first(self.rules, change)
+
+    def first_about(self, broker: int, change: C, kept: dict[tuple[int, int], Cause | None]) -> Cause | None:
+        """The same for a change of a broker's replica. `kept` has what rules of brokers say in one batch:
+        thousands of partitions may ask."""
+        for number, (of_broker, rules) in enumerate(self._parts):
+            if not of_broker:
+                cause = _first(rules, change)
+            elif (number, broker) in kept:
+                cause = kept[number, broker]
+            else:
+                cause = kept[number, broker] = _first(rules, change)
             if cause is not None:
                 return cause
         return None
@@ -180,6 +197,14 @@ class CauseRules(Generic[C]):
             cause = rule.cause(change)
             if cause is not None:
                 yield cause
+
+
+def _first(rules: list[CauseRule[C]], change: C) -> Cause | None:
+    for rule in rules:
+        cause = rule.cause(change)
+        if cause is not None:
+            return cause
+    return None
 
 
 class LogSoFar(Protocol):
@@ -219,6 +244,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     feed: LogSoFar
     fences: dict[int, tuple[Cause, str]] = msgspec.field(default_factory=dict)
     """By offset, why the batch fenced brokers, and the same briefly: thousands of partitions may ask."""
+    losses: dict[tuple[int, int], Cause | None] = msgspec.field(default_factory=dict)
+    """What rules of brokers say of replicas that lost something (see `CauseRules.first_about`)."""
 
     @property
     def asked_rule(self) -> str | None:

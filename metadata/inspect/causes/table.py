@@ -63,7 +63,7 @@ def partition_causes(step: PartitionStep, scene: Scene) -> tuple[Cause, ...]:
     differing = _differing(change)
     causes = list(CHANGES.all(change, differing))
     if differing & (LEADER | ISR):
-        losses = map(LOSSES.first, _losses(change))
+        losses = (_loss_cause(loss) for loss in _losses(change))
         causes += [cause for cause in losses if cause is not None]
     if differing & DIRECTORIES:
         told = {(cause.rule, cause.broker_id) for cause in causes}
@@ -80,7 +80,11 @@ def loss_cause(
     broker: int, before: PartitionInfo, after: PartitionInfo, topic: str, scene: Scene
 ) -> Cause | None:
     """Why a broker stopped leading a partition; None if a reassignment ended that."""
-    return LOSSES.first(ReplicaLoss(broker, PartitionChange(before, after, topic, None, scene)))
+    return _loss_cause(ReplicaLoss.of(broker, PartitionChange(before, after, topic, None, scene)))
+
+
+def _loss_cause(loss: ReplicaLoss) -> Cause | None:
+    return LOSSES.first_about(loss.broker, loss, loss.scene.losses)
 
 
 def _created(step: PartitionStep, after: PartitionInfo, scene: Scene) -> Cause:
@@ -116,7 +120,7 @@ def _losses(change: PartitionChange) -> Iterator[ReplicaLoss]:
         losers.insert(0, before.leader)
     for broker in losers:
         if broker in after.replicas:  # otherwise removed by the reassignment, which has its own rule
-            yield ReplicaLoss(broker, change)
+            yield ReplicaLoss.of(broker, change)
 
 
 def _moves(change: PartitionChange) -> Iterator[DirectoryChange]:

@@ -187,6 +187,8 @@ class BatchChanges:
     found: dict[int, object] = field(default_factory=dict)
     idle: set[int] = field(default_factory=set)
     asked: BatchCause | None = None
+    is_slice: bool = False
+    """Whether it changes so many partitions that it may be part of a split fence."""
     leaders_before: frozenset[int] | None = None
     """The leaders before the batch of the partitions that it changes, if not all of them are in
     `partitions`."""

@@ -201,12 +201,14 @@ class ChangeFeed:
             return
         self._names.clear()
         builder, run = self._engine.builder, stretch.run
+        moved_off = taken.moved_off() if taken.is_slice else {}
         for batch in taken.batches(wanted):
             one = run.part(batch.number, batch.number + 1)
             base_offset, time_ms = one.base_offset, int(one.timestamps_ms()[0])
             if time_of is not None:
                 time_ms = time_of(base_offset, time_ms)
             found = BatchChanges(base_offset=base_offset, epoch=one.epoch, time_ms=time_ms)
+            found.is_slice = taken.is_slice
             self._refused.clear()
             for number, record in batch.others.items():
                 offset = run.base_offset + number
@@ -216,7 +218,9 @@ class ChangeFeed:
                 self._record(found, offset, record)
             places = batch.places
             if batch.doubtful:
-                places = places + [at for at in batch.doubtful if any(map(self._is_active, taken.left(at)))]
+                active = {at for at, known in self.brokers.items() if known.is_active}
+                left = zip(batch.doubtful, taken.left(batch.doubtful), strict=True)
+                places = places + [at for at, brokers in left if not active.isdisjoint(brokers)]
             found.partitions += taken.steps(builder, places)
             found.records += [(step.offset, step.record) for step in found.partitions]
             if found.brokers:
@@ -225,8 +229,17 @@ class ChangeFeed:
                 for step in found.brokers:
                     self.stories.setdefault(step.broker_id, BrokerStory()).take(step, found.time_ms)
             found.refused = list(self._refused)
+            self._note_moves(moved_off, run.base_offset, found.time_ms)
             if found.brokers or found.partitions or found.refused:
                 yield found
+            moved_off = {}
+        if moved_off:
+            time_ms = stretch.time_ms
+            self._note_moves(
+                moved_off,
+                run.base_offset,
+                time_ms if time_of is None else time_of(stretch.base_offset, time_ms),
+            )
         builder.offset, builder.epoch = stretch.next_offset, stretch.epoch
         builder.timestamp_ms = stretch.time_ms
 
@@ -301,7 +314,9 @@ class ChangeFeed:
             self._set_apart(found)
         for step in found.brokers:
             self.stories.setdefault(step.broker_id, BrokerStory()).take(step, time_ms)
-        self._note_moves(found)
+        found.is_slice = len(found.partitions) >= SLICE_MIN
+        if found.is_slice:
+            self._note_moves(_moved_off(found), 0, found.time_ms)
         return found
 
     def _set_apart(self, found: BatchChanges) -> None:
@@ -425,20 +440,26 @@ class ChangeFeed:
         known = self.brokers.get(broker_id)
         return known is not None and not known.fenced and not known.in_controlled_shutdown
 
-    def _note_moves(self, found: BatchChanges) -> None:
-        """Remembers which active brokers lost a leadership in a batch that is large enough: a split
-        fence begins like this."""
-        if len(found.partitions) < SLICE_MIN:
-            return
-        for step in found.partitions:
-            before, after = step.before, step.after
-            if before is None or after is None or before.leader == after.leader:
-                continue
-            if not self._is_active(before.leader):
-                continue
-            if before.leader not in after.isr or after.leader == NO_LEADER:
-                story = self.stories.setdefault(before.leader, BrokerStory())
-                story.moved_off = (step.offset, found.time_ms)
+    def _note_moves(self, moved_off: Mapping[int, int], first: int, time_ms: int) -> None:
+        """Remembers which active brokers lost a leadership in a large batch, at which offset after `first`: a
+        split fence begins like this."""
+        for broker_id, number in moved_off.items():
+            if self._is_active(broker_id):
+                story = self.stories.setdefault(broker_id, BrokerStory())
+                story.moved_off = (first + number, time_ms)
+
+
+def _moved_off(found: BatchChanges) -> dict[int, int]:
+    """The brokers that lost a leadership for which they stayed out of the ISR or which no one got, with the
+    offset of the last record that says so."""
+    moved: dict[int, int] = {}
+    for step in found.partitions:
+        before, after = step.before, step.after
+        if before is None or after is None or before.leader == after.leader:
+            continue
+        if before.leader not in after.isr or after.leader == NO_LEADER:
+            moved[before.leader] = step.offset
+    return moved
 
 
 def _is_control(record: object) -> bool:

@@ -14,7 +14,8 @@ from metaquorum.metadata.columnar.apply import Versions, merged, store
 from metaquorum.metadata.image import ImageBuilder
 from metaquorum.metadata.image.chunk import LEADER, PADDING, IntArray
 from metaquorum.metadata.image.topics import TopicsBuilder
-from metaquorum.metadata.inspect.changes.change_steps import PartitionStep
+from metaquorum.metadata.image.types import NO_LEADER
+from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN, PartitionStep
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import BrokerRegistrationChangeRecord, NoOpRecord
@@ -48,6 +49,8 @@ class Taken:
 
     def __init__(self, stretch: Stretch, versions: Versions, before: IntArray) -> None:
         self.stretch = stretch
+        self.is_slice = stretch.batches == 1 and len(versions.rows) >= SLICE_MIN
+        """Whether it is one batch that may be part of a split fence; among others, none is as large."""
         self._versions = versions
         self._before = before
 
@@ -111,12 +114,24 @@ class Taken:
             return True
         return topics.led_by(broker_id) > int((versions.after[LEADER, ends] == broker_id).sum())
 
-    def left(self, place: int) -> list[int]:
-        """The brokers that leave the ISR with a change."""
+    def moved_off(self) -> dict[int, int]:
+        """The brokers that lost a leadership for which they stayed out of the ISR or which no one got, with
+        the number of the last record that says so."""
+        before, after = self._before, self._versions.after
+        led = before[LEADER]
+        kept = (after[self._versions.chunk(after).isr_start :] == led).any(axis=0)
+        lost = np.flatnonzero((led != after[LEADER]) & (~kept | (after[LEADER] == NO_LEADER)))
+        lost = lost[np.argsort(self._versions.records[lost])]
+        return dict(zip(led[lost].tolist(), self._versions.records[lost].tolist(), strict=True))
+
+    def left(self, places: list[int]) -> list[list[int]]:
+        """The brokers that leave the ISR with each of these changes, and PADDING."""
         versions = self._versions
         start = versions.chunk(versions.after).isr_start
-        remaining = set(versions.after[start:, place].tolist())
-        return [at for at in self._before[start:, place].tolist() if at != PADDING and at not in remaining]
+        before, after = self._before[start:, places], versions.after[start:, places]
+        stays = (before[:, None] == after[None]).any(axis=1)
+        gone: list[list[int]] = np.where(stays, PADDING, before).T.tolist()
+        return gone
 
     def steps(self, builder: ImageBuilder, places: list[int]) -> Iterator[PartitionStep]:
         """Some changes, in log order."""

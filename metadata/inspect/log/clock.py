@@ -246,6 +246,15 @@ class RunningClock:
                 clock = self._read(again=True) or clock
         return clock.time_ms(offset, stamp_ms)
 
+    def times_ms(self, offsets: Longs, stamps: Longs) -> Longs:
+        """The same for consecutive batches."""
+        clock = self._read()
+        if clock is not None and (clock.has_jumps or int(offsets[-1]) >= clock.end_offset):
+            stamped = zip(offsets.tolist(), stamps.tolist(), strict=True)
+            return np.array([self.time_ms(offset, stamp) for offset, stamp in stamped], dtype=np.int64)
+        self._last_ms = int(stamps[-1])
+        return stamps
+
     @property
     def has_jumps(self) -> bool:
         """Whether the clock of the log jumps; False before the first batch."""

@@ -59,7 +59,7 @@ class PartitionSpans:
         self.leaderless: Spans = {}
         self.under_min: Spans = {}
         self.moving: Spans = {}
-        self._settings_of: dict[str, str | None] = {}
+        self._wanted_of: dict[bytes, int] = {}
         self._noted: tuple[Spans, Spans, Spans] = {}, {}, {}
         self.learned: tuple[SnapshotSpans, ...] = ()
         if image is not None and feed.is_known:
@@ -139,32 +139,34 @@ class PartitionSpans:
     def min_isr(self, info: PartitionInfo) -> int:
         """The partition's min.insync.replicas according to the log (1 if not set), capped at its number of
         replicas, as in Kafka."""
-        name = self._feed.topic_name(info.topic_id)
-        return _min_isr(None if name is None else self._setting(name), info)
+        return min(self._wanted(info.topic_id), len(info.replicas))
 
     def least_isr(self, slots: IntArray) -> IntArray:
         """min.insync.replicas of topics, by their slots in the columns."""
         topics = self._feed.state.topics
         found, places = np.unique(slots, return_inverse=True)
-        infos = [topics.by_id[topics.by_slot[slot]].info for slot in found.tolist()]
-        wanted = [min(_wanted(self._setting(info.name)), INT32_MAX) for info in infos]
+        wanted = [min(self._wanted(topics.by_slot[slot]), INT32_MAX) for slot in found.tolist()]
         return np.array(wanted, dtype=np.int32)[places]
 
-    def _setting(self, topic: str) -> str | None:
-        if topic not in self._settings_of:
-            self._settings_of[topic] = self._feed.topic_config(topic, MIN_INSYNC_REPLICAS)
-        return self._settings_of[topic]
+    def _wanted(self, topic_id: bytes) -> int:
+        """min.insync.replicas of a topic."""
+        wanted = self._wanted_of.get(topic_id)
+        if wanted is None:
+            name = self._feed.topic_name(topic_id)
+            setting = None if name is None else self._feed.topic_config(name, MIN_INSYNC_REPLICAS)
+            wanted = self._wanted_of[topic_id] = _wanted(setting)
+        return wanted
 
     def forget_settings(self) -> None:
         """Call after anything that may have changed a setting or a topic's name."""
-        self._settings_of.clear()
+        self._wanted_of.clear()
 
     def all_fine(self, builder: ImageBuilder, topic_ids: list[bytes]) -> bool:
         """Whether all partitions of these topics have a leader and their minimum ISR."""
         self.forget_settings()
-        settings = [self._setting(builder.topics.by_id[topic_id].info.name) for topic_id in topic_ids]
+        wanted = [self._wanted(topic_id) for topic_id in topic_ids]
         self.forget_settings()  # the caller may undo what it just applied
-        return all_led_and_in_sync(builder, topic_ids, [_wanted(setting) for setting in settings])
+        return all_led_and_in_sync(builder, topic_ids, wanted)
 
     def is_under_min(self, info: PartitionInfo) -> bool:
         return len(info.isr) < self.min_isr(info)

@@ -79,6 +79,8 @@ class Seen:
 
     def pass_over(self, stretch: Stretch) -> None:
         """The same for idle batches that follow others."""
+        if self.first_ms is None:
+            self.first_ms = int(stretch.part().timestamps_ms()[0])
         self.last_ms = max(stretch.time_ms, self.last_ms or 0)
         self.end_offset = max(stretch.next_offset, self.end_offset)
 

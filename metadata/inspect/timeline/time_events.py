@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
-from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS
+from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS, Longs
 from metaquorum.metadata.inspect.log.points import utc_text
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, duration
 from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.metadata.records.types import NoOpRecord
+from metaquorum.storage.log.runs import BatchRun
 
 GAP_MS = 5_000
 """Silence between two batches that is reported if the log has NoOp records: an active controller writes one
@@ -43,24 +46,37 @@ class TimeEvents:
         self.silence_ms = _silence_ms(last, now, was_moved or self._is_moved)
         if last is not None and last >= 0 and now >= 0:
             if self._idle_records and now - last > self._gap_ms:
-                text = f"nothing was written for {duration(now - last)}; {_reason(changes)}"
-                yield Grouped(offset, "gap in time", "quorum", text, "warning", None, (), span_ms=now - last)
+                yield _gap(offset, now - last, _reason(changes))
             elif now < last:
-                text = f"the time of this batch is {duration(last - now)} before that of the one before it"
-                yield Grouped(offset, "time ran backwards", "quorum", text, "detail", None, ())
+                yield _ran_backwards(offset, last - now)
         self._idle_records = self._idle_records or any(
             isinstance(record, NoOpRecord) for _, record in changes.records
         )
         self._last_ms = now
 
-    def stretch(self, last: list[tuple[int, int]], *, is_idle: bool) -> None:
-        """Batches that are all as odd as the one before them, each soon after the previous one; `last` has
-        the times and timestamps of the last two."""
-        self._idle_records = self._idle_records or is_idle
-        for now, stamp_ms in last:
-            was_moved, self._is_moved = self._is_moved, now != stamp_ms
-            self.silence_ms = _silence_ms(self._last_ms, now, was_moved or self._is_moved)
-            self._last_ms = now
+    def stretch(self, part: BatchRun, times: Longs, first_no_op: int | None) -> list[tuple[int, Grouped]]:
+        """The same for batches that are all as odd as the one before them, with their numbers. `times` are
+        theirs, and `first_no_op` is the first of them that has a NoOpRecord."""
+        before = np.append(np.int64(-1 if self._last_ms is None else self._last_ms), times[:-1])
+        step = times - before
+        known = (before >= 0) & (times >= 0)
+        gaps = known & (step > self._gap_ms)
+        if not self._idle_records:
+            gaps[: len(times) if first_no_op is None else first_no_op + 1] = False
+        offsets, epochs = part.offsets.tolist(), part.epochs()
+        found = [
+            (at, _gap(offsets[at], int(step[at]), _paused(int(epochs[at]))))
+            if gaps[at]
+            else (at, _ran_backwards(offsets[at], -int(step[at])))
+            for at in np.flatnonzero(gaps | (known & (step < 0))).tolist()
+        ]
+        self._idle_records = self._idle_records or first_no_op is not None
+        moved = (times != part.timestamps_ms())[-2:].any() or (len(times) == 1 and self._is_moved)
+        last_ms = self._last_ms if len(times) == 1 else int(before[-1])
+        self._last_ms = int(times[-1])
+        self.silence_ms = _silence_ms(last_ms, self._last_ms, bool(moved))
+        self._is_moved = bool(times[-1] != part.timestamps_ms()[-1])
+        return found
 
 
 def _silence_ms(last: int | None, now: int, is_moved: bool) -> int | None:
@@ -72,7 +88,21 @@ def _reason(changes: BatchChanges) -> str:
     """The meaning of a silence before a batch: if no election ends it, the same controller writes again."""
     if any(isinstance(record, LeaderChangeMessage) for _, record in changes.records):
         return "a live controller writes even when idle"
-    return f"the controller of epoch {changes.epoch} paused, or its clock was set"
+    return _paused(changes.epoch)
+
+
+def _paused(epoch: int) -> str:
+    return f"the controller of epoch {epoch} paused, or its clock was set"
+
+
+def _gap(offset: int, span_ms: int, reason: str) -> Grouped:
+    text = f"nothing was written for {duration(span_ms)}; {reason}"
+    return Grouped(offset, "gap in time", "quorum", text, "warning", None, (), span_ms=span_ms)
+
+
+def _ran_backwards(offset: int, by_ms: int) -> Grouped:
+    text = f"the time of this batch is {duration(by_ms)} before that of the one before it"
+    return Grouped(offset, "time ran backwards", "quorum", text, "detail", None, ())
 
 
 def _jump(offset: int, stamp_ms: int, off_ms: int, time_ms: int) -> Grouped:

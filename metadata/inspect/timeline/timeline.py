@@ -6,6 +6,7 @@ something changed comes from `causes`, by name.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -17,10 +18,9 @@ from metaquorum.metadata.inspect.causes.records import controller_restarted, rec
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, SEVERITIES, WARNING, Cause, Scene
 from metaquorum.metadata.inspect.causes.split_fences import HeldEvents
 from metaquorum.metadata.inspect.causes.table import partition_causes
-from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
 from metaquorum.metadata.inspect.changes.leaderships import was_unclean
-from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock
+from metaquorum.metadata.inspect.log.clock import LogClock, Longs, RunningClock
 from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.log.quorum import QuorumView
@@ -38,6 +38,8 @@ from metaquorum.metadata.inspect.timeline.unknown_state import UnknownState
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batch_cause import cause_in
+from metaquorum.metadata.records.batches import decode_readable
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import BatchRun
 
@@ -213,21 +215,27 @@ class Timeline:
 
     def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
         """The next run in pieces: batches for `batch`, stretches for `stretch`."""
-        known, gap_ms = self._feed.is_known, self._gap_ms
-        stops = self._clock.turns(run.base_offset, run.next_offset, gap_ms)
-        return self._feed.pieces(run, Concern(stops=stops, gap_ms=gap_ms, together=known, along=known))
+        known = self._feed.is_known
+        stops = self._clock.turns(run.base_offset, run.next_offset, self._gap_ms)
+        return self._feed.pieces(run, Concern(stops=stops, together=known, along=known))
 
     def stretch(self, stretch: Stretch) -> Iterator[list[TimelineEvent]]:
-        """Events, batch by batch, of batches that are idle or change partitions and brokers, each soon after
-        the previous one."""
+        """Events, batch by batch, of batches that are idle or change partitions and brokers."""
         part = stretch.part()
-        stamps = part.timestamps_ms()
+        bases, stamps = part.offsets[:-1], part.timestamps_ms()
+        times = self._clock.times_ms(bases, stamps)
+        gaps = deque(self._times.stretch(part, times, stretch.first_no_op))
         if stretch.records is not None:
-            stamp_of = dict(zip(part.offsets[:-1].tolist(), stamps.tolist(), strict=True))
+            stamp_of = dict(zip(bases.tolist(), stamps.tolist(), strict=True))
+            time_of = dict(zip(bases.tolist(), times.tolist(), strict=True))
             wanted = self._may_span if self._is_before(stretch) else self._may_tell
-            for changes in self._feed.changed(stretch, wanted, self._clock.time_ms):
+            for changes in self._feed.changed(stretch, wanted, lambda offset, _: time_of[offset]):
+                while gaps and gaps[0][1].offset < changes.base_offset:
+                    yield self._gap(part, times, *gaps.popleft())
                 self._told, self._batch = [], changes
                 self._stamp_ms = stamp_of[changes.base_offset]
+                if gaps and gaps[0][1].offset == changes.base_offset:
+                    self._tell_grouped((gaps.popleft()[1],))
                 scene = Scene(batch=changes, feed=self._feed)
                 if changes.brokers:
                     self._broker_steps(changes, scene)
@@ -237,12 +245,21 @@ class Timeline:
                     yield self._through()
         else:
             self._feed.pass_over(stretch)
-        last = [
-            (self._clock.time_ms(offset, stamp), stamp)
-            for offset, stamp in zip(part.offsets[:-1][-2:].tolist(), stamps[-2:].tolist(), strict=True)
-        ]
-        self._times.stretch(last, is_idle=stretch.has_idle)
-        self._end = (stretch.next_offset, stretch.epoch, last[-1][0])
+        while gaps:
+            yield self._gap(part, times, *gaps.popleft())
+        self._end = (stretch.next_offset, stretch.epoch, int(times[-1]))
+
+    def _gap(self, part: BatchRun, times: Longs, number: int, event: groups.Grouped) -> list[TimelineEvent]:
+        """The event of a batch of which only the time is one."""
+        batch = next(part.part(number, number + 1).batches())
+        records = decode_readable(batch)
+        header, asked = batch.header, cause_in(records[0].record) if records else None
+        changes = BatchChanges(
+            base_offset=header.base_offset, epoch=header.leader_epoch, time_ms=int(times[number]), asked=asked
+        )
+        self._told, self._batch, self._stamp_ms = [], changes, header.max_timestamp_ms
+        self._tell_grouped((event,))
+        return self._through()
 
     def _is_before(self, stretch: Stretch) -> bool:
         """Whether a stretch is before the start, so that only what lasts beyond it matters."""
@@ -390,10 +407,9 @@ class Timeline:
         if is_early or not only_leaders:
             events += groups.reassignment_events(scene.batch)
             events += groups.span_events(spans)
-        is_slice = len(scene.batch.partitions) >= SLICE_MIN
         for event in events:
             self._tell_grouped((event,))
-            if event.suspect is not None and is_slice and event.severity in self._shown:
+            if event.suspect is not None and scene.batch.is_slice and event.severity in self._shown:
                 self._suspects[self._told[-1]] = event.suspect
 
     def _single(self, offset: int, record: object) -> None:

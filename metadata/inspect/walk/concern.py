@@ -76,7 +76,6 @@ class Concern(msgspec.Struct, frozen=True, kw_only=True):
 
     `topics` are the names of the topics whose partitions matter, or of which only the one with the index
     `partition` does; `brokers` are the ids of the brokers whose own records matter; None for all. With
-    `gap_ms`, a batch also counts if its time is before that of the previous batch or this much later. With
     `together`, partition changes in their usual forms are passed over many at a time, in stretches that
     include the idle batches between them and, with `along`, the records of brokers.
     """
@@ -85,7 +84,6 @@ class Concern(msgspec.Struct, frozen=True, kw_only=True):
     partition: int | None = None
     brokers: frozenset[int] | None = None
     stops: frozenset[int] = frozenset()
-    gap_ms: int | None = None
     together: bool = False
     along: bool = False
 
@@ -165,13 +163,13 @@ class Stretch(NamedTuple):
         return self.records.frames
 
     @property
-    def has_idle(self) -> bool:
-        """Whether a record in it is idle."""
+    def first_no_op(self) -> int | None:
+        """The first of its batches that has a NoOpRecord, counted from `low`; None if none has."""
         if self.records is None:
-            return self.is_idle
+            return 0
         first, last = self.bounds
-        low, high = np.searchsorted(self.records.changes, (first, last))
-        return bool(last - first > high - low + len(self.others()))
+        found = first + np.flatnonzero(self.records.frames.keys[first:last] == NO_OP)[:1]
+        return int(self.run.batch_of(found)[0]) - self.low if len(found) else None
 
 
 def pieces(
@@ -298,11 +296,6 @@ class _Sieve:
         run, concern = self._run, self._concern
         if concern.stops:
             needed |= np.isin(run.offsets[1:], np.array(sorted(concern.stops), dtype=np.int64))
-        if concern.gap_ms is not None:
-            times = run.timestamps_ms()
-            step = np.diff(times)
-            needed[0] = True  # the batch before it is unknown here
-            needed[1:] |= (step < 0) | (step > concern.gap_ms) | (times[:-1] < 0)
 
 
 def _broker_id(record: Any) -> int | None:

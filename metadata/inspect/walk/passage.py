@@ -19,7 +19,7 @@ from metaquorum.metadata.replay import Replayer
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.reader import Damage
-from metaquorum.storage.log.runs import BatchRun
+from metaquorum.storage.log.runs import MANY_RECORDS, BatchRun, run_of
 
 Split = Callable[[BatchRun], Iterator[RecordBatch | Stretch]]
 """Which batches of a run are needed one by one. A Split that applies the run itself yields nothing."""
@@ -93,8 +93,8 @@ def decoded(
     split: Split,
     is_passed: Callable[[RecordBatch], bool] | None = None,
 ) -> Iterator[ReadBatch | RecordBatch | Stretch | Damage]:
-    """What `log.items` yields from `start` on, with stretches wherever `split` yields them. A single batch
-    that `is_passed` accepts stays undecoded."""
+    """What `log.items` yields from `start` on, with stretches wherever `split` yields them: a large batch is
+    split like a run. A single batch that `is_passed` accepts stays undecoded."""
     if log.is_checkpoint:
         yield from log.items(start or None)
         return
@@ -107,10 +107,23 @@ def decoded(
             expected = piece.header.next_offset
             yield piece
         else:
-            for item in decode_item(piece):
-                if isinstance(item, ReadBatch):
-                    expected = item.batch.header.next_offset
-                yield item
+            for part in _parts(piece, expected, limit, split):
+                for item in (part,) if isinstance(part, Stretch) else decode_item(part):
+                    if not isinstance(item, Damage):
+                        expected = place_of(item)[1]
+                    yield item
+
+
+def _parts(
+    piece: RecordBatch | Damage, expected: int, limit: Point, split: Split
+) -> Iterator[RecordBatch | Stretch | Damage]:
+    """A large batch that follows and is before the limit, as `split` has it; anything else as it is."""
+    large = isinstance(piece, RecordBatch) and piece.header.records_count >= MANY_RECORDS
+    run = run_of(piece) if large and isinstance(piece, RecordBatch) else None
+    if run is not None and run.base_offset == expected and is_before(run, limit):
+        yield from split(run)
+    else:
+        yield piece
 
 
 def place_of(item: ReadBatch | RecordBatch | Stretch) -> tuple[int, int, int]:

@@ -14,7 +14,6 @@ from metaquorum.metadata.inspect.causes.brokers import broker_causes
 from metaquorum.metadata.inspect.causes.records import record_causes
 from metaquorum.metadata.inspect.causes.rule import Cause, Scene
 from metaquorum.metadata.inspect.causes.table import causes_of_field
-from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed, broker_of
 from metaquorum.metadata.inspect.changes.record_texts import acl_text
 from metaquorum.metadata.inspect.entities.suggest import suggestion
@@ -234,7 +233,7 @@ class Chain:
         for step in changes.partitions:
             if (step.topic, step.index) != wanted:
                 continue
-            if len(changes.partitions) >= SLICE_MIN:
+            if changes.is_slice:
                 self._links.note_slice(step.offset)
             before = {} if step.before is None else partition_tree(step.before)
             after = {} if step.after is None else partition_tree(step.after)

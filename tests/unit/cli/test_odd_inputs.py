@@ -127,6 +127,8 @@ def test_a_zip_is_read_as_a_directory_and_safely(tmp_path: Path, node: Path) -> 
 
 @pytest.fixture(scope="module")
 def _store() -> Iterator[None]:
+    for needed in ("pyarrow", "moto"):
+        pytest.importorskip(needed)
     with s3_endpoint() as environment, pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)

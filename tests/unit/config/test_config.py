@@ -95,6 +95,33 @@ def test_a_controllers_further_listeners_speak_kafkas_protocol(
     assert load_config(secured).kafka_listeners[0].protocol == "SASL_PLAINTEXT"
 
 
+def test_a_quorum_may_speak_kafkas_protocol(tmp_path: Path) -> None:
+    both = {
+        "listeners": "CONTROLLER://127.0.0.1:9093,KAFKA://127.0.0.1:9095",
+        "controller__listener__names": "CONTROLLER,KAFKA",
+    }
+    config = load_config(written(tmp_path, CONTROLLER, **both))
+    assert not config.quorum_speaks_kafka and config.quorum_listener == "CONTROLLER"
+    both["controller__quorum__protocol"] = "kafka"
+    config = load_config(written(tmp_path, CONTROLLER, **both))
+    assert config.quorum_speaks_kafka and config.quorum_listener == "KAFKA"
+    assert config.controllers_login is None
+    with pytest.raises(ConfigError, match="needs a listener of Kafka's protocol"):
+        load_config(written(tmp_path, CONTROLLER, controller__quorum__protocol="kafka"))
+    both |= {
+        "listener__security__protocol__map": "CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
+        "sasl__enabled__mechanisms": "SCRAM-SHA-256",
+    }
+    with pytest.raises(ConfigError, match=r"controller\.protocol is GSSAPI: choose one of PLAIN"):
+        load_config(written(tmp_path, CONTROLLER, **both))
+    both["sasl__mechanism__controller__protocol"] = "PLAIN"
+    with pytest.raises(ConfigError, match=r"PLAIN is not among sasl\.enabled\.mechanisms"):
+        load_config(written(tmp_path, CONTROLLER, **both))
+    both["sasl__mechanism__controller__protocol"] = "SCRAM-SHA-256"
+    with pytest.raises(ConfigError, match="is missing: voters log in to each other with SCRAM-SHA-256"):
+        load_config(written(tmp_path, CONTROLLER, **both))
+
+
 def test_a_brokers_file(tmp_path: Path) -> None:
     path = written(
         tmp_path,

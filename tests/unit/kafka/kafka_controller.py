@@ -12,13 +12,8 @@ from random import Random
 from typing import Any
 
 from metaquorum.clients.kafka.observer import AskNode
+from metaquorum.clients.kafka.raft_messages import request_of, response_body
 from metaquorum.listeners.login import SaslRules
-from metaquorum.listeners.metadata_fetch import (
-    fetch_answer,
-    fetch_of,
-    snapshot_answer,
-    snapshot_fetch_of,
-)
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.raft.messages import FetchRequest, FetchSnapshotResponse, RaftError
 from metaquorum.storage.disk.posix import PosixDisk
@@ -107,19 +102,19 @@ class KafkaController(FakeNode):
     def _fetch(self, body: wire.FetchRequest) -> wire.FetchResponse:
         if not self.allowed:
             return wire.FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        request = fetch_of(body, 16, bytes(16), CLUSTER)
-        assert request is not None and request.replica_id == -1
+        request = request_of(body, 16, cluster_id=CLUSTER, node_id=1)
+        assert request.replica_id == -1
         self.fetched.append(request)
-        return fetch_answer(self.quorum.result(AskNode(ADDRESSES[1], request)), 16)
+        found: wire.FetchResponse = response_body(self.quorum.result(AskNode(ADDRESSES[1], request)), 16)
+        return found
 
     def _fetch_snapshot(self, body: wire.FetchSnapshotRequest) -> wire.FetchSnapshotResponse:
-        asked = snapshot_fetch_of(body, bytes(16), CLUSTER)
-        assert asked is not None
+        asked = request_of(body, 0, cluster_id=CLUSTER, node_id=1)
         if asked.snapshot not in self.quorum.snapshots or asked.epoch != self.quorum.epoch:
             return wire.FetchSnapshotResponse(error_code=-1)
         content = self.content(asked.snapshot)
         end = asked.position + min(1_000, asked.max_bytes)
-        return snapshot_answer(
+        found: wire.FetchSnapshotResponse = response_body(
             FetchSnapshotResponse(
                 error=RaftError.NONE,
                 epoch=self.quorum.epoch,
@@ -128,8 +123,10 @@ class KafkaController(FakeNode):
                 size_bytes=len(content),
                 position=asked.position,
                 data=content[asked.position : end],
-            )
+            ),
+            0,
         )
+        return found
 
 
 class KafkaBroker(FakeNode):

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
 from metaquorum.clients.kafka.observer import LiveLog, NothingHeard
+from metaquorum.clients.kafka.raft_messages import METADATA_TOPIC_ID
 from metaquorum.clients.kafka.voters import VoterEnd, voter_ends, voter_reports
 from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.wire import messages as wire
@@ -35,7 +36,7 @@ class Follower(KafkaController):
         code = RaftError.FENCED_LEADER_EPOCH if self.later else RaftError.NOT_LEADER_OR_FOLLOWER
         partition = types.PartitionData(error_code=code, high_watermark=-1, current_leader=leader)
         return types(
-            responses=(types.FetchableTopicResponse(topic="__cluster_metadata", partitions=(partition,)),)
+            responses=(types.FetchableTopicResponse(topic_id=METADATA_TOPIC_ID, partitions=(partition,)),)
         )
 
 

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import gzip
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from metaquorum.clients.kafka.quorum import answer_of, request_of
-from metaquorum.controller.server.kafka import ControllersOf, MetadataReads
+from metaquorum.clients.kafka.quorum import answer_of
+from metaquorum.clients.kafka.raft_messages import request_body, response_body, response_of
+from metaquorum.controller.server.kafka import ControllersOf
+from metaquorum.controller.server.raft_requests import (
+    ASKED_BY_VOTERS,
+    CONNECTIONS_MAX,
+    RaftRequests,
+    RoundsRepeated,
+)
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.access.table import CHECKS_OF_CONTROLLERS
-from metaquorum.listeners.metadata_fetch import fetch_answer, fetch_of, snapshot_answer, snapshot_fetch_of
 from metaquorum.listeners.services import Client, EndConnection, Offered
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived
-from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotResponse, RaftError
+from metaquorum.raft.messages import (
+    UNSTATED,
+    FetchRequest,
+    FetchResponse,
+    RaftError,
+    VoteRequest,
+    VoteResponse,
+)
 from metaquorum.rpc.raft_server import RaftService
 from metaquorum.storage.types import LogPosition
 from metaquorum.wire import codec
@@ -45,57 +54,10 @@ FETCHED = FetchResponse(
 )
 
 
-@pytest.mark.parametrize("version", range(12, 19))
-def test_a_fetch_and_its_answer_arrive_in_every_version(version: int) -> None:
-    header = codec.RequestHeader(1, version, 1)
-    frame = b"".join(codec.encode_request(header, request_of(ASKED)))
-    body = codec.decode_request(frame).body
-    wanted = ASKED if version >= 17 else replace(ASKED, replica_directory_id=READER)
-    wanted = wanted if version >= 18 else replace(wanted, high_watermark=5)
-    assert fetch_of(body, version, READER, "other") == wanted
-    for answer in (
-        FETCHED,
-        replace(FETCHED, records=b"", snapshot=LogPosition(3, 8)),
-        replace(FETCHED, records=b"", diverging=LogPosition(3, 8)),
-        replace(FETCHED, records=b"", error=RaftError.FENCED_LEADER_EPOCH),
-    ):
-        encoded = b"".join(codec.encode_response(1, version, 1, fetch_answer(answer, version)))
-        assert answer_of(codec.decode_response(1, version, encoded).body) == answer
-
-
-def test_what_kafka_refuses_is_refused(shared_data: Path) -> None:
-    """The recorded error cases of Fetch that need no log: their requests are not taken, or are right."""
-    refused, taken = set(), set()
-    with gzip.open(shared_data / "kafka-3.7-wire" / "M-error-cases.jsonl.gz") as lines:
-        for row in map(json.loads, lines):
-            if row["api"] not in ("Fetch", "FetchSnapshot") or not row["to"].startswith("controller"):
-                continue
-            body = codec.decode_request(base64.b64decode(row["request"])).body
-            found: Any = (
-                fetch_of(body, row["api_version"], READER, CLUSTER)
-                if row["api"] == "Fetch"
-                else snapshot_fetch_of(body, READER, CLUSTER)
-            )
-            (refused if found is None else taken).add(row["label"])
-    assert {
-        "Raft Fetch: other topic id",
-        "Raft Fetch: partition 5",
-        "FetchSnapshot: unknown topic",
-    } <= refused
-    assert "Raft Fetch: null cluster id" in taken and "FetchSnapshot: the whole" in taken
-    assert "Raft Fetch: last fetched epoch unknown (diverging epoch)" in refused
-
-
-def test_errors_of_the_request_are_no_partitions() -> None:
-    for error in (RaftError.INCONSISTENT_CLUSTER_ID, RaftError.INVALID_REQUEST):
-        assert fetch_answer(replace(FETCHED, error=error), 16) == wire.FetchResponse(error_code=error)
-        chunk = FetchSnapshotResponse(error=error, epoch=1, leader_id=1)
-        assert snapshot_answer(chunk) == wire.FetchSnapshotResponse(error_code=error)
-
-
 class Raft:
     """In the place of the core."""
 
+    node_id = 2
     voters = (1, 2, 3)
     leader_id = 2
 
@@ -110,10 +72,12 @@ class Sink:
         return self.is_open
 
 
-def reads() -> tuple[MetadataReads, RaftService, Sink]:
+def reads(*, voters_ask: bool = False) -> tuple[RaftRequests, RaftService, Sink]:
     sink = Sink()
     service = RaftService(sink)
-    return MetadataReads(CLUSTER, Raft(), service, READER, MetadataImage), service, sink  # type: ignore[arg-type]
+    raft: Any = Raft()
+    handlers = RaftRequests(CLUSTER, raft, service, READER, MetadataImage, voters_ask=voters_ask)
+    return handlers, service, sink
 
 
 def request(body: Any, version: int = 16) -> codec.Request:
@@ -122,14 +86,14 @@ def request(body: Any, version: int = 16) -> codec.Request:
 
 async def test_a_fetch_waits_for_the_core_and_is_abandoned_with_its_connection() -> None:
     handlers, service, sink = reads()
-    waiting = asyncio.ensure_future(handlers.fetch(request(request_of(ASKED)), CLIENT))
+    waiting = asyncio.ensure_future(handlers.answer(request(request_body(ASKED, 16)), CLIENT))
     await asyncio.sleep(0)
     (event,) = sink.events
     assert isinstance(event, RaftRequestArrived) and isinstance(event.request, FetchRequest)
     assert event.request.fetch_offset == 5
     service.respond(event.key, FETCHED)
-    assert answer_of(await waiting) == FETCHED
-    given_up = asyncio.ensure_future(handlers.fetch(request(request_of(ASKED)), CLIENT))
+    assert answer_of(await waiting, 16) == FETCHED
+    given_up = asyncio.ensure_future(handlers.answer(request(request_body(ASKED, 16)), CLIENT))
     await asyncio.sleep(0)
     given_up.cancel()
     await asyncio.sleep(0.01)
@@ -139,18 +103,19 @@ async def test_a_fetch_waits_for_the_core_and_is_abandoned_with_its_connection()
 
 async def test_nothing_that_names_a_voter_counts_as_one() -> None:
     handlers, _, sink = reads()
-    body = request_of(replace(ASKED, replica_id=2))
-    assert (await handlers.fetch(request(body), CLIENT)).error_code == 42
+    body = request_body(replace(ASKED, replica_id=2), 16)
+    answer = await asyncio.wait_for(handlers.answer(request(body), CLIENT), 20)
+    assert answer.error_code == 42
     chunk = wire.FetchSnapshotRequest(replica_id=2)
-    assert (await handlers.fetch_snapshot(request(chunk), CLIENT)).error_code == 42
+    assert (await handlers.answer(request(chunk), CLIENT)).error_code == 42
     assert sink.events == []
 
 
 async def test_connections_are_different_readers() -> None:
     handlers, _, sink = reads()
-    body = request_of(replace(ASKED, replica_directory_id=bytes(16)))
+    body = request_body(replace(ASKED, replica_directory_id=b""), 16)
     tasks = [
-        asyncio.ensure_future(handlers.fetch(request(body), replace(CLIENT, connection=number)))
+        asyncio.ensure_future(handlers.answer(request(body), replace(CLIENT, connection=number)))
         for number in (1, 2)
     ]
     await asyncio.sleep(0)
@@ -163,16 +128,16 @@ async def test_a_stopping_node_ends_the_connection() -> None:
     handlers, _, sink = reads()
     sink.is_open = False
     with pytest.raises(EndConnection):
-        await handlers.fetch(request(request_of(ASKED)), CLIENT)
+        await handlers.answer(request(request_body(ASKED, 16)), CLIENT)
 
 
 async def test_the_log_is_for_those_with_cluster_action() -> None:
     authorizer = Authorizer(super_users=["User:admin"], allow_everyone=False)
     rights = Rights(authorizer=authorizer, image=MetadataImage, checks=CHECKS_OF_CONTROLLERS)
-    handler = Offered(12, 18, lambda request, client: fetch_answer(FETCHED, 16))
+    handler = Offered(12, 18, lambda request, client: response_body(FETCHED, 16))
     guard = guarded({"Fetch": handler}, rights)["Fetch"].handle
     for principal, code in (("User:alice", 31), ("User:admin", 0)):
-        found = guard(request(request_of(ASKED)), replace(CLIENT, principal=principal))
+        found: Any = guard(request(request_body(ASKED, 16)), replace(CLIENT, principal=principal))
         assert found.error_code == code
 
 
@@ -182,3 +147,87 @@ def test_only_controllers_are_described() -> None:
     assert found.describe(asked, CLIENT).error_code == 114
     asked = request(wire.DescribeClusterRequest(endpoint_type=2), 1)
     assert (found.describe(asked, CLIENT).controller_id, found.describe(asked, CLIENT).brokers) == (2, ())
+
+
+# ---- a quorum that speaks Kafka's protocol -------------------------------------------------------------
+
+VOTE = VoteRequest(
+    cluster_id=CLUSTER,
+    epoch=8,
+    candidate_id=1,
+    candidate_directory_id=b"",
+    voter_id=2,
+    voter_directory_id=b"",
+    last_position=LogPosition(7, 5),
+    pre_vote=False,
+)
+GRANTED = VoteResponse(error=RaftError.NONE, epoch=8, leader_id=None, vote_granted=True, pre_vote=False)
+
+
+def test_voters_are_answered_only_where_the_quorum_speaks_kafkas_protocol() -> None:
+    closed, open_to_voters = reads()[0].offered(), reads(voters_ask=True)[0].offered()
+    assert set(closed) == {"Fetch", "FetchSnapshot"}
+    assert set(open_to_voters) - set(closed) == set(ASKED_BY_VOTERS)
+    assert all(name in CHECKS_OF_CONTROLLERS for name in open_to_voters)
+
+
+async def test_a_voter_of_kafka_votes_and_fetches_as_itself() -> None:
+    handlers, service, sink = reads(voters_ask=True)
+    vote = asyncio.ensure_future(handlers.answer(request(request_body(VOTE, 0), 0), CLIENT))
+    fetch = asyncio.ensure_future(
+        handlers.answer(request(request_body(replace(ASKED, replica_id=1), 16)), CLIENT)
+    )
+    await asyncio.sleep(0)
+    asked, fetched = (event.request for event in sink.events)
+    assert asked == VOTE
+    assert fetched == replace(ASKED, replica_id=1, replica_directory_id=b"", high_watermark=UNSTATED)
+    service.respond(sink.events[0].key, GRANTED)
+    service.respond(sink.events[1].key, FETCHED)
+    assert response_of(await vote, 0, VOTE) == GRANTED
+    assert answer_of(await fetch, 16) == FETCHED
+
+
+async def test_what_has_no_form_is_refused_before_the_core() -> None:
+    handlers, _, sink = reads(voters_ask=True)
+    topic = wire.VoteRequest.TopicData(topic_name="err", partitions=(wire.VoteRequest.PartitionData(),))
+    assert (await handlers.answer(request(wire.VoteRequest(topics=(topic,)), 0), CLIENT)).error_code == 42
+    unsound = request_body(replace(VOTE, epoch=7), 0)
+    assert (await handlers.answer(request(unsound, 0), CLIENT)).error_code == 42
+    assert sink.events == []
+
+
+async def test_the_voters_apis_need_cluster_action() -> None:
+    authorizer = Authorizer(super_users=["User:admin"], allow_everyone=False)
+    rights = Rights(authorizer=authorizer, image=MetadataImage, checks=CHECKS_OF_CONTROLLERS)
+    handlers, _, sink = reads(voters_ask=True)
+    for api, body in (
+        ("Vote", request_body(VOTE, 0)),
+        ("BeginQuorumEpoch", wire.BeginQuorumEpochRequest()),
+        ("EndQuorumEpoch", wire.EndQuorumEpochRequest()),
+        ("UpdateRaftVoter", wire.UpdateRaftVoterRequest()),
+    ):
+        handle = guarded(handlers.offered(), rights)[api].handle
+        found: Any = handle(request(body, 0), replace(CLIENT, principal="User:alice"))
+        assert found.error_code == 31
+    assert sink.events == []
+
+
+def test_a_fetch_repeats_the_round_of_the_last_answer_on_its_connection() -> None:
+    """Kafka's voters do not say it: what they send on a connection follows the answer there."""
+    rounds, fetch = RoundsRepeated(), replace(ASKED, replica_id=1)
+    assert rounds.asked(7, fetch).read_round == 0
+    rounds.answered(7, replace(FETCHED, read_round=4))
+    assert rounds.asked(8, fetch).read_round == 0  # another connection: it may have been sent before
+    assert rounds.asked(7, fetch).read_round == 4
+    assert rounds.asked(7, fetch).read_round == 0  # sent after one answer only
+    rounds.answered(7, replace(FETCHED, read_round=4))
+    assert rounds.asked(7, replace(fetch, epoch=8)).read_round == 0  # another leader's rounds
+    rounds.answered(7, replace(FETCHED, read_round=4))
+    assert rounds.asked(7, replace(fetch, read_round=3)).read_round == 3  # ours says it
+
+
+def test_the_rounds_of_connections_are_bounded() -> None:
+    rounds = RoundsRepeated()
+    for connection in range(CONNECTIONS_MAX + 1):
+        rounds.answered(connection, replace(FETCHED, read_round=4))
+    assert rounds.asked(0, ASKED).read_round == 0 and rounds.asked(1, ASKED).read_round == 4

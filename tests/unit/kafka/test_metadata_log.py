@@ -27,7 +27,8 @@ from metaquorum.clients.kafka.observer import (
     NothingHeard,
     QuorumNodes,
 )
-from metaquorum.clients.kafka.quorum import answer_of, quorum_at, request_of
+from metaquorum.clients.kafka.quorum import answer_of, quorum_at
+from metaquorum.clients.kafka.raft_messages import request_body
 from metaquorum.listeners.login import SaslRules
 from metaquorum.listeners.sasl import PlainExchange
 from metaquorum.metadata.inspect.log.log import open_log
@@ -74,8 +75,8 @@ def error_cases(shared_data: Path, *keys: int) -> dict[str, tuple[codec.Request,
 
 def test_every_answer_of_kafka_is_understood(shared_data: Path) -> None:
     found = {}
-    for label, (_, body) in error_cases(shared_data, FETCH, FETCH_SNAPSHOT).items():
-        answer = answer_of(body)
+    for label, (asked, body) in error_cases(shared_data, FETCH, FETCH_SNAPSHOT).items():
+        answer = answer_of(body, asked.header.version)
         assert not isinstance(answer, NothingHeard), label
         found[label.partition(": ")[2] or label] = (
             answer.error.name,
@@ -96,8 +97,10 @@ def test_every_answer_of_kafka_is_understood(shared_data: Path) -> None:
 
 def test_a_snapshot_arrives_in_the_chunks_that_kafka_sends(shared_data: Path) -> None:
     cases = error_cases(shared_data, FETCH_SNAPSHOT)
-    chunks = [answer_of(body) for label, (_, body) in cases.items() if "chunk of at most" in label]
-    whole = answer_of(cases["FetchSnapshot: the whole"][1])
+    chunks: list[Any] = [
+        answer_of(body, 0) for label, (_, body) in cases.items() if "chunk of at most" in label
+    ]
+    whole = answer_of(cases["FetchSnapshot: the whole"][1], 0)
     assert isinstance(whole, FetchSnapshotResponse) and len(whole.data) == whole.size_bytes
     assert [(each.position, len(each.data)) for each in chunks] == [(at * 1000, 1000) for at in range(4)]
     assert whole.data.startswith(b"".join(each.data for each in chunks))
@@ -122,7 +125,7 @@ def test_a_request_has_the_fields_of_an_observer_of_kafka(shared_data: Path) -> 
     )
     step = steps.send((0, quorum))
     assert isinstance(step, AskNode)
-    ours = request_of(step.request)
+    ours = request_body(step.request, 16)
     assert (ours.cluster_id, ours.session_id, ours.session_epoch) == (theirs.cluster_id, 0, -1)
     assert ours.topics[0].topic_id == theirs.topics[0].topic_id
     (own,) = ours.topics[0].partitions
@@ -177,7 +180,7 @@ def test_the_log_of_a_recorded_cluster_is_read_from_its_frames(shared_data: Path
             bodies = frames.get((links[step.address], step.request.fetch_offset), [])
             if not bodies:
                 break  # the recording ends
-            result = answer_of(bodies.pop(0) if len(bodies) > 1 else bodies[0])
+            result = answer_of(bodies.pop(0) if len(bodies) > 1 else bodies[0], 16)
         step = steps.send((now_ms, result))
     log = observer.log
     assert (log.leader_id, log.address, log.epoch) == (3000, ("h", 3000), 2)

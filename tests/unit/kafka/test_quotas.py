@@ -19,16 +19,20 @@ from metaquorum.metadata.settings.quotas import quota_of, sorted_entity
 from metaquorum.network.deferred import Deferred
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
+    BeginQuorumEpochRequest,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    EndQuorumEpochRequest,
     FetchRequest,
     FetchResponse,
+    FetchSnapshotRequest,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
     ProduceRequest,
     ProduceResponse,
+    VoteRequest,
     WriteTxnMarkersRequest,
 )
 from tests.unit.kafka.test_connection import FIND_COORDINATOR, METADATA, Server, calling, serving, until
@@ -205,9 +209,13 @@ def test_a_consumer_with_a_backlog_gets_what_its_quota_allows(batch: int, rate: 
         (1, FetchRequest(replica_id=3)),
         (1, FetchRequest(replica_state=FetchRequest.ReplicaState(replica_id=3))),
         (27, WriteTxnMarkersRequest()),
+        (52, VoteRequest()),
+        (53, BeginQuorumEpochRequest()),
+        (54, EndQuorumEpochRequest()),
+        (59, FetchSnapshotRequest()),
     ],
 )
-def test_what_brokers_ask_of_each_other_is_not_counted(key: int, body: object) -> None:
+def test_what_nodes_ask_of_each_other_is_not_counted(key: int, body: object) -> None:
     quotas = quotas_of(image(a=100))
     full = FetchResponse(responses=(FetchResponse.FetchableTopicResponse(topic="t"),))
     assert charged(quotas, key, body, full, 10, 10_000) == (0, full)

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from metaquorum.metadata import invariants
 from metaquorum.metadata.columnar.partition_records import lengths_at, varint_widths
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.image import (
@@ -31,7 +32,7 @@ from metaquorum.metadata.image.chunk import TopicEntry, with_run
 from metaquorum.metadata.image.directories import DirectoryTable, _HashIndex, damaged_in, given_up_in, is_mark
 from metaquorum.metadata.image.maps import FIRST_SHARD_COUNT, MAX_SHARD_LOAD
 from metaquorum.metadata.image.types import TopicInfo
-from metaquorum.metadata.invariants import COLUMN_RULES, check_image, check_step
+from metaquorum.metadata.invariants import COLUMN_RULES, FEW_ROWS, check_image, check_step
 from metaquorum.metadata.meanings import _sorted_directories
 from metaquorum.metadata.text.tree import image_tree, render_tree, subtree
 from metaquorum.storage.batches.format import encode_varint
@@ -379,6 +380,31 @@ def test_steps_must_not_go_back() -> None:
     builder.put_broker(BrokerRegistration(broker_id=2, epoch=2, incarnation_id=T1))
     rules = {at.rule for at in check_step(before, builder.freeze())}
     assert rules == {"broker-epoch-grows", "incarnation-has-own-epoch"}
+
+
+def test_many_steps_at_once_are_looked_at_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those whose epochs do not grow are looked at one by one."""
+    fields = [
+        {"partition_epoch": 6},
+        {"partition_epoch": 5, "isr": (1,)},
+        {"partition_epoch": 4},
+        {"partition_epoch": 6, "leader_epoch": 2},
+        {"partition_epoch": 6, "leader": 2},
+        {"partition_epoch": 6, "leader_epoch": 4, "leader": 2},
+        {"partition_epoch": 5, "leader": 2},
+    ]
+    count = 8 * FEW_ROWS
+    before = built(*(info(at, partition_epoch=5, leader_epoch=3) for at in range(count)))
+    chosen = [{"partition_epoch": 5, "leader_epoch": 3, **fields[at % len(fields)]} for at in range(count)]
+    after = built(*(info(at, **chosen[at]) for at in reversed(range(count))), base=before)
+    keys = diff(before, after).partitions.changed
+    assert len(keys) == count
+    looked_at = invariants._doubtful_steps(before.topics, after.topics, keys)
+    assert len(looked_at) == sum(at % len(fields) not in (0, 5) for at in range(count))
+    together = check_step(before, after)
+    monkeypatch.setattr(invariants, "FEW_ROWS", count)
+    assert together == check_step(before, after)
+    assert {at.rule for at in together} == {"partition-epoch-grows", "leader-epoch-grows"}
 
 
 def test_every_rule_has_a_line_in_the_document() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from metaquorum.metadata.inspect.causes.rule import SEVERITIES
@@ -16,7 +17,9 @@ from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.runs import BatchRun
 from tests.conftest import shared_data_path
+from tests.unit.metadata.made_logs import encoded
 
 ROOT = shared_data_path() or Path("absent")
 ID = bytes(range(16))
@@ -28,13 +31,25 @@ def test_the_silence_before_the_last_batch_of_a_stretch() -> None:
     times = TimeEvents(5_000, 1_000)
     silences = []
     for stretch in ([1_600], [1_700, 1_900], [2_000]):
-        times.stretch([(time_ms, time_ms) for time_ms in stretch], is_idle=True)
+        assert times.stretch(idle_run(stretch), np.array(stretch), 0) == []
         silences.append(times.silence_ms)
     assert silences == [600, 200, 100]
     times.lose()
-    times.stretch([(2_300, 2_300)], is_idle=True)
+    times.stretch(idle_run([2_300]), np.array([2_300]), 0)
     assert times.silence_ms is None
     assert TimeEvents(5_000, None).silence_ms is None
+    times.stretch(idle_run([2_400, 2_500]), np.array([2_400, 2_450]), 0)
+    assert times.silence_ms == -1, "its clock was corrected"
+    times.stretch(idle_run([2_600]), np.array([2_600]), 0)
+    assert times.silence_ms == -1
+    times.stretch(idle_run([2_700]), np.array([2_700]), 0)
+    assert times.silence_ms == 100
+
+
+def idle_run(stamps: list[int]) -> BatchRun:
+    batches = encoded([(1, [r.NoOpRecord()])] * len(stamps), stamps=stamps)
+    places = np.cumsum([0, *map(len, batches)])
+    return BatchRun(b"".join(batches), places, np.arange(len(stamps) + 1), 1, 0, "file")
 
 
 def told(path: Path) -> list[TimelineEvent]:

@@ -43,7 +43,7 @@ class Client:
 
 def view(quorum: Quorum, voters: tuple[Voter, ...] = (), *, servers: bool = True) -> Controllers:
     config = SimpleNamespace(
-        controller_listener="Controller",
+        quorum_listener="Controller",
         voters=voters,
         raft=SimpleNamespace(bootstrap_ids=(-2, -3) if servers else ()),
         bootstrap_servers=SERVERS if servers else (),

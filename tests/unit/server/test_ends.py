@@ -13,7 +13,7 @@ from metaquorum.broker.server.data import cleaner_process, cleaners
 from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.peers import Peer
 from metaquorum.controller.server import joining as module
-from metaquorum.controller.server.joining import SelfRegistration
+from metaquorum.controller.server.joining import GrpcRegistrar, SelfRegistration
 from metaquorum.controller.server.main import ControllerRole
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
@@ -151,7 +151,7 @@ class Registering:
         monkeypatch.setattr(module, "register_controller", self._ask)
         monkeypatch.setattr(module.Backoff, "failed", lambda self, started: 0)
         client: Any = SimpleNamespace(close=self._close)
-        self.registration = SelfRegistration(self.node, client, random.Random(1))
+        self.registration = SelfRegistration(self.node, GrpcRegistrar(client), random.Random(1))
 
     def _own(self, image: object, config: object, incarnation_id: bytes) -> Any:
         assert image is self.node.ledger.committed.image and config is self.node.config

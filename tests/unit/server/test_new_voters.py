@@ -252,3 +252,15 @@ async def test_an_upgrade_that_cannot_be_says_why() -> None:
     assert (found.message or "").startswith("kraft.version cannot become 2: ")
     elsewhere = await over(Inbox(IMAGE), is_leader=False, leader_id=2).upgrade(of_kraft_version(2))
     assert isinstance(elsewhere, ApiError) and elsewhere.code is ErrorCode.NOT_CONTROLLER
+
+
+async def test_a_new_voter_is_asked_at_its_grpc_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at those of Kafka's protocol, which its entry names, too."""
+    nodes = Nodes(monkeypatch, SAME)
+    grpc, kafka = VoterEndpoint("CONTROLLER", "a", 1), VoterEndpoint("KAFKA", "a", 2)
+    request = replace(REQUEST, voter=replace(VOTER, endpoints=(grpc, kafka)))
+    core: Any = SimpleNamespace(node_id=1, leader_id=1, is_leader=True, kraft_version=1, voters=(1,))
+    inbox: Any = Inbox(Done())
+    changes = VoterChanges(inbox, core, STATUS.cluster_id, None, "controller")
+    assert await changes.change(request) == Done()
+    assert nodes.asked == [([("a", 1)], PROBE_TIMEOUT_MS)]

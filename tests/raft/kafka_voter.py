@@ -1,0 +1,559 @@
+"""A voter of Apache Kafka 3.7, as a model: written from its protocol (KIP-595, KIP-630), what its nodes were
+recorded to say, and how it behaves at restarts. Nothing of our core is in it.
+
+It asks for no pre-votes and says no high watermark, waits as long as Kafka waits, asks each node one thing at
+a time, truncates by epoch and end offset, and has written what it says: appends and votes are durable within
+a step. Where Kafka's process would end with an error, so does the model.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from metaquorum.raft import messages as ms
+from metaquorum.raft.effects import PersistQuorumState
+from metaquorum.raft.messages import RaftError
+from metaquorum.raft.voters import encode_control_batch, leader_change_record
+from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.batches.encode import encode_batch
+from metaquorum.storage.types import LogPosition
+
+FETCH_TIMEOUT_MS, ELECTION_TIMEOUT_MS, BACKOFF_MAX_MS = 2_000, 1_000, 1_000
+REQUEST_TIMEOUT_MS, RETRY_MS, MAX_WAIT_MS = 2_000, 20, 500
+UNATTACHED, VOTED, CANDIDATE, LEADER, FOLLOWER, RESIGNED = (
+    *("unattached", "voted", "candidate"),
+    *("leader", "follower", "resigned"),
+)
+Sends = list[tuple[int, Any]]
+
+
+class KafkaStops(AssertionError):
+    """Kafka's process would end here with an exception: what the others said must never lead to this."""
+
+
+@dataclass(slots=True)
+class Parked:
+    """A fetch that the leader holds."""
+
+    source: int
+    correlation_id: int
+    request: ms.FetchRequest
+    until_ms: int
+
+
+@dataclass(slots=True)
+class Asked:
+    """The request to a node that has no answer yet."""
+
+    correlation_id: int
+    request: Any
+    sent_ms: int
+
+
+@dataclass(slots=True)
+class KafkaVoter:
+    """One process. `disk` survives it. Requests to send are in `sends`, answers in `answers`, as (to,
+    correlation id, message); the world takes them after each input."""
+
+    node_id: int
+    voters: tuple[int, ...]
+    disk: Any
+    rng: random.Random
+    now: int
+    sends: list[tuple[int, int, Any]] = field(default_factory=list)
+    answers: list[tuple[int, int, Any]] = field(default_factory=list)
+    role: str = UNATTACHED
+    epoch: int = 0
+    leader_id: int | None = None
+    voted_id: int | None = None
+    high_watermark: int = -1
+    deadline: int = 0
+    backoff_until: int | None = None
+    retries: int = 0
+    granted: set[int] = field(default_factory=set)
+    rejected: set[int] = field(default_factory=set)
+    acknowledged: set[int] = field(default_factory=set)
+    ends: dict[int, int | None] = field(default_factory=dict)
+    epoch_start: int = 0
+    parked: list[Parked] = field(default_factory=list)
+    asked: dict[int, Asked] = field(default_factory=dict)
+    retry_at: dict[int, int] = field(default_factory=dict)
+    snapshot: LogPosition | None = None
+    connection: dict[int, int] = field(default_factory=dict)
+    last_id: int = 0
+
+    # ---- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        hard = self.disk.hard
+        if hard is not None:
+            self.epoch, self.leader_id, self.voted_id = hard.epoch, hard.leader_id, hard.voted_id
+        self.high_watermark = -1
+        if self.leader_id == self.node_id:
+            self.role, self.acknowledged = RESIGNED, set()
+            self.deadline = self.now + self._drawn(ELECTION_TIMEOUT_MS)
+        elif self.leader_id is not None:
+            self._enter(FOLLOWER, FETCH_TIMEOUT_MS)
+        elif self.voted_id == self.node_id:
+            self._candidacy()
+        else:
+            self._enter(UNATTACHED if self.voted_id is None else VOTED, self._drawn(ELECTION_TIMEOUT_MS))
+
+    def _drawn(self, base: int) -> int:
+        return base + self.rng.randrange(base)
+
+    def _enter(self, role: str, timeout: int) -> None:
+        self.role, self.deadline = role, self.now + timeout
+        self.snapshot, self.backoff_until = None, None
+        self.asked.clear()
+
+    def _write(self) -> None:
+        self.disk.hard = PersistQuorumState(
+            token=0,
+            epoch=self.epoch,
+            leader_id=self.leader_id,
+            voted_id=self.voted_id,
+            voted_directory_id=None,
+            kraft_version=0,
+        )
+
+    def _unattached(self, epoch: int) -> None:
+        left = max(0, self.deadline - self.now)
+        keeps = self.role in (UNATTACHED, VOTED, CANDIDATE)
+        self._leave()
+        self.epoch, self.leader_id, self.voted_id = epoch, None, None
+        self._write()
+        self._enter(UNATTACHED, left if keeps else self._drawn(ELECTION_TIMEOUT_MS))
+
+    def _follow(self, epoch: int, leader_id: int) -> None:
+        if leader_id == self.node_id or leader_id not in self.voters:
+            raise KafkaStops(f"node {self.node_id} cannot follow {leader_id}")
+        self._leave()
+        self.epoch, self.leader_id, self.voted_id = epoch, leader_id, None
+        self._write()
+        self._enter(FOLLOWER, FETCH_TIMEOUT_MS)
+        self.retries = 0
+
+    def _candidate(self) -> None:
+        self._leave()
+        self.epoch, self.leader_id, self.voted_id = self.epoch + 1, None, self.node_id
+        self._write()
+        self.retries += 1
+        self._candidacy()
+
+    def _candidacy(self) -> None:
+        self._enter(CANDIDATE, self._drawn(ELECTION_TIMEOUT_MS))
+        self.granted, self.rejected = {self.node_id}, set()
+        self._maybe_lead()
+
+    def _maybe_lead(self) -> None:
+        if self.role != CANDIDATE or 2 * len(self.granted) <= len(self.voters):
+            return
+        self._enter(LEADER, 0)
+        # It knows none until a record of its epoch is committed.
+        self.leader_id, self.retries, self.high_watermark = self.node_id, 0, -1
+        self._write()
+        self.epoch_start = self.end.offset
+        self.ends = dict.fromkeys(self.voters)
+        self.acknowledged = {self.node_id}
+        record = leader_change_record(
+            leader_id=self.node_id, voter_ids=self.voters, granting_ids=self.granted
+        )
+        self._append(
+            encode_control_batch([record], base_offset=self.epoch_start, epoch=self.epoch, timestamp_ms=0)
+        )
+
+    def _leave(self) -> None:
+        """Whoever waits at a leader learns that it leads no more."""
+        parked, self.parked = self.parked, []
+        for each in parked:
+            refusal = ms.FetchResponse(
+                error=RaftError.NOT_LEADER_OR_FOLLOWER, epoch=self.epoch, leader_id=None
+            )
+            self.answers.append((each.source, each.correlation_id, refusal))
+
+    # ---- the log ---------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> LogPosition:
+        return LogPosition(self._epochs()[-1][0], self.disk.end) if self._epochs() else LogPosition(0, 0)
+
+    def _epochs(self) -> list[tuple[int, int]]:
+        """(epoch, end) of each epoch in the log, the snapshot's first."""
+        found = [(each.epoch, each.offset) for each in self.disk.snapshots if each.offset == self.disk.start]
+        for _, end, epoch, _ in self.disk.batches:
+            if found and found[-1][0] == epoch:
+                found[-1] = epoch, end
+            else:
+                found.append((epoch, end))
+        return found
+
+    def _end_of(self, epoch: int) -> LogPosition:
+        """Where the latest epoch up to this one ends."""
+        known = [each for each in self._epochs() if each[0] <= epoch]
+        return LogPosition(*known[-1]) if known else LogPosition(epoch, self.disk.start)
+
+    def _append(self, data: bytes) -> None:
+        self.disk.append(data)
+        self.disk.synced = self.disk.end
+        if self.role == LEADER:
+            self.ends[self.node_id] = self.disk.end
+            self._advance()
+            self._wake()
+
+    def append(self, text: str) -> None:
+        """What a client of the leader writes."""
+        self._append(
+            encode_batch(
+                base_offset=self.disk.end, leader_epoch=self.epoch, timestamp_ms=0, values=[text.encode()]
+            )
+        )
+
+    def _advance(self) -> None:
+        durable = sorted(-1 if end is None else end for end in self.ends.values())
+        reached = durable[(len(durable) - 1) // 2]
+        if reached > self.epoch_start and reached > self.high_watermark:
+            self.high_watermark = reached
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> None:
+        self.now = now
+        for to, asked in list(self.asked.items()):
+            if now >= asked.sent_ms + REQUEST_TIMEOUT_MS:
+                self.failed(to, asked.correlation_id)
+        for each in [each for each in self.parked if each.until_ms <= now]:
+            self.parked.remove(each)
+            self.answers.append((each.source, each.correlation_id, self._fetched(each.request)))
+        match self.role:
+            case "candidate" if self.backoff_until is not None and now >= self.backoff_until:
+                self._candidate()
+            case "candidate" if self.backoff_until is None and now >= self.deadline:
+                self.backoff_until = now + self._backoff()
+            case "follower" | "unattached" | "voted" | "resigned" if now >= self.deadline:
+                self._candidate()
+        self._send_all()
+
+    def _backoff(self) -> int:
+        return min(RETRY_MS * self.rng.randrange(1, 2 ** min(self.retries + 1, 10)), BACKOFF_MAX_MS)
+
+    def _send_all(self) -> None:
+        others = [each for each in self.voters if each != self.node_id]
+        match self.role:
+            case "candidate" if self.backoff_until is None:
+                for to in set(others) - self.granted - self.rejected:
+                    self._send(to, self._vote(to))
+            case "leader":
+                for to in set(others) - self.acknowledged:
+                    self._send(to, self._begin(to))
+            case "resigned":
+                for to in set(others) - self.acknowledged:
+                    self._send(to, self._end())
+            case "follower":
+                assert self.leader_id is not None
+                self._send(self.leader_id, self._fetch() if self.snapshot is None else self._fetch_snapshot())
+
+    def _send(self, to: int, request: Any) -> None:
+        if to in self.asked or self.now < self.retry_at.get(to, 0):
+            return
+        self.last_id += 1
+        self.asked[to] = Asked(self.last_id, request, self.now)
+        self.sends.append((to, self.last_id, request))
+
+    def failed(self, to: int, correlation_id: int) -> None:
+        """No answer: the connection is closed, and another one is tried a little later."""
+        self.connection[to] = self.connection.get(to, 0) + 1
+        asked = self.asked.get(to)
+        if asked is not None and asked.correlation_id == correlation_id:
+            del self.asked[to]
+            self.retry_at[to] = self.now + RETRY_MS
+
+    # ---- what it asks ----------------------------------------------------------------------------
+
+    def _vote(self, to: int) -> ms.VoteRequest:
+        return ms.VoteRequest(
+            cluster_id="",
+            epoch=self.epoch,
+            candidate_id=self.node_id,
+            candidate_directory_id=b"",
+            voter_id=to,
+            voter_directory_id=b"",
+            last_position=self.end,
+            pre_vote=False,
+        )
+
+    def _begin(self, to: int) -> ms.BeginQuorumEpochRequest:
+        return ms.BeginQuorumEpochRequest(
+            cluster_id="", epoch=self.epoch, leader_id=self.node_id, voter_id=to, voter_directory_id=b""
+        )
+
+    def _end(self) -> ms.EndQuorumEpochRequest:
+        return ms.EndQuorumEpochRequest(
+            cluster_id="", epoch=self.epoch, leader_id=self.node_id, preferred_candidates=()
+        )
+
+    def _fetch(self) -> ms.FetchRequest:
+        return ms.FetchRequest(
+            cluster_id="",
+            replica_id=self.node_id,
+            replica_directory_id=b"",
+            epoch=self.epoch,
+            fetch_offset=self.disk.end,
+            last_fetched_epoch=self.end.epoch,
+            high_watermark=ms.UNSTATED,
+            max_wait_ms=MAX_WAIT_MS,
+            max_bytes=8 << 20,
+        )
+
+    def _fetch_snapshot(self) -> ms.FetchSnapshotRequest:
+        assert self.snapshot is not None
+        partial = self.disk.partial
+        return ms.FetchSnapshotRequest(
+            cluster_id="",
+            replica_id=self.node_id,
+            replica_directory_id=b"",
+            epoch=self.epoch,
+            snapshot=self.snapshot,
+            position=len(partial[1]) if partial is not None and partial[0] == self.snapshot else 0,
+            max_bytes=2**31 - 1,
+        )
+
+    # ---- what it is asked ------------------------------------------------------------------------
+
+    def on_request(self, source: int, correlation_id: int, request: Any, now: int) -> None:
+        self.now = now
+        match request:
+            case ms.VoteRequest():
+                found: Any = self._on_vote(request)
+            case ms.BeginQuorumEpochRequest():
+                error = self._refusal(request.leader_id, request.epoch)
+                if error is RaftError.NONE:
+                    self._learn(request.leader_id, request.epoch)
+                found = ms.BeginQuorumEpochResponse(error=error, epoch=self.epoch, leader_id=self.leader_id)
+            case ms.EndQuorumEpochRequest():
+                found = self._on_end(request)
+            case ms.FetchRequest():
+                found = self._on_fetch(source, correlation_id, request)
+            case ms.FetchSnapshotRequest():
+                found = self._on_fetch_snapshot(request)
+            case _:
+                raise AssertionError(f"Kafka 3.7 has no {type(request).__name__}")
+        if found is not None:
+            self.answers.append((source, correlation_id, found))
+        self._send_all()
+
+    def _refusal(self, node_id: int, epoch: int) -> RaftError:
+        if epoch < self.epoch:
+            return RaftError.FENCED_LEADER_EPOCH
+        return RaftError.NONE if node_id in self.voters else RaftError.INCONSISTENT_VOTER_SET
+
+    def _on_vote(self, request: ms.VoteRequest) -> ms.VoteResponse:
+        error, granted, candidate = self._refusal(request.candidate_id, request.epoch), False, request
+        if request.last_position.epoch >= request.epoch:
+            error = RaftError.INVALID_REQUEST
+        if error is RaftError.NONE:
+            if candidate.epoch > self.epoch:
+                self._unattached(candidate.epoch)
+            if self.role == UNATTACHED and candidate.last_position >= self.end:
+                granted, self.voted_id = True, candidate.candidate_id
+                self._write()
+                self._enter(VOTED, self._drawn(ELECTION_TIMEOUT_MS))
+            elif self.role == VOTED:
+                granted = self.voted_id == candidate.candidate_id
+        return ms.VoteResponse(
+            error=error, epoch=self.epoch, leader_id=self.leader_id, vote_granted=granted, pre_vote=False
+        )
+
+    def _on_end(self, request: ms.EndQuorumEpochRequest) -> ms.EndQuorumEpochResponse:
+        error = self._refusal(request.leader_id, request.epoch)
+        if error is RaftError.NONE:
+            self._learn(request.leader_id, request.epoch)
+            if self.role == FOLLOWER and self.leader_id == request.leader_id:
+                named = [each.node_id for each in request.preferred_candidates]
+                place = named.index(self.node_id) if self.node_id in named else len(named)
+                self.deadline = self.now + (0 if place == 0 else min(BACKOFF_MAX_MS, 250 << (place - 1)))
+        return ms.EndQuorumEpochResponse(error=error, epoch=self.epoch, leader_id=self.leader_id)
+
+    def _not_leading(self, epoch: int) -> RaftError:
+        if epoch < self.epoch:
+            return RaftError.FENCED_LEADER_EPOCH
+        if epoch > self.epoch:
+            return RaftError.UNKNOWN_LEADER_EPOCH
+        return RaftError.NONE if self.role == LEADER else RaftError.NOT_LEADER_OR_FOLLOWER
+
+    def _on_fetch(self, source: int, correlation_id: int, request: ms.FetchRequest) -> Any:
+        error = self._not_leading(request.epoch)
+        if error is not RaftError.NONE:
+            return ms.FetchResponse(error=error, epoch=self.epoch, leader_id=self.leader_id)
+        found = self._fetched(request)
+        is_news = found.records or found.diverging is not None or found.snapshot is not None
+        if is_news or request.max_wait_ms == 0:
+            return found
+        self.parked.append(Parked(source, correlation_id, request, self.now + request.max_wait_ms))
+        return None
+
+    def _fetched(self, request: ms.FetchRequest) -> ms.FetchResponse:
+        offset, epoch = request.fetch_offset, request.last_fetched_epoch
+        snapshots = sorted(self.disk.snapshots, key=lambda each: each.offset)
+        diverging, snapshot, records = None, None, b""
+        first = next((each for each in snapshots if each.offset == self.disk.start), None)
+        if offset == 0 and snapshots:
+            snapshot = snapshots[-1]
+        elif self.disk.start == 0 and offset == 0:
+            records = self.disk.read(0, self.disk.end, 8 << 20)
+        elif first is not None and (
+            offset < self.disk.start
+            or (offset == self.disk.start and epoch != first.epoch)
+            or epoch < first.epoch
+        ):
+            snapshot = snapshots[-1]
+        else:
+            ends = self._end_of(epoch)
+            if ends.epoch != epoch or ends.offset < offset:
+                diverging = ends
+            else:
+                records = self.disk.read(offset, self.disk.end, 8 << 20)
+        if diverging is None and snapshot is None and request.replica_id in self.ends:
+            before = self.ends[request.replica_id]
+            self.ends[request.replica_id] = offset
+            self.acknowledged.add(request.replica_id)
+            if before is None or offset > before:
+                self._advance()
+        return ms.FetchResponse(
+            error=RaftError.NONE,
+            epoch=self.epoch,
+            leader_id=self.node_id,
+            high_watermark=self.high_watermark,
+            log_start_offset=self.disk.start,
+            diverging=diverging,
+            snapshot=snapshot,
+            records=records,
+        )
+
+    def _on_fetch_snapshot(self, request: ms.FetchSnapshotRequest) -> ms.FetchSnapshotResponse:
+        error, data = self._not_leading(request.epoch), b""
+        whole = self.disk.snapshots.get(request.snapshot)
+        if error is RaftError.NONE and whole is None:
+            error = RaftError.SNAPSHOT_NOT_FOUND
+        if error is RaftError.NONE and whole is not None:
+            data = whole[request.position : request.position + request.max_bytes]
+        return ms.FetchSnapshotResponse(
+            error=error,
+            epoch=self.epoch,
+            leader_id=self.leader_id,
+            snapshot=request.snapshot,
+            size_bytes=len(whole or b""),
+            position=request.position,
+            data=data,
+        )
+
+    def _wake(self) -> None:
+        """Records wake fetches that wait; a higher high watermark does not."""
+        for each in list(self.parked):
+            if each.request.fetch_offset < self.disk.end:
+                self.parked.remove(each)
+                self.answers.append((each.source, each.correlation_id, self._fetched(each.request)))
+
+    # ---- answers ---------------------------------------------------------------------------------
+
+    def on_response(self, source: int, correlation_id: int, response: Any, now: int) -> None:
+        self.now = now
+        asked = self.asked.get(source)
+        if asked is None or asked.correlation_id != correlation_id:
+            return
+        del self.asked[source]
+        self._judge(source, asked.request, response)
+        self._send_all()
+
+    def _judge(self, source: int, request: Any, response: Any) -> None:
+        error = response.error
+        if response.epoch < self.epoch or error is RaftError.UNKNOWN_LEADER_EPOCH:
+            return
+        stale = error in (RaftError.FENCED_LEADER_EPOCH, RaftError.NOT_LEADER_OR_FOLLOWER)
+        if response.epoch > self.epoch or stale:
+            self._learn(response.leader_id, response.epoch)
+            self.retry_at[source] = self.now + RETRY_MS
+            return
+        if response.leader_id is not None and self.leader_id is None:
+            self._follow(response.epoch, response.leader_id)
+            if error is not RaftError.NONE:
+                return
+        if error is RaftError.INVALID_REQUEST:
+            raise KafkaStops(f"node {source} answered {type(request).__name__} with INVALID_REQUEST")
+        if error is not RaftError.NONE:
+            self.retry_at[source] = self.now + RETRY_MS
+            if isinstance(response, ms.FetchSnapshotResponse):
+                self.snapshot = None
+            return
+        match response:
+            case ms.VoteResponse() if self.role == CANDIDATE:
+                (self.granted if response.vote_granted else self.rejected).add(source)
+                lost = 2 * len(self.rejected) >= len(self.voters)
+                if lost and self.backoff_until is None:
+                    self.backoff_until = self.now + self._backoff()
+                self._maybe_lead()
+            case ms.BeginQuorumEpochResponse() if self.role == LEADER:
+                self.acknowledged.add(source)
+            case ms.EndQuorumEpochResponse() if self.role == RESIGNED:
+                self.acknowledged.add(source)
+            case ms.FetchResponse() if self.role == FOLLOWER:
+                self._take(response)
+                self.deadline = self.now + FETCH_TIMEOUT_MS
+            case ms.FetchSnapshotResponse() if self.role == FOLLOWER and self.snapshot is not None:
+                self._take_chunk(response)
+                self.deadline = self.now + FETCH_TIMEOUT_MS
+
+    def _learn(self, leader_id: int | None, epoch: int) -> None:
+        own = leader_id == self.node_id
+        same = epoch == self.epoch and None not in (leader_id, self.leader_id)
+        if (own and self.role != LEADER) or (not own and same and leader_id != self.leader_id):
+            raise KafkaStops(
+                f"node {self.node_id} knows leader {self.leader_id} of epoch {self.epoch}, and was told"
+                f" {leader_id} of {epoch}"
+            )
+        if epoch > self.epoch:
+            if leader_id is None:
+                self._unattached(epoch)
+            else:
+                self._follow(epoch, leader_id)
+        elif leader_id is not None and self.leader_id is None:
+            self._follow(epoch, leader_id)
+
+    def _take(self, response: ms.FetchResponse) -> None:
+        if response.diverging is not None:
+            if response.diverging.offset < self.high_watermark:
+                raise KafkaStops("the leader requested a truncation below the high watermark")
+            ours = self._end_of(response.diverging.epoch)
+            cut = ours.offset
+            if ours.epoch == response.diverging.epoch:
+                cut = min(cut, response.diverging.offset)
+            self.disk.truncate(cut)
+            return
+        if response.snapshot is not None:
+            self.snapshot = response.snapshot
+            return
+        for batch in iter_batches(response.records):
+            if batch.header.base_offset != self.disk.end:
+                raise KafkaStops("records that do not continue the log")
+            self.disk.append(batch.data)
+        self.disk.synced = self.disk.end
+        reached = min(response.high_watermark, self.disk.end)
+        if -1 < reached < self.high_watermark:
+            raise KafkaStops("the high watermark fell")
+        self.high_watermark = max(self.high_watermark, reached)
+
+    def _take_chunk(self, response: ms.FetchSnapshotResponse) -> None:
+        assert self.snapshot is not None
+        partial = self.disk.partial
+        so_far = partial[1] if partial is not None and partial[0] == self.snapshot else b""
+        if response.snapshot != self.snapshot or response.position != len(so_far):
+            raise KafkaStops("a chunk of another snapshot or place")
+        self.disk.partial = self.snapshot, so_far + response.data
+        if len(so_far) + len(response.data) < response.size_bytes:
+            return
+        self.disk.snapshots[self.snapshot], self.disk.partial = self.disk.partial[1], None
+        self.disk.reset(self.snapshot)
+        self.high_watermark = max(self.high_watermark, self.snapshot.offset)
+        self.snapshot = None

@@ -1,0 +1,277 @@
+"""Raft between voters over Kafka's protocol: both sides on loopback, and peers of other releases."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from metaquorum.clients.kafka.raft_client import KafkaRaftClient, KafkaWay
+from metaquorum.controller.server.raft_requests import RaftRequests
+from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
+from metaquorum.listeners.services import Features, Offered, Services
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.raft.events import (
+    RaftRequestAbandoned,
+    RaftRequestArrived,
+    RaftRequestFailed,
+    RaftResponseArrived,
+)
+from metaquorum.raft.messages import RaftError, VoteRequest, VoteResponse
+from metaquorum.rpc.channels import bind, new_server
+from metaquorum.rpc.raft_client import IN_FLIGHT_MAX, PeerAddress, RaftClient
+from metaquorum.rpc.raft_server import RaftService, add_raft_service
+from metaquorum.storage.types import LogPosition
+from metaquorum.wire.messages import VoteResponse as WireVoteResponse
+from tests.conformance.test_transport import EXCHANGES, PATIENT_MS, Sink, fetch, fetched
+
+HOST = "127.0.0.1"
+VOTE = VoteRequest(
+    cluster_id="c",
+    epoch=7,
+    candidate_id=1,
+    candidate_directory_id=bytes(range(16)),
+    voter_id=2,
+    voter_directory_id=b"",
+    last_position=LogPosition(6, 5),
+    pre_vote=True,
+)
+GRANTED = VoteResponse(error=RaftError.NONE, epoch=7, leader_id=None, vote_granted=True, pre_vote=True)
+
+
+class _Raft:
+    """In the place of the core."""
+
+    node_id = 2
+    voters = (1, 2, 3)
+
+
+class Voter:
+    """Node 2: its listener, and the sink of its core."""
+
+    def __init__(self, offered: dict[str, Offered] | None = None, port: int = 0) -> None:
+        self.sink, self.port = Sink(), port
+        self.service = RaftService(self.sink)
+        raft: Any = _Raft()
+        handlers = RaftRequests("c", raft, self.service, b"r" * 16, MetadataImage, voters_ask=True)
+        features = Features(supported={}, finalized={}, epoch=1)
+        self._services = Services(handlers.offered() if offered is None else offered, lambda: features)
+        self._limits = ConnectionLimits(max_connections=9, max_per_ip=9)
+        self._config = ConnectionConfig(listener="KAFKA", request_max_bytes=1 << 20, max_idle_s=60)
+        self.open: set[ClientConnection] = set()
+
+    def _connection(self) -> ClientConnection:
+        place = self._limits.admit("KAFKA", HOST)
+        assert isinstance(place, ConnectionPlace)
+        return ClientConnection(self._config, self._services, place, self.open.add, self.open.discard)
+
+    async def start(self) -> Voter:
+        self._server = await asyncio.get_running_loop().create_server(self._connection, HOST, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def kill(self) -> None:
+        self._server.close()
+        for each in list(self.open):
+            each.cut_off("killed")
+
+    async def answer(self, response: Any) -> Any:
+        """Answers the next request; returns it."""
+        arrived = await self.sink.next(RaftRequestArrived)
+        self.service.respond(arrived.key, response)
+        return arrived.request
+
+
+class Caller:
+    """Node 1."""
+
+    def __init__(self, port: int) -> None:
+        self.sink = Sink()
+        self.addresses = {2: PeerAddress(HOST, port)}
+
+        def by_grpc(sink: Any) -> RaftClient:
+            return RaftClient(self.addresses, sink, rng=random.Random(1))
+
+        way = KafkaWay(client_id="raft-client-1")
+        self.client = KafkaRaftClient(self.addresses, self.sink, way, random.Random(1), by_grpc)
+
+
+@asynccontextmanager
+async def pair(offered: dict[str, Offered] | None = None) -> AsyncIterator[tuple[Caller, Voter]]:
+    voter = await Voter(offered).start()
+    caller = Caller(voter.port)
+    yield caller, voter
+    await caller.client.close()
+    voter.kill()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda pair: type(pair[1]).__name__)
+async def test_every_message_arrives_as_it_was_sent(exchange: tuple[Any, Any]) -> None:
+    request, response = exchange
+    async with pair() as (caller, voter):
+        caller.client.send(2, 41, request, PATIENT_MS)
+        assert await voter.answer(response) == request
+        assert await caller.sink.next(RaftResponseArrived) == RaftResponseArrived(
+            source=2, correlation_id=41, response=response
+        )
+
+
+async def test_a_vote_does_not_wait_behind_a_fetch_that_the_leader_holds() -> None:
+    async with pair() as (caller, voter):
+        caller.client.send(2, 1, fetch(), PATIENT_MS)
+        held = await voter.sink.next(RaftRequestArrived)
+        caller.client.send(2, 2, VOTE, PATIENT_MS)
+        assert await voter.answer(GRANTED) == VOTE
+        answer = await caller.sink.next(RaftResponseArrived)
+        assert (answer.correlation_id, answer.response) == (2, GRANTED)
+        voter.service.respond(held.key, fetched(3))
+        assert (await caller.sink.next(RaftResponseArrived)).correlation_id == 1
+
+
+async def test_a_crashed_peer_fails_everything_outstanding_refuses_and_is_reached_again() -> None:
+    async with pair() as (caller, voter):
+        caller.client.send(2, 1, fetch(), PATIENT_MS)
+        caller.client.send(2, 2, VOTE, PATIENT_MS)
+        for _ in range(2):
+            await voter.sink.next(RaftRequestArrived)
+        voter.kill()
+        failed = [await caller.sink.next(RaftRequestFailed) for _ in range(2)]
+        assert {each.correlation_id for each in failed} == {1, 2}
+        caller.client.send(2, 3, fetch(), PATIENT_MS)
+        refused = await caller.sink.next(RaftRequestFailed)
+        assert f"cannot reach node 2 at {HOST}:{voter.port}" in refused.reason
+        again = await Voter(port=voter.port).start()
+        number = 4
+        while again.sink.events.empty():
+            caller.client.send(2, number, fetch(), PATIENT_MS)
+            number += 1
+            done = asyncio.ensure_future(caller.sink.events.get())
+            arrived = asyncio.ensure_future(again.sink.events.get())
+            await asyncio.wait({done, arrived}, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+            if arrived.done():
+                again.service.respond(arrived.result().key, fetched(7))
+                assert (await asyncio.wait_for(done, 60)).response == fetched(7)
+                break
+            arrived.cancel()
+        again.kill()
+
+
+async def test_a_request_without_an_answer_in_time_ends_its_connection() -> None:
+    """Its late answer would hold up the next one."""
+    async with pair() as (caller, voter):
+        caller.client.send(2, 5, fetch(), 300)
+        late = await voter.sink.next(RaftRequestArrived)
+        failure = await caller.sink.next(RaftRequestFailed)
+        assert (failure.correlation_id, failure.reason) == (5, "no answer within 300 ms")
+        assert await voter.sink.next(RaftRequestAbandoned) == RaftRequestAbandoned(key=late.key)
+        caller.client.send(2, 6, fetch(), PATIENT_MS)
+        await voter.answer(fetched())
+        assert (await caller.sink.next(RaftResponseArrived)).correlation_id == 6
+
+
+async def test_a_caller_that_closes_abandons_its_requests_without_an_event() -> None:
+    async with pair() as (caller, voter):
+        caller.client.send(2, 1, fetch(), PATIENT_MS)
+        arrived = await voter.sink.next(RaftRequestArrived)
+        await caller.client.close()
+        assert await voter.sink.next(RaftRequestAbandoned) == RaftRequestAbandoned(key=arrived.key)
+        assert caller.sink.events.empty()
+
+
+async def test_a_peer_that_moved_is_asked_where_it_is_now_and_one_that_left_is_let_go() -> None:
+    async with pair() as (caller, voter):
+        other = await Voter().start()
+        caller.client.send(2, 1, fetch(), PATIENT_MS)
+        await voter.sink.next(RaftRequestArrived)
+        caller.addresses[2] = PeerAddress(HOST, other.port)
+        caller.client.send(2, 2, fetch(), PATIENT_MS)
+        moved = await caller.sink.next(RaftRequestFailed)
+        assert (moved.correlation_id, moved.reason) == (1, f"node 2 moved to {HOST}:{other.port}")
+        await other.sink.next(RaftRequestArrived)
+        caller.client.retain({2})
+        assert caller.sink.events.empty()
+        caller.client.retain(())
+        assert (await caller.sink.next(RaftRequestFailed)).correlation_id == 2
+        other.kill()
+
+
+async def test_an_unknown_peer_and_a_flood_fail_without_a_call_back_inside_send() -> None:
+    async with pair() as (caller, _):
+        caller.client.send(8, 3, fetch(), PATIENT_MS)
+        assert caller.sink.events.empty()
+        failure = await caller.sink.next(RaftRequestFailed)
+        assert (failure.target, failure.reason) == (8, "node 8 has no known address")
+        for number in range(IN_FLIGHT_MAX + 2):
+            caller.client.send(2, number, fetch(), PATIENT_MS)
+        failed = [await caller.sink.next(RaftRequestFailed) for _ in range(2)]
+        assert {each.correlation_id for each in failed} == {IN_FLIGHT_MAX, IN_FLIGHT_MAX + 1}
+
+
+def answering(body: Any) -> Any:
+    return lambda request, client: body
+
+
+async def test_a_release_without_pre_votes_is_not_asked_for_one() -> None:
+    """Kafka 3.7 has Vote 0: the core learns that the voter has no pre-vote."""
+    async with pair({"Vote": Offered(0, 0, answering(WireVoteResponse()))}) as (caller, voter):
+        caller.client.send(2, 1, VOTE, PATIENT_MS)
+        answer = await caller.sink.next(RaftResponseArrived)
+        assert answer.response.error is RaftError.UNSUPPORTED_VERSION
+        assert answer.response.pre_vote and not answer.response.vote_granted
+        assert voter.sink.events.empty()
+
+
+async def test_a_peer_that_does_not_allow_it_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with pair({"Vote": Offered(0, 2, answering(WireVoteResponse(error_code=31)))}) as (caller, _):
+        for number in range(3):
+            caller.client.send(2, number, VOTE, PATIENT_MS)
+            failure = await caller.sink.next(RaftRequestFailed)
+            assert "allow this node's principal ClusterAction" in failure.refusal
+    told = [each.getMessage() for each in caplog.records if "cannot be asked" in each.getMessage()]
+    assert len(told) == 1 and "CLUSTER_AUTHORIZATION_FAILED" in told[0]
+
+
+async def test_a_peer_without_the_api_is_told_and_fails() -> None:
+    async with pair({}) as (caller, _):
+        caller.client.send(2, 1, VOTE, PATIENT_MS)
+        assert "does not offer Vote" in (await caller.sink.next(RaftRequestFailed)).reason
+
+
+async def test_an_answer_about_nothing_fails_its_request() -> None:
+    async with pair({"Vote": Offered(0, 2, answering(WireVoteResponse()))}) as (caller, _):
+        caller.client.send(2, 1, VOTE, PATIENT_MS)
+        assert "names no partition" in (await caller.sink.next(RaftRequestFailed)).reason
+
+
+async def test_a_peer_that_speaks_grpc_is_asked_by_grpc() -> None:
+    """As while a quorum's nodes change over one after another."""
+    sink, server = Sink(), new_server()
+    port = bind(server, HOST, 0, None)
+    service = RaftService(sink)
+    add_raft_service(service, server)
+    await server.start()
+    caller = Caller(port)
+    for number in range(2):
+        caller.client.send(2, number, VOTE, PATIENT_MS)
+        arrived = await sink.next(RaftRequestArrived)
+        service.respond(arrived.key, GRANTED)
+        answer = await caller.sink.next(RaftResponseArrived)
+        assert (answer.correlation_id, answer.response) == (number, GRANTED)
+    await server.stop(None)
+    caller.client.send(2, 9, VOTE, 2_000)
+    await caller.sink.next(RaftRequestFailed)
+    voter = await Voter(port=port).start()
+    number = 10
+    while voter.sink.events.empty():
+        caller.client.send(2, number, VOTE, 300)
+        number += 1
+        await caller.sink.next(RaftRequestFailed)
+    assert (await voter.sink.next(RaftRequestArrived)).request == VOTE
+    await caller.client.close()
+    voter.kill()

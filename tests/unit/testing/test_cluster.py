@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer
 
 import metaquorum
 from metaquorum.node.local_nodes import free_ports
-from metaquorum.testing import Cluster, ClusterError, ClusterTimeoutError
+from metaquorum.testing import Cluster, ClusterError, ClusterTimeoutError, contents
 from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.loop import LoopThread
 from tests.many_clusters import growth
@@ -256,3 +256,23 @@ def test_a_call_in_vain_says_which_nodes_run() -> None:
         with pytest.raises(ClusterTimeoutError, match=r"waited 0\.05 s for the moon; combined-0 runs$"):
             cluster._run(asyncio.sleep(60), "the moon")
         cluster.timeout_s = 20
+
+
+def test_an_attempt_whose_answer_was_lost_has_made_or_deleted_the_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("create_topics", "delete_topics"):
+        once = getattr(contents, name)
+
+        async def twice(*given: Any, _once: Any = once) -> Any:
+            await _once(*given)
+            return await _once(*given)
+
+        monkeypatch.setattr(contents, name, twice)
+    with Cluster() as cluster:
+        assert cluster.create_topic("orders") == "orders"
+        with pytest.raises(ClusterError, match="TOPIC_ALREADY_EXISTS"):
+            cluster.create_topic("orders")
+        cluster.delete_topic("orders")
+        with pytest.raises(ClusterError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            cluster.delete_topic("orders")

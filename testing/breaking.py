@@ -101,7 +101,7 @@ class BreakableCluster(ClusterContents):
         raise self._no_process(node, "is not paused")
 
     def limit_memory(self, node: int, *, more_bytes: int) -> ActiveFault:
-        """A node can allocate so much more than it has now; healing lifts the limit. Only with
+        """A node can allocate at most `more_bytes` beyond what it has now; healing lifts the limit. Only with
         mode="processes", on Linux."""
         raise self._no_process(node, "has no memory of its own")
 
@@ -227,13 +227,13 @@ class BreakableCluster(ClusterContents):
         return self._disk_fault(node, log_dir, "is read-only", "read-only")
 
     def disk_fails(self, node: int, log_dir: int | None = None, *, after_bytes: int = 0) -> ActiveFault:
-        """Every operation on a disk, or in one directory, fails once so many more bytes were written. A
+        """Every operation on a disk, or in one directory, fails once `after_bytes` more bytes have been written. A
         broker uses such a directory again after a restart."""
         when = f" after {after_bytes} bytes" if after_bytes else ""
         return self._disk_fault(node, log_dir, f"fails{when}", "failing", after_bytes)
 
     def disk_slow(self, node: int, log_dir: int | None = None, *, delay_s: float) -> ActiveFault:
-        """Every write to a disk, or in one directory, takes so much longer."""
+        """Every write to a disk, or in one directory, takes `delay_s` longer."""
         return self._disk_fault(node, log_dir, f"takes {delay_s:g} s longer", "slow", delay_s)
 
     def lose_disk(self, node: int) -> ActiveFault:

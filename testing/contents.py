@@ -118,7 +118,7 @@ class ClusterContents(RunningCluster):
     # --- waits
 
     def wait_for_group(self, group: str, *, members: int | None = None, state: str = "Stable") -> None:
-        """Returns once a consumer group is in this state, with so many members."""
+        """Returns once a consumer group is in this state, with this number of members."""
 
         def is_there() -> bool:
             described = self._run(describe_group(self._asks(), group), f"group {group}")

@@ -4,7 +4,7 @@
     POST /heal            {"fault": 3}                       null
     POST /create_topic    {"name": "orders"}                 "orders"
 
-A mistake is answered with 400 and {"error": "one line"}, a wait that was in vain with 504. The methods, their
+A mistake is answered with 400 and {"error": "one line"}, a wait that timed out with 504. The methods, their
 parameters and their answers are those of `Cluster` in Python: one table is made from them (`reference`).
 """
 

@@ -71,7 +71,7 @@ def full(directory: str) -> DiskFault:
 
 
 def failing(directory: str, after_bytes: int) -> DiskFault:
-    """Every operation fails once so many more bytes were written."""
+    """Every operation fails once this many more bytes have been written."""
     lock = threading.Lock()
     left = after_bytes
 
@@ -99,7 +99,7 @@ def read_only(directory: str) -> DiskFault:
 
 
 def slow(directory: str, delay_s: float, healed: threading.Event) -> DiskFault:
-    """Every operation that changes something takes so much longer, until it is healed."""
+    """Every operation that changes something takes this much longer, until it is healed."""
 
     def fault(operation: str, path: str, size: int) -> None:
         if operation in _WRITES and is_below(path, directory):

@@ -68,11 +68,11 @@ class ActiveRequestFault(ActiveFault):
 
     @property
     def hits(self) -> int:
-        """How many requests it met so far."""
+        """How many requests it has met so far."""
         return self._fault.hits
 
     def wait(self, hits: int = 1) -> None:
-        """Returns when it has met so many. Raises ClusterTimeoutError."""
+        """Returns once it has met this number of requests. Raises ClusterTimeoutError."""
         with self._fault.changed:
             if not self._fault.changed.wait_for(lambda: self._fault.hits >= hits, self._timeout_s):
                 found = self._fault.hits

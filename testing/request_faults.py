@@ -106,7 +106,7 @@ class How(Which, total=False):
     error: str
     """The name of the code to answer, where the broker puts it; the rest of the request is carried out."""
     delay_s: float
-    """The answer comes so much later, by the cluster's clock."""
+    """Seconds by which the answer is late, by the cluster's clock."""
     throttle_ms: int
     """The answer asks the client to wait."""
     hold: bool

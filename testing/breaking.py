@@ -227,8 +227,8 @@ class BreakableCluster(ClusterContents):
         return self._disk_fault(node, log_dir, "is read-only", "read-only")
 
     def disk_fails(self, node: int, log_dir: int | None = None, *, after_bytes: int = 0) -> ActiveFault:
-        """Every operation on a disk, or in one directory, fails once `after_bytes` more bytes have been written. A
-        broker uses such a directory again after a restart."""
+        """Every operation on a disk, or in one directory, fails once `after_bytes` more bytes have been
+        written. A broker uses such a directory again after a restart."""
         when = f" after {after_bytes} bytes" if after_bytes else ""
         return self._disk_fault(node, log_dir, f"fails{when}", "failing", after_bytes)
 

@@ -493,7 +493,8 @@ class ProcessCluster(Cluster):
         self._pauses[node].heal()
 
     def limit_memory(self, node: int, *, more_bytes: int) -> ActiveFault:
-        """A node can allocate at most `more_bytes` beyond what it has now; healing lifts the limit. Only on Linux."""
+        """A node can allocate at most `more_bytes` beyond what it has now; healing lifts the limit. Only on
+        Linux."""
         if more_bytes < 0:
             raise ClusterError(f"more_bytes={more_bytes}: a limit is not below what a node has")
         name = self._running(node).name

@@ -138,6 +138,20 @@ def test_offsets_of_a_deleted_topic_go_also_where_the_log_refuses_that_at_first(
     assert groups.again().committed("gone") == -1
 
 
+@pytest.mark.parametrize("version", [1, 2, 3, 9])
+def test_a_subscription_that_ends_before_its_versions_fields_keeps_the_offsets_of_its_topics_alone(
+    version: int,
+) -> None:
+    """As JavaScript's clients send it: version 1, and nothing after the user data."""
+    groups = Groups()
+    groups.commit(5, topic="old")
+    groups.commit(5, topic="t")
+    groups.join(protocols=(("range", version.to_bytes(2, "big") + subscription("t")[2:]),))
+    groups.wait(200)
+    assert delete(groups, "t", "old") == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+    assert (groups.committed("t"), groups.committed("old")) == (5, -1)
+
+
 def test_a_group_that_does_not_say_what_it_consumes_keeps_its_offsets() -> None:
     groups = Groups()
     groups.join(kind="connect", group_id="workers", protocols=(("x", b""),))

@@ -389,6 +389,23 @@ async def test_a_session_ends_when_names_and_ids_no_longer_belong_together() -> 
     assert (response.error_code, response.responses) == (70, ())
 
 
+@pytest.mark.parametrize(("begun", "then"), [(12, 13), (12, 17), (13, 12), (17, 7)])
+async def test_a_session_that_changes_between_names_and_ids_goes_on(begun: int, then: int) -> None:
+    """Kafka ends it with FETCH_SESSION_TOPIC_ID_ERROR (106)."""
+    site = Site()
+    named = {version: fetch("", ORDERS) if version >= 13 else fetch() for version in (begun, then)}
+    whole = core.FetchResponse(session_id=4, partitions=(FETCHED,))
+    await site.ask("fetch", begun, replace(named[begun], session_epoch=0), whole)
+    site = Site()
+    body = replace(named[then], session_id=4, session_epoch=1)
+    response = await site.ask("fetch", then, body, whole)
+    assert (site.asked.session_id, site.asked.session_epoch) == (4, 1)
+    assert [each.key for each in site.asked.partitions] == [(ORDERS, 1)]
+    (topic,) = response.responses
+    assert (response.error_code, response.session_id) == (0, 4)
+    assert (topic.topic, topic.topic_id) == (("", ORDERS) if then >= 13 else ("orders", bytes(16)))
+
+
 @pytest.mark.parametrize(("version", "rack"), [(10, None), (11, "r"), (13, "r")])
 async def test_a_clients_rack_and_the_replica_that_it_is_sent_to(version: int, rack: str | None) -> None:
     site = Site()

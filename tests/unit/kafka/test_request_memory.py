@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from metaquorum.config.load import load_config
 from metaquorum.errors import ConfigError
 from metaquorum.listeners import request_memory as memories
 from metaquorum.listeners.connection import ConnectionConfig
+from metaquorum.listeners.login import SaslRules
+from metaquorum.listeners.login_rules import ListenerRules
 from metaquorum.listeners.request_memory import RequestMemory, Share
+from metaquorum.listeners.sasl import PlainExchange
 from metaquorum.network.framing import SCRATCH_BYTES, FrameBuffer
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
@@ -23,6 +27,8 @@ from metaquorum.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
 )
 from tests.unit.kafka.test_connection import (
     API_VERSIONS,
@@ -345,3 +351,35 @@ async def test_what_a_connection_holds_moves_with_it_when_its_client_is_known() 
     share.close()
     other.close()
     assert (strangers.held_bytes, clients.held_bytes) == (0, 0)
+
+
+async def test_frames_before_logins_have_a_small_budget_of_their_own() -> None:
+    """However many strangers announce long frames, those who are logged in keep their memory."""
+    rules = SaslRules(
+        mechanisms=("PLAIN",), new_exchange=lambda _: PlainExchange({"a": "secret"}), max_reauth_ms={}
+    )
+    listening = ListenerRules(sasl=rules, certificates=None)  # type: ignore[arg-type]
+    bound = 2 * MIB
+    server = bounded(8 * MIB, MIB)
+    strangers = RequestMemory(bound, 524_288)
+    server.config = replace(server.config, rules=listening, login_memory=strangers)
+    clients = server.config.memory
+    announced = (524_288).to_bytes(4, "big") + b"\0\x11" + bytes(300_000)
+    async with serving(server):
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(30)]
+        for _, writer in held:
+            writer.write(announced)
+        await until(lambda: strangers.waiting > 10)
+        assert bound // 4 < strangers.held_bytes <= bound + LENGTHS * len(held)
+        assert clients.held_bytes == 0
+        async with calling(server) as client:
+            client.send(17, 1, 1, SaslHandshakeRequest(mechanism="PLAIN"))
+            assert (await client.receive(17, 1)).body.error_code == 0
+            client.send(36, 2, 2, SaslAuthenticateRequest(auth_bytes=b"\0a\0secret"))
+            assert (await client.receive(36, 2)).body.error_code == 0
+            client.writer.write(long_frame(7))
+            assert (await client.receive(METADATA, 12)).correlation_id == 7
+        for _, writer in held:
+            writer.close()
+        await until(lambda: not server.open)
+    assert (strangers.held_bytes, strangers.waiting, clients.held_bytes) == (0, 0, 0)

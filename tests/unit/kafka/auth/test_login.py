@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from metaquorum.config.keys import KEYS
 from metaquorum.listeners.login import Login, LoginReply, SaslRules
 from metaquorum.listeners.sasl import Exchange, PlainExchange, ScramExchange, UserCredential
 from metaquorum.metadata.image import ScramCredential
@@ -363,3 +364,11 @@ def test_a_session_ends_with_its_credential() -> None:
     without_end = new_login("SCRAM-SHA-256")
     assert scram(without_end, b"n,,n=alice,r=abc").session_lifetime_ms == 0
     assert not without_end.has_ended(10**15)
+
+
+def test_without_a_limit_a_session_ends_with_its_token_alone_and_the_key_says_so() -> None:
+    assert KEYS["connections.max.reauth.ms"].default == 0
+    login = new_login("SCRAM-SHA-256", max_reauth_ms=0, expires_ms=3_000)
+    assert scram(login, b"n,,n=alice,r=abc").session_lifetime_ms == 3_000
+    assert not login.has_ended(3_000) and login.has_ended(3_001)
+    assert "0: only when its token ends" in KEYS["connections.max.reauth.ms"].text

@@ -60,7 +60,9 @@ def control_file(directory: Path) -> ControlPort:
     help="Directory of the cluster.",
 )
 def fault(method: str | None, parameters: tuple[str, ...], directory: Path) -> None:
-    """Break and watch a cluster of `local up --in-memory` or `--processes`; move its time.
+    """Break and watch a cluster on this machine; move its time.
+
+    For a cluster of `metaquorum local up --in-memory` or `--processes`.
 
     Prints what METHOD answers, as JSON; without METHOD, the table of all methods. A fault is answered with
     its number, and `heal fault=NUMBER` ends it.

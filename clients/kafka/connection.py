@@ -43,6 +43,11 @@ SPEAKS_TLS = (
     " map)"
 )
 SPEAKS_NO_TLS = "it does not speak TLS: change security.protocol (--command-config, or a node's listener map)"
+CLOSED_AFTER_TLS = (
+    "it closed the connection after the TLS handshake: it may not accept this node's certificate; see its log"
+)
+"""With TLS 1.3, a client's handshake ends before the node has judged the certificate, and asyncio sends no
+alert."""
 WANTS_CERTIFICATE = "it requires a client certificate: set ssl.keystore.location"
 SPEAKS_GRPC = (
     "it speaks gRPC there, and not Kafka's protocol: it is a controller of metaquorum, or a broker's gRPC"
@@ -73,6 +78,7 @@ class NodeConnection:
         self._no_login = asyncio.Event()
         self._no_login.set()
         self._login_due_s: float | None = None
+        self._replaced_s: float | None = None
 
     @property
     def is_open(self) -> bool:
@@ -82,6 +88,12 @@ class NodeConnection:
     def login_is_due(self) -> bool:
         """True if the session ends soon: the next request must be a login."""
         return self._login_due_s is not None and asyncio.get_running_loop().time() >= self._login_due_s
+
+    @property
+    def must_be_replaced(self) -> bool:
+        """Like `login_is_due`, for a caller that opens another connection instead: that may log in earlier,
+        however short sessions are."""
+        return self._replaced_s is not None and asyncio.get_running_loop().time() >= self._replaced_s
 
     @contextlib.contextmanager
     def login(self) -> Iterator[None]:
@@ -94,10 +106,11 @@ class NodeConnection:
 
     def session_lasts(self, lifetime_ms: int) -> None:
         """Call it after a login with the session's lifetime; 0: it does not expire."""
-        self._login_due_s = None
+        self._login_due_s = self._replaced_s = None
         if lifetime_ms > 0:
-            wait_s = max(LOGIN_AGAIN * lifetime_ms / 1000, LOGIN_AGAIN_MIN_S)
-            self._login_due_s = asyncio.get_running_loop().time() + wait_s
+            now_s, wait_s = asyncio.get_running_loop().time(), LOGIN_AGAIN * lifetime_ms / 1000
+            self._replaced_s = now_s + wait_s
+            self._login_due_s = now_s + max(wait_s, LOGIN_AGAIN_MIN_S)
 
     def version(self, api: str, lowest: int = 0, highest: int = 2**15 - 1) -> int:
         """See `PendingRequests.version`."""

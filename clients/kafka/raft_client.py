@@ -18,6 +18,8 @@ from typing import Any
 import msgspec
 
 from metaquorum.clients.kafka.connection import (
+    CLOSED_AFTER_TLS,
+    ConnectionClosed,
     ConnectionFailed,
     LoginRefused,
     NodeConnection,
@@ -263,7 +265,7 @@ class _Line:
 
     def _must_log_in(self, connection: NodeConnection) -> bool:
         """Whether the session ends soon: another connection takes its place, as this one is idle."""
-        if connection.login_is_due and len(self._waiting) == 1:
+        if connection.must_be_replaced and len(self._waiting) == 1:
             self._connection = None
             connection.close("its session ends")
             return True
@@ -373,6 +375,8 @@ class _Line:
             return
         except (ConnectionFailed, TimeoutError) as error:
             self._opening = None
+            if way.tls is not None and isinstance(error, ConnectionClosed):
+                error = TlsFailed(CLOSED_AFTER_TLS)
             if isinstance(error, TlsFailed | LoginRefused):
                 peer.tell(error)
             self._broken(error)

@@ -1,53 +1,25 @@
-"""Three controllers whose quorum speaks Kafka's protocol, with logins: writes, a killed leader, and a voter
-that catches up by a snapshot."""
+"""Three controllers whose quorum speaks Kafka's protocol, with logins and with certificates: writes, a killed
+leader, a voter that catches up by a snapshot, and voters that are refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from metaquorum.node.local_nodes import free_ports
-from tests.e2e.cluster import HOST, Cluster, Node, log_end_offset, log_start_offset
+from tests.e2e.cluster import HOST, Node, log_end_offset, log_start_offset
+from tests.e2e.kafka_quorum import (
+    JAAS_KEY,
+    LOGIN,
+    PLAIN,
+    SMALL_LOG,
+    KafkaQuorum,
+    certificates,
+    mutual_tls,
+)
 from tests.e2e.processes import run_cli
-
-USERS = 'user_node="secret" username="node" password="secret"'
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
-
-
-class KafkaQuorum(Cluster):
-    """Voters ask each other on their second listener, which has SASL."""
-
-    def write_config(self, node: Node) -> None:
-        super().write_config(node)
-        if node.role == "controller":
-            if not node.kafka_port:
-                controllers = self.controllers
-                for each, port in zip(controllers, free_ports(len(controllers)), strict=True):
-                    each.kafka_port = port
-            both = f"CONTROLLER://{node.address},KAFKA://{HOST}:{node.kafka_port}"
-            node.set_properties(
-                {
-                    "listeners": both,
-                    "controller.listener.names": "CONTROLLER,KAFKA",
-                    "controller.quorum.protocol": "kafka",
-                    "controller.quorum.voters": ",".join(
-                        f"{each.node_id}@{HOST}:{each.kafka_port}:{each.directory_id}"
-                        for each in self.controllers
-                    ),
-                    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
-                    "sasl.enabled.mechanisms": "PLAIN",
-                    "sasl.mechanism.controller.protocol": "PLAIN",
-                    "listener.name.kafka.plain.sasl.jaas.config": f"{PLAIN} required {USERS};",
-                    "authorizer.class.name": ("org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
-                    "super.users": "User:node;User:ANONYMOUS",
-                    "metadata.log.max.record.bytes.between.snapshots": "3000",
-                    "metadata.log.segment.ms": "100",
-                    "metadata.max.retention.bytes": "1",
-                }
-            )
 
 
 def test_a_quorum_over_kafkas_protocol(tmp_path: Path) -> None:
-    with KafkaQuorum(tmp_path, brokers=1) as cluster:
+    with KafkaQuorum(tmp_path, keys=LOGIN | SMALL_LOG, brokers=1) as cluster:
         cluster.start()
         cluster.create_topic("before")
         leader, epoch = cluster.leader(), cluster.quorum().leader_epoch
@@ -85,13 +57,50 @@ def all_are_registered(cluster: KafkaQuorum) -> bool:
 
 
 def test_a_voter_without_the_login_is_refused_and_says_so(tmp_path: Path) -> None:
-    with KafkaQuorum(tmp_path) as cluster:
+    with KafkaQuorum(tmp_path, keys=LOGIN) as cluster:
         wrong = cluster.controllers[0]
-        key = "listener.name.kafka.plain.sasl.jaas.config"
         users = 'user_node="secret" username="node" password="wrong"'
-        wrong.set_properties({key: f"{PLAIN} required {users};"})
+        wrong.set_properties({JAAS_KEY: f"{PLAIN} required {users};"})
         for node in cluster.controllers:
             node.start()
         cluster.wait_leader(not_node=wrong.node_id)
         wrong.wait_for_line("cannot be asked: it refuses the login", timeout_s=60)
+        cluster.assert_no_bugs()
+
+
+def lines(node: Node, part: str) -> list[str]:
+    return [line for line in node.lines() if part in line]
+
+
+def test_voters_with_certificates(tmp_path: Path) -> None:
+    """Mutual TLS: a killed leader is followed by another one. A certificate of another authority, and one
+    whose principal may not act on the cluster, are refused in one line on each side, and the quorum goes on
+    without them."""
+    certificates(tmp_path)
+    with KafkaQuorum(tmp_path, keys=mutual_tls(tmp_path), brokers=1) as cluster:
+        cluster.start()
+        leader, epoch = cluster.leader(), cluster.quorum().leader_epoch
+        cluster.kill_all([leader])
+        cluster.wait_leader(after_epoch=epoch, not_node=leader.node_id)
+        asked = [each for each in cluster.controllers if each is not leader]
+
+        leader.set_properties(mutual_tls(tmp_path, "stranger"))
+        leader.start()
+        for node in asked:
+            at = f"node {node.node_id} at {HOST}:{node.kafka_port} cannot be asked: "
+            leader.wait_for_line(f"{at}it closed the connection after the TLS handshake", timeout_s=60)
+            node.wait_for_line("its certificate is not accepted: unable to get local issuer certificate")
+            assert len(lines(leader, at)) == 1
+        cluster.create_topic("without-it")
+        leader.stop()
+
+        leader.set_properties(mutual_tls(tmp_path, "other"))
+        leader.start()
+        leader.wait_for_line("allow this node's principal ClusterAction", timeout_s=60)
+        cluster.create_topic("without-it-again")
+        leader.stop()
+
+        leader.set_properties(mutual_tls(tmp_path))
+        leader.start()
+        cluster.wait_caught_up(leader)
         cluster.assert_no_bugs()

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from metaquorum.clients.kafka.connection import CLOSED_AFTER_TLS
 from metaquorum.clients.kafka.raft_client import KafkaRaftClient, KafkaWay
+from metaquorum.config.security import Credentials
 from metaquorum.controller.server.raft_requests import RaftRequests
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
+from metaquorum.listeners.login import SaslRules
+from metaquorum.listeners.login_rules import ListenerRules
+from metaquorum.listeners.sasl import PlainExchange
 from metaquorum.listeners.services import Features, Offered, Services
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
@@ -29,6 +36,8 @@ from metaquorum.rpc.raft_server import RaftService, add_raft_service
 from metaquorum.storage.types import LogPosition
 from metaquorum.wire.messages import VoteResponse as WireVoteResponse
 from tests.conformance.test_transport import EXCHANGES, PATIENT_MS, Sink, fetch, fetched
+from tests.unit.server.certificates import certificate_files
+from tests.unit.server.test_servers import material
 
 HOST = "127.0.0.1"
 VOTE = VoteRequest(
@@ -54,16 +63,38 @@ class _Raft:
 class Voter:
     """Node 2: its listener, and the sink of its core."""
 
-    def __init__(self, offered: dict[str, Offered] | None = None, port: int = 0) -> None:
-        self.sink, self.port = Sink(), port
+    def __init__(
+        self,
+        offered: dict[str, Offered] | None = None,
+        port: int = 0,
+        session_ms: int | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.sink, self.port, self.logins, self._tls = Sink(), port, 0, tls
         self.service = RaftService(self.sink)
         raft: Any = _Raft()
         handlers = RaftRequests("c", raft, self.service, b"r" * 16, MetadataImage, voters_ask=True)
         features = Features(supported={}, finalized={}, epoch=1)
         self._services = Services(handlers.offered() if offered is None else offered, lambda: features)
         self._limits = ConnectionLimits(max_connections=9, max_per_ip=9)
-        self._config = ConnectionConfig(listener="KAFKA", request_max_bytes=1 << 20, max_idle_s=60)
+        self._config = ConnectionConfig(
+            listener="KAFKA",
+            request_max_bytes=1 << 20,
+            max_idle_s=60,
+            rules=None if session_ms is None else self._login_rules(session_ms),
+        )
         self.open: set[ClientConnection] = set()
+
+    def _login_rules(self, session_ms: int) -> ListenerRules:
+        def new_exchange(mechanism: str) -> PlainExchange:
+            self.logins += 1
+            return PlainExchange({"node": "secret"})
+
+        rules = SaslRules(
+            mechanisms=("PLAIN",), new_exchange=new_exchange, max_reauth_ms={"PLAIN": session_ms}
+        )
+        certificates: Any = None
+        return ListenerRules(sasl=rules, certificates=certificates)
 
     def _connection(self) -> ClientConnection:
         place = self._limits.admit("KAFKA", HOST)
@@ -71,7 +102,9 @@ class Voter:
         return ClientConnection(self._config, self._services, place, self.open.add, self.open.discard)
 
     async def start(self) -> Voter:
-        self._server = await asyncio.get_running_loop().create_server(self._connection, HOST, self.port)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._connection, HOST, self.port, ssl=self._tls
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -90,14 +123,16 @@ class Voter:
 class Caller:
     """Node 1."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(
+        self, port: int, login: Credentials | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.sink = Sink()
         self.addresses = {2: PeerAddress(HOST, port)}
 
         def by_grpc(sink: Any) -> RaftClient:
             return RaftClient(self.addresses, sink, rng=random.Random(1))
 
-        way = KafkaWay(client_id="raft-client-1")
+        way = KafkaWay(client_id="raft-client-1", login=login, tls=None if tls is None else lambda: tls)
         self.client = KafkaRaftClient(self.addresses, self.sink, way, random.Random(1), by_grpc)
 
 
@@ -173,6 +208,49 @@ async def test_a_request_without_an_answer_in_time_ends_its_connection() -> None
         caller.client.send(2, 6, fetch(), PATIENT_MS)
         await voter.answer(fetched())
         assert (await caller.sink.next(RaftResponseArrived)).correlation_id == 6
+
+
+async def test_a_voter_logs_in_again_before_its_session_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """Sessions as short as a second: no request fails, so that no follower looks for another leader. It holds
+    for the connection that is always in use and for the one that is idle in between."""
+    voter = await Voter(session_ms=1_000).start()
+    caller = Caller(voter.port, Credentials(mechanism="PLAIN", user="node", password="secret"))
+    number = 0
+    while voter.logins < 6:
+        number += 1
+        caller.client.send(2, number, fetch(), PATIENT_MS)
+        await voter.answer(fetched())
+        assert (await caller.sink.next(RaftResponseArrived)).correlation_id == number
+        if number % 20 == 0:
+            caller.client.send(2, -number, VOTE, PATIENT_MS)
+            await voter.answer(GRANTED)
+            assert (await caller.sink.next(RaftResponseArrived)).correlation_id == -number
+        await asyncio.sleep(0.02)
+    assert caller.sink.events.empty()
+    assert not [each for each in caplog.records if "session" in each.getMessage()]
+    assert len(voter.open) <= 2, "the connections whose sessions end are closed"
+    await caller.client.close()
+    voter.kill()
+
+
+async def test_a_peer_that_does_not_accept_the_certificate_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It closes the connection after a handshake that has ended for the caller (TLS 1.3)."""
+    authority = certificate_files(tmp_path, "authority", None)
+    certificate_files(tmp_path, "node", authority)
+    certificate_files(tmp_path, "stranger", certificate_files(tmp_path, "other-authority", None))
+    voter = await Voter(tls=material(tmp_path, "node").server_context("required")).start()
+    context = material(tmp_path, "stranger").client_context()
+    caller = Caller(voter.port, tls=context)
+    for number in range(3):
+        caller.client.send(2, number, VOTE, PATIENT_MS)
+        await caller.sink.next(RaftRequestFailed)
+    told = [each.getMessage() for each in caplog.records if "cannot be asked" in each.getMessage()]
+    assert len(told) == 1 and CLOSED_AFTER_TLS in told[0]
+    assert voter.sink.events.empty()
+    await caller.client.close()
+    voter.kill()
 
 
 async def test_a_caller_that_closes_abandons_its_requests_without_an_event() -> None:

@@ -1,0 +1,85 @@
+"""Clusters of real processes whose voters ask each other in Kafka's protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from metaquorum.node.local_nodes import free_ports
+from tests.e2e.cluster import HOST, Cluster, Node
+from tests.unit.server.certificates import certificate_files
+
+USERS = 'user_node="secret" username="node" password="secret"'
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+JAAS_KEY = "listener.name.kafka.plain.sasl.jaas.config"
+
+LOGIN = {
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.controller.protocol": "PLAIN",
+    JAAS_KEY: f"{PLAIN} required {USERS};",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:node;User:ANONYMOUS",
+}
+"""A listener of voters with SASL, and an authorizer."""
+
+SMALL_LOG = {
+    "metadata.log.max.record.bytes.between.snapshots": "3000",
+    "metadata.log.segment.ms": "100",
+    "metadata.max.retention.bytes": "1",
+}
+"""Snapshots all the time, and no records that one covers."""
+
+
+class KafkaQuorum(Cluster):
+    """Voters ask each other on their second listener. `keys`: more lines of every controller's file."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        keys: dict[str, str],
+        controllers: int = 3,
+        brokers: int = 0,
+    ) -> None:
+        self._keys = keys
+        super().__init__(directory, controllers=controllers, brokers=brokers)
+
+    def write_config(self, node: Node) -> None:
+        super().write_config(node)
+        if node.role != "controller":
+            return
+        if not node.kafka_port:
+            controllers = self.controllers
+            for each, port in zip(controllers, free_ports(len(controllers)), strict=True):
+                each.kafka_port = port
+        voters = [f"{each.node_id}@{HOST}:{each.kafka_port}:{each.directory_id}" for each in self.controllers]
+        node.set_properties(
+            {
+                "listeners": f"CONTROLLER://{node.address},KAFKA://{HOST}:{node.kafka_port}",
+                "controller.listener.names": "CONTROLLER,KAFKA",
+                "controller.quorum.protocol": "kafka",
+                "controller.quorum.voters": ",".join(voters),
+                **self._keys,
+            }
+        )
+
+
+def certificates(folder: Path) -> None:
+    """Files of nodes: `node` and `other` of one authority, `stranger` of another."""
+    authority = certificate_files(folder, "authority", None)
+    for name in ("node", "other"):
+        certificate_files(folder, name, authority)
+    certificate_files(folder, "stranger", certificate_files(folder, "other-authority", None))
+
+
+def mutual_tls(folder: Path, name: str = "node") -> dict[str, str]:
+    """A listener of voters that requires certificates of the authority, and an authorizer that allows `node`
+    everything; this node's certificate is that of `name`."""
+    return {
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,KAFKA:SSL",
+        "listener.name.kafka.ssl.keystore.location": str(folder / f"{name}.pem"),
+        "listener.name.kafka.ssl.truststore.location": str(folder / "authority.crt"),
+        "listener.name.kafka.ssl.client.auth": "required",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:CN=node;User:ANONYMOUS",
+    }

@@ -33,7 +33,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "local": ("metaquorum.cli.local.commands:local", "Run a whole cluster on this machine."),
     "fault": (
         "metaquorum.cli.local.fault:fault",
-        "Break and watch a cluster in memory; move its time.",
+        "Break and watch a cluster on this machine; move its time.",
     ),
     "quorum": (
         "metaquorum.cli.admin.quorum:quorum",

@@ -108,7 +108,7 @@ def test_every_record_class_has_a_schema() -> None:
     assert [schema.body.cls for schema in RECORD_SCHEMAS] == list(get_args(Record))
     assert [schema.body.cls for schema in CONTROL_SCHEMAS] == list(get_args(ControlRecord))
     keys = [schema.key for schema in RECORD_SCHEMAS]
-    assert keys == [*range(6), *range(7, 13), 14, 15, *range(17, 30)]
+    assert keys == [*range(6), *range(7, 13), 14, 15, *range(17, 30)], "a new record type: add its key here"
 
 
 def _versions_text(latest: int) -> str:
@@ -127,7 +127,8 @@ def test_the_page_has_a_row_for_every_record(schema: RecordSchema) -> None:
         at_default = "none"
     versions = _versions_text(schema.latest_version)
     shown = versions if versions == at_default else f"{versions} ({at_default})"
-    assert f"\n- {schema.key} {schema.type_name} {shown}\n" in PAGE
+    row = f"- {schema.key} {schema.type_name} {shown}"
+    assert f"\n{row}\n" in PAGE, f"docs/records.md, Metadata records, lacks the line: {row}"
 
 
 def test_the_page_has_a_row_for_every_control_record() -> None:

@@ -10,6 +10,7 @@ pytest.importorskip("pyarrow")
 
 from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, TimeSpan
 from metaquorum.pipeline.audit.findings import RULES, SEVERITIES, AuditFinding, AuditLimits, findings
+from tests.conftest import REPOSITORY
 from tests.unit.pipeline.audit.test_incidents import LOGS, ORDERS, brokers_go
 
 VIOLATION = {
@@ -23,6 +24,12 @@ VIOLATION = {
 }
 DAMAGE = {"file": "f", "position": 9, "offset": 5, "reason": "why", "time": 4}
 PLACE = {"kind": "damage", "seconds": None, "time_ms": 4, "end_ms": None, "offset": 5, "subject": "f"}
+
+
+def test_the_page_has_a_line_for_every_rule() -> None:
+    page = (REPOSITORY / "docs" / "pipeline.md").read_text("utf-8")
+    missing = [kind for kind in RULES if f"\n- `{kind}` (" not in page]
+    assert not missing, f"docs/pipeline.md lists the findings of `audit`; it lacks {missing}"
 
 
 def told(one: ClusterFacts, **limits: int) -> list[AuditFinding]:

@@ -60,7 +60,7 @@ export async function overview(params, signal) {
       h("p", { class: "moment" }, `${answer.topics} topics, ${answer.partitions} partitions.`),
       await difference(signal, ""),
       h("h2", {}, "What is wrong at this moment"),
-      problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, "Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync. If clients have trouble all the same, look at the last changes: a setting, an access control entry or a deleted topic is no fault of a broker."),
+      problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, "Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync. If clients have trouble all the same, look at what was changed last: a setting, an access control entry, a deleted topic."),
       lastChanges(params, signal),
     ],
   };

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KAFKAJS := $(VENV)/node/.installed
 
-.PHONY: setup kafkajs demo quorum test checks lint proto sim histories ways attacks arrivals suites newest lowest wheels size planted mutants walk figures bench bench-failover clean
+.PHONY: setup kafkajs demo quorum test checks lint proto sim histories ways clusters attacks arrivals suites newest lowest wheels size planted mutants walk figures bench bench-failover clean
 
 setup: $(STAMP)
 
@@ -79,6 +79,10 @@ histories: setup
 # them? About eight minutes. FIRST=31 WAYS=2: some of them.
 ways: setup
 	$(BIN)/python -m tests.ways $(if $(FIRST),--first $(FIRST)) $(if $(WAYS),--ways $(WAYS))
+
+# COUNT clusters in one process, one after another (default 200): whether anything of them is left.
+clusters: setup
+	$(BIN)/python -m tests.many_clusters $(COUNT)
 
 # Attacks on every port of a node, SEEDS variations of each (ONLY=idle: those with this in their names).
 attacks: setup

@@ -22,6 +22,8 @@ EXIT_INTERRUPTED = 130
 OWNER_PIPE = "METAQUORUM_OWNER_PIPE"
 """The variable with the reading end of a pipe that a node ends with: the process that owns its cluster has
 the other end."""
+OWNER_LINE = "METAQUORUM_OWNER_LINE"
+"""The variable with the port and the token of that process, whose faults a node of a test cluster meets."""
 
 
 def prepare_node() -> None:
@@ -65,7 +67,7 @@ def _prepared() -> Callable[..., Any]:
             end_with_pipe(int(pipe))
         end_while_starting(sys.argv[1])
         prepare_node()
-    if sys.argv[1:3] == ["local", "up"] and "--in-memory" not in sys.argv:
+    if sys.argv[1:3] == ["local", "up"] and not {"--in-memory", "--processes"} & {*sys.argv}:
         # It imports what nodes need, beside this command's own imports.
         import_module("metaquorum.cli.local.forks").begin()
     from metaquorum.cli.main import main as command

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 import javaproperties
 
+from metaquorum.cli.__main__ import OWNER_LINE
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure
 from metaquorum.cli.formatted import existing_cluster_id
@@ -171,6 +172,13 @@ def _written(folder: Path, pairs: Mapping[str, str]) -> Path:
 CONFIG = click.Path(path_type=str)
 
 
+def _run_owned(config: str) -> int:
+    """Runs a node of a test cluster."""
+    from metaquorum.testing.owned_node import run
+
+    return run(config, os.environ.pop(OWNER_LINE))
+
+
 @click.group()
 def controller() -> None:
     """Run a controller; show the status of controllers."""
@@ -181,6 +189,8 @@ def controller() -> None:
 def run_controller(config: str) -> int:
     """Run a controller until SIGTERM or Ctrl-C. CONFIG is its configuration file."""
     check_nodes_run_here()
+    if OWNER_LINE in os.environ:
+        return _run_owned(config)
     from metaquorum.controller.server.main import run
 
     return run(config)
@@ -209,6 +219,8 @@ def node() -> None:
 def run_node(config: str) -> int:
     """Run a node until SIGTERM or Ctrl-C. CONFIG gives its roles in process.roles."""
     check_nodes_run_here()
+    if OWNER_LINE in os.environ:
+        return _run_owned(config)
     from metaquorum.combined.process import run
 
     return run(config)
@@ -231,6 +243,8 @@ def broker() -> None:
 def run_broker(config: str, node_id: int | None) -> int:
     """Run a broker until SIGTERM or Ctrl-C. CONFIG is its configuration file."""
     check_nodes_run_here()
+    if OWNER_LINE in os.environ:
+        return _run_owned(config)
     from metaquorum.broker.server.main import run
 
     return run(config, node_id)

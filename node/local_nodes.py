@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from metaquorum.errors import StartError
 from metaquorum.platforms import idle_sockets_keep_ports, may_bind_again
 
 HOST = "127.0.0.1"
@@ -20,6 +21,8 @@ PORTS = range(12_000, 32_000)
 _given: dict[int, socket.socket] = {}
 """Ports that `free_ports` returned in this process, each with the socket that reserves it for a time."""
 _KEPT_MAX = 256
+_DRAWS_MAX = 4 * len(PORTS)
+"""Until then, any free port is found."""
 
 
 class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,11 +117,20 @@ def free_ports(count: int) -> list[int]:
     They are drawn from many ports below the kernel's range for outgoing connections: a killed node finds its
     port free when it restarts, and two clusters that are created at once seldom draw the same. A process
     never gets a port twice, since a free port may not stay free. Two processes that draw at once get
-    different ports: each keeps its ports bound, beside the node that listens there.
+    different ports: each keeps its ports bound, beside the node that listens there. Raises StartError if the
+    range is taken.
     """
     rng = random.SystemRandom()
     found: list[int] = []
+    draws = 0
     while len(found) < count:
+        draws += 1
+        if draws > _DRAWS_MAX:
+            give_back_ports(found)
+            raise StartError(
+                f"{count} ports are needed, and of {PORTS.start} to {PORTS.stop - 1} at {HOST} nearly all are"
+                " taken: end other programs, or have fewer nodes"
+            )
         port = rng.choice(PORTS)
         if port in _given:
             continue

@@ -5,64 +5,95 @@ Brokers use a plain listener among themselves in any case.
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
-import os
+import base64
+import json
 import random
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from metaquorum.metadata.extras import install_command, is_installed
 from metaquorum.node.local_nodes import HOST, KAFKA_LISTENER
 from metaquorum.testing.errors import ClusterError
 
+if TYPE_CHECKING:  # only clusters with TLS need it
+    from metaquorum.testing.certificates import Certificates
+
 LISTENER = "CLIENTS"
-MECHANISM = "SCRAM-SHA-256"
+SCRAM, OAUTH = "scram", "oauth"
+MECHANISMS = {SCRAM: "SCRAM-SHA-256", OAUTH: "OAUTHBEARER"}
 USER = "test"
-KEY_FILE, AUTHORITY_FILE = "broker.pem", "authority.crt"
-DAYS = 3650
+TOKEN_S = 3600.0
+KEYS_FILE = "keys.json"
+_SECRET_BYTES = 32
+_SIGNED_BY = "HS256"
 
 
 class ClientAccess:
-    """`password`: that of `USER`; None: there is no login."""
+    """`sasl`: how clients log in; None: they do not. `password`: that of `USER`, with SCRAM."""
 
-    def __init__(self, password: str | None, *, tls: bool) -> None:
-        self.password = password
+    def __init__(self, sasl: str | None, *, tls: bool, rng: random.Random) -> None:
+        self.sasl = sasl
         self.tls = tls
+        self.password = f"{rng.getrandbits(64):016x}" if sasl == SCRAM else None
+        self._secret = rng.randbytes(_SECRET_BYTES) if sasl == OAUTH else b""
+        """Signs tokens."""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._certificates: Certificates | None = None
+        self._expires_ms = 0
+        """When the last of the tokens so far expires."""
 
     @classmethod
     def of(cls, sasl: str | None, tls: bool, rng: random.Random) -> ClientAccess:
         """Raises ClusterError."""
-        if sasl not in (None, "scram"):
-            raise ClusterError(f'sasl={sasl!r}: write "scram"')
-        if tls and not is_installed("cryptography"):
-            raise ClusterError(f"tls=True needs cryptography: {install_command('cryptography')}")
-        return cls(None if sasl is None else f"{rng.getrandbits(64):016x}", tls=tls)
+        if sasl not in (None, *MECHANISMS):
+            raise ClusterError(f'sasl={sasl!r}: write "{SCRAM}" or "{OAUTH}"')
+        needed = {"cryptography": "tls=True"} if tls else {}
+        needed |= {"jwt": f'sasl="{OAUTH}"'} if sasl == OAUTH else {}
+        for module, wish in needed.items():
+            if not is_installed(module):
+                name = "PyJWT" if module == "jwt" else module
+                raise ClusterError(f"{wish} needs {name}: {install_command(module)}")
+        return cls(sasl, tls=tls, rng=rng)
 
     @property
     def is_plain(self) -> bool:
-        return self.password is None and not self.tls
+        return self.sasl is None and not self.tls
 
     @property
     def protocol(self) -> str:
         """Kafka's name of the security protocol."""
         names = {(False, False): "PLAINTEXT", (True, False): "SASL_PLAINTEXT", (False, True): "SSL"}
-        return names.get((self.password is not None, self.tls), "SASL_SSL")
+        return names.get((self.sasl is not None, self.tls), "SASL_SSL")
 
     @property
     def ca_file(self) -> str | None:
         """The certificate that clients trust; None without TLS."""
-        return None if self._folder is None else os.path.join(self._folder.name, AUTHORITY_FILE)
+        return None if self._certificates is None else self._certificates.authority_file
 
-    def open(self) -> None:
-        """Makes the certificates."""
-        if self.tls:
-            self._folder = tempfile.TemporaryDirectory(prefix="kafka-tls-")
-            write_certificates(self._folder.name)
+    @property
+    def certificates(self) -> Certificates:
+        """Raises ClusterError without TLS, or while the cluster does not run."""
+        if self._certificates is None:
+            raise ClusterError("this cluster has no certificates: have one with tls=True, and start it")
+        return self._certificates
+
+    def open(self, home: Path | None) -> None:
+        """Makes the certificates, and the key of the tokens, in a folder that goes with the cluster."""
+        if self.tls or self.sasl == OAUTH:
+            self._folder = tempfile.TemporaryDirectory(prefix="kafka-access-", dir=home)
+        if self._folder is not None and self.tls:
+            from metaquorum.testing.certificates import Certificates
+
+            self._certificates = Certificates(self._folder.name)
+        if self._folder is not None and self.sasl == OAUTH:
+            secret = base64.urlsafe_b64encode(self._secret).decode().rstrip("=")
+            keys = [{"kty": "oct", "k": secret, "alg": _SIGNED_BY}]
+            Path(self._folder.name, KEYS_FILE).write_text(json.dumps({"keys": keys}))
 
     def close(self) -> None:
-        folder, self._folder = self._folder, None
+        folder, self._folder, self._certificates = self._folder, None, None
         if folder is not None:
             folder.cleanup()
 
@@ -70,71 +101,53 @@ class ClientAccess:
         """Those of a broker that differ from its plain ones."""
         if not port:
             return {}
+        own = f"listener.name.{LISTENER.lower()}"
         protocols = plain["listener.security.protocol.map"]
         changed = {
             "listeners": f"{plain['listeners']},{LISTENER}://{HOST}:{port}",
             "listener.security.protocol.map": f"{protocols},{LISTENER}:{self.protocol}",
             "inter.broker.listener.name": KAFKA_LISTENER,
         }
-        if self.password is not None:
-            changed["sasl.enabled.mechanisms"] = MECHANISM
-        if self._folder is not None:
-            key = f"listener.name.{LISTENER.lower()}.ssl.keystore"
-            changed[f"{key}.type"] = "PEM"
-            changed[f"{key}.location"] = os.path.join(self._folder.name, KEY_FILE)
+        if self.sasl is not None:
+            changed["sasl.enabled.mechanisms"] = MECHANISMS[self.sasl]
+        if self._folder is not None and self.sasl == OAUTH:
+            keys = Path(self._folder.name, KEYS_FILE).as_uri()
+            changed[f"{own}.sasl.oauthbearer.jwks.endpoint.url"] = keys
+            changed[f"{own}.sasl.oauthbearer.clock.skew.seconds"] = "0"
+        if self._certificates is not None:
+            changed[f"{own}.ssl.keystore.type"] = changed[f"{own}.ssl.truststore.type"] = "PEM"
+            changed[f"{own}.ssl.keystore.location"] = self._certificates.broker_file
+            changed[f"{own}.ssl.truststore.location"] = self._certificates.trusted_file
+            changed[f"{own}.ssl.client.auth"] = "requested"
         return changed
 
     def client_config(self) -> dict[str, str]:
         """librdkafka's settings, without those that need none."""
         config = {} if self.is_plain else {"security.protocol": self.protocol}
+        if self.sasl is not None:
+            config["sasl.mechanism"] = MECHANISMS[self.sasl]
         if self.password is not None:
-            config |= {"sasl.mechanism": MECHANISM, "sasl.username": USER, "sasl.password": self.password}
+            config |= {"sasl.username": USER, "sasl.password": self.password}
         if self.ca_file is not None:
             config["ssl.ca.location"] = self.ca_file
         return config
 
+    def token(self, user: str, wall_ms: int, lifetime_s: float) -> str:
+        """A token with which a user logs in, from now, in Unix time. Raises ClusterError."""
+        if self.sasl != OAUTH:
+            raise ClusterError(f'this cluster has no tokens: have one with sasl="{OAUTH}"')
+        if lifetime_s <= 0:
+            raise ClusterError(f"seconds={lifetime_s:g}: a token lives for some time")
+        import jwt
 
-def write_certificates(folder: str) -> None:
-    """A key with its certificate for brokers at `HOST`, and the certificate of the authority that signed
-    it."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
+        expires_ms = wall_ms + int(lifetime_s * 1000)
+        self._expires_ms = max(self._expires_ms, expires_ms)
+        claims = {"sub": user, "iat": wall_ms / 1000, "exp": expires_ms / 1000}
+        return jwt.encode(claims, self._secret, algorithm=_SIGNED_BY)
 
-    now = datetime.datetime.now(datetime.UTC)
-
-    def name_of(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    def builder(subject: str, key: ec.EllipticCurvePrivateKey, *, ca: bool) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(name_of(subject))
-            .issuer_name(name_of("authority"))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=DAYS))
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False
-            )
-        )
-
-    signing, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    usage = x509.KeyUsage(*(flag in (5, 6) for flag in range(9)))
-    authority = builder("authority", signing, ca=True).add_extension(usage, critical=True)
-    address = x509.SubjectAlternativeName(
-        [x509.IPAddress(ipaddress.ip_address(HOST)), x509.DNSName("localhost")]
-    )
-    broker = builder("broker", own, ca=False).add_extension(address, critical=False)
-    encoding = serialization.Encoding.PEM
-    secret = own.private_bytes(
-        encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ) + broker.sign(signing, hashes.SHA256()).public_bytes(encoding)
-    trusted = authority.sign(signing, hashes.SHA256()).public_bytes(encoding)
-    for file_name, content in ((KEY_FILE, secret), (AUTHORITY_FILE, trusted)):
-        with open(os.path.join(folder, file_name), "wb") as file:
-            file.write(content)
+    def longest_token_s(self, wall_ms: int) -> float:
+        """In how many seconds all tokens so far have expired; raises ClusterError if they have."""
+        left_ms = self._expires_ms - wall_ms
+        if left_ms < 0:
+            raise ClusterError("there is no valid token: token() makes one")
+        return (left_ms + 1) / 1000

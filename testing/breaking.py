@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from collections.abc import Callable
-from typing import NamedTuple, Self, Unpack
+from pathlib import Path
+from typing import NamedTuple, Self, Unpack, get_type_hints
 
-from metaquorum.testing import disk_faults
 from metaquorum.testing.chaos import ChaosThread
 from metaquorum.testing.contents import ClusterContents
+from metaquorum.testing.disk_faults import DiskFaultOrder, DiskKind, begin_disk_fault
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.healing import ActiveFault, ActiveRequestFault
 from metaquorum.testing.interception import ClientFault, Interceptor, Replacement
-from metaquorum.testing.memory_disk import DiskCopy, DiskFault, MemoryDisk
-from metaquorum.testing.network import Delay, Sending
+from metaquorum.testing.memory_disk import DiskCopy, MemoryDisk
+from metaquorum.testing.network import Delay, Pair
 from metaquorum.testing.node import ClusterNode
-from metaquorum.testing.request_faults import How, RequestFault, check_api, describe
+from metaquorum.testing.request_faults import How, RequestFault, Which, check_api, describe
 from metaquorum.testing.running import PROCESSES
 
 WAYS = {"both": (True, True), "to": (True, False), "from": (False, True)}
@@ -28,7 +28,7 @@ class NodeCopy(NamedTuple):
     """What was on a node's disk, and when, in Unix time by the cluster's clock."""
 
     node: int
-    copy: DiskCopy
+    copy: DiskCopy | Path
     wall_ms: int
 
 
@@ -101,7 +101,7 @@ class BreakableCluster(ClusterContents):
         raise self._no_process(node, "is not paused")
 
     def limit_memory(self, node: int, *, more_bytes: int) -> ActiveFault:
-        """A node can allocate so much more than it has now; healing lifts the limit. Only with
+        """A node can allocate at most `more_bytes` beyond what it has now; healing lifts the limit. Only with
         mode="processes", on Linux."""
         raise self._no_process(node, "has no memory of its own")
 
@@ -122,19 +122,14 @@ class BreakableCluster(ClusterContents):
     def isolate(self, node: int, *, clients: bool = False) -> ActiveFault:
         """A node and all other nodes cannot reach each other; with `clients`, no client reaches it either."""
         name = self._node(node).name
-        sendings = [
-            way
-            for other in self._nodes
-            if other != node
-            for way in (self._network.sending(node, other), self._network.sending(other, node))
-        ]
+        pairs = [pair for other in self._nodes if other != node for pair in ((node, other), (other, node))]
         faults = [ClientFault(None, node, (True, True), None)] if clients else []
         self._isolated.append(node)
 
         def healed() -> None:
             self._isolated.remove(node)
 
-        return self._network_fault(f"{name} is isolated", sendings, faults, None, healed)
+        return self._network_fault(f"{name} is isolated", pairs, faults, None, healed)
 
     def delay(
         self, a: int | str, b: int | str, *, ms: float, jitter: float = 0, direction: str = "both"
@@ -153,8 +148,8 @@ class BreakableCluster(ClusterContents):
 
         async def drop() -> int:
             if isinstance(first, int):
-                return self._network.drop(first, second)
-            return self._nodes[second].end_connections(first)
+                return await self._network.drop(first, second)
+            return await self._nodes[second].end_connections(first)
 
         count = self._run(drop(), "connections to end")
         self._note(f"{count} connections between {self._name(a)} and {self._name(b)} were dropped")
@@ -180,20 +175,20 @@ class BreakableCluster(ClusterContents):
         first, second = self._ends(a, b)
         if first != a:
             forth, back = back, forth
-        sendings, faults = [], []
+        pairs, faults = [], []
         if isinstance(first, int):
             ways = ((forth, first, second), (back, second, first))
-            sendings = [self._network.sending(one, other) for is_meant, one, other in ways if is_meant]
+            pairs = [(one, other) for is_meant, one, other in ways if is_meant]
         else:
             faults = [ClientFault(first, second, (forth, back), delay)]
         where = {"both": "between {} and {}", "to": "from {} to {}", "from": "to {} from {}"}[direction]
         text = f"{where.format(self._name(a), self._name(b))}: {text}"
-        return self._network_fault(text, sendings, faults, delay)
+        return self._network_fault(text, pairs, faults, delay)
 
     def _network_fault(
         self,
         text: str,
-        sendings: list[Sending],
+        pairs: list[Pair],
         faults: list[ClientFault],
         delay: Delay | None,
         healed: Callable[[], None] = lambda: None,
@@ -202,20 +197,20 @@ class BreakableCluster(ClusterContents):
 
         async def begin() -> None:
             shared.client_faults += faults
-            for sending in sendings:
-                sending.begin(delay)
+            await self._meet_requests()
+            await self._network.begin(pairs, delay)
 
         async def end() -> None:
             for fault in faults:
                 shared.client_faults.remove(fault)
                 fault.heal()
-            for sending in sendings:
-                sending.end(delay)
+            await self._meet_requests()
+            await self._network.end(pairs, delay)
 
         def heal() -> None:
             self._run(end(), "the network to heal")
             healed()
-            if sendings and not self._is_manual and not any(each.is_in_force for each in self._faults):
+            if pairs and not self._is_manual and not any(each.is_in_force for each in self._faults):
                 self._until(self._is_whole, "all nodes to reach each other")
 
         self._run(begin(), text)
@@ -225,30 +220,21 @@ class BreakableCluster(ClusterContents):
 
     def disk_full(self, node: int, log_dir: int | None = None) -> ActiveFault:
         """No byte more fits on a node's disk, or one of its directories for partitions, counted from 0."""
-        return self._disk_fault(node, log_dir, "is full", disk_faults.full)
+        return self._disk_fault(node, log_dir, "is full", "full")
 
     def disk_read_only(self, node: int, log_dir: int | None = None) -> ActiveFault:
         """A disk, or one directory, cannot be written."""
-        return self._disk_fault(node, log_dir, "is read-only", disk_faults.read_only)
+        return self._disk_fault(node, log_dir, "is read-only", "read-only")
 
     def disk_fails(self, node: int, log_dir: int | None = None, *, after_bytes: int = 0) -> ActiveFault:
-        """Every operation on a disk, or in one directory, fails once so many more bytes were written. A
-        broker uses such a directory again after a restart."""
-
-        def failing(directory: str) -> DiskFault:
-            return disk_faults.failing(directory, after_bytes)
-
+        """Every operation on a disk, or in one directory, fails once `after_bytes` more bytes have been
+        written. A broker uses such a directory again after a restart."""
         when = f" after {after_bytes} bytes" if after_bytes else ""
-        return self._disk_fault(node, log_dir, f"fails{when}", failing)
+        return self._disk_fault(node, log_dir, f"fails{when}", "failing", after_bytes)
 
     def disk_slow(self, node: int, log_dir: int | None = None, *, delay_s: float) -> ActiveFault:
-        """Every write to a disk, or in one directory, takes so much longer."""
-        healed = threading.Event()
-
-        def slow(directory: str) -> DiskFault:
-            return disk_faults.slow(directory, delay_s, healed)
-
-        return self._disk_fault(node, log_dir, f"takes {delay_s:g} s longer", slow, healed.set)
+        """Every write to a disk, or in one directory, takes `delay_s` longer."""
+        return self._disk_fault(node, log_dir, f"takes {delay_s:g} s longer", "slow", delay_s)
 
     def lose_disk(self, node: int) -> ActiveFault:
         """A node dies and its disk with it; healing starts it with an empty, formatted one, which is
@@ -264,9 +250,11 @@ class BreakableCluster(ClusterContents):
         ago_s = (self.clock.wall_ms - earlier.wall_ms) / 1000
         return self._replace_disk(earlier.node, earlier.copy, f"has its disk of {ago_s:.1f} s ago")
 
-    def _replace_disk(self, node: int, copy: DiskCopy | None, what: str) -> ActiveFault:
+    def _replace_disk(self, node: int, copy: DiskCopy | Path | None, what: str) -> ActiveFault:
         found = self._node(node)
         disk = self._memory_disk(found)
+        if isinstance(copy, Path):
+            raise ClusterError("this copy is of a cluster of processes: restore it there")
 
         async def replace() -> None:
             await found.kill()
@@ -284,29 +272,31 @@ class BreakableCluster(ClusterContents):
         return node.disk
 
     def _disk_fault(
-        self,
-        node: int,
-        log_dir: int | None,
-        what: str,
-        make: Callable[[str], DiskFault],
-        release: Callable[[], None] = lambda: None,
+        self, node: int, log_dir: int | None, what: str, kind: DiskKind, value: float = 0
     ) -> ActiveFault:
         found = self._node(node)
-        disk = self._memory_disk(found)
         directories = [str(path) for path in found.config.log_dirs]
         if log_dir is not None and not 0 <= log_dir < len(directories):
             raise ClusterError(f"{found.name} has no log_dir {log_dir}: it has {len(directories)}, from 0")
-        directory = f"/{found.name}" if log_dir is None else directories[log_dir]
-        fault = make(directory)
-        disk.faults = (*disk.faults, fault)
+        directory = self._home_of(found) if log_dir is None else directories[log_dir]
+        wanted = DiskFaultOrder(kind=kind, directory=directory, value=value)
+        return self._fault(f"{directory} {what}", self._begin_disk_fault(found, wanted))
 
-        def heal() -> None:
-            release()
-            disk.faults = tuple(each for each in disk.faults if each is not fault)
+    def _home_of(self, node: ClusterNode) -> str:
+        """The directory that has all directories of a node."""
+        return f"/{node.name}"
 
-        return self._fault(f"{directory} {what}", heal)
+    def _begin_disk_fault(self, node: ClusterNode, wanted: DiskFaultOrder) -> Callable[[], None]:
+        """The fault is in force; returns what heals it."""
+        return begin_disk_fault(self._memory_disk(node), wanted)
 
     # --- requests
+
+    async def _meet_requests(self) -> None:
+        """The faults of requests are other ones now: has nodes in other processes know."""
+
+    def _requests_changed(self) -> None:
+        """`_meet_requests`, for the threads of tests."""
 
     def intercept(self, api: str, function: Replacement) -> ActiveFault:
         """Has a function of the test see each request of an API, on the cluster's thread, and decide what
@@ -318,12 +308,22 @@ class BreakableCluster(ClusterContents):
 
         def heal() -> None:
             self._interception.interceptors.remove(interceptor)
+            self._requests_changed()
             if interceptor.problem is not None:
                 problem = f"{type(interceptor.problem).__name__}: {interceptor.problem}"
                 raise ClusterError(f"the function for {api} failed: {problem}") from interceptor.problem
 
         self._interception.interceptors.append(interceptor)
+        self._requests_changed()
         return self._fault(f"requests {api}: a function sees them", heal)
+
+    def observe(self, api: str, **which: Unpack[Which]) -> ActiveRequestFault:
+        """Counts requests of an API, and changes nothing, whatever faults there are. `Which` has the
+        keywords."""
+        more = sorted(set(which) - set(get_type_hints(Which)))
+        if more:
+            raise ClusterError(f"observe only counts, and has no {', '.join(more)}: use fault")
+        return self.fault(api, **which)
 
     def fault(self, api: str, **how: Unpack[How]) -> ActiveRequestFault:
         """Meets requests of an API at brokers, named as in Kafka's protocol, such as "Produce". `How` has the
@@ -339,9 +339,11 @@ class BreakableCluster(ClusterContents):
             fault.released.set()
             if fault in self._interception.faults:
                 self._interception.faults.remove(fault)
+                self._requests_changed()
             self._note(f"healed: {text}, met {fault.hits}")
 
-        handle = ActiveRequestFault(text, heal, fault, self.timeout_s)
+        handle = ActiveRequestFault(text, heal, fault, self.timeout_s, self._what_nodes_do)
         self._interception.faults.append(fault)
+        self._requests_changed()
         self._faults.append(handle)
         return handle

@@ -22,6 +22,8 @@ class ClusterClock:
         self._moved_s = 0.0
         """How far it was moved."""
         self._held_at_s: float | None = None
+        self.is_hurried = False
+        """Time passes at once while all wait for it; Unix time does not."""
         self._calls: list[Callable[[], None]] = []
 
     def seconds(self) -> float:
@@ -45,10 +47,12 @@ class ClusterClock:
         with self._lock:
             self._held_at_s = self.seconds()
 
-    def move(self, by_s: float) -> None:
-        """Moves it forward at once."""
+    def move(self, by_s: float, *, wall: bool = True) -> None:
+        """Moves it forward at once; `wall`: Unix time, too."""
         with self._lock:
             self._moved_s += by_s
+            if not wall:
+                self._wall_s -= by_s
             if self._held_at_s is not None:
                 self._held_at_s += by_s
             calls = tuple(self._calls)

@@ -17,6 +17,7 @@ from metaquorum.clients.kafka.cluster import Coordinator
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.partitions import WantedReplicas
 from metaquorum.metadata.requests.settings import QuotaChange, QuotaOp
+from metaquorum.testing.access import TOKEN_S, USER
 from metaquorum.testing.breaking import BreakableCluster
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.healing import ActiveFault
@@ -214,6 +215,38 @@ class Cluster(BreakableCluster):
             return result.error in kinds
 
         self.wait_until(is_elected, f"an election of {topic}-{partition}")
+
+    # --- what expires
+
+    def client_certificate(self, name: str) -> dict[str, str]:
+        """With `tls`, a client that uses these settings of librdkafka shows a certificate, and is the
+        principal `User:CN=` and the name."""
+        files = self._access.certificates.client(name)
+        return {"ssl.certificate.location": files.certificate, "ssl.key.location": files.key}
+
+    def expire_certificate(self, client: str | None = None) -> ActiveFault:
+        """The certificate of the brokers has expired, or that of a client of `client_certificate`; open
+        connections stay, and no new one is made until it heals."""
+        held = self._access.certificates
+        if client is None:
+            held.expire_broker(True)
+            text = "the certificate of the brokers has expired"
+            return self._fault(text, lambda: held.expire_broker(False))
+        if not held.has_client(client):
+            raise ClusterError(f"there is no certificate of {client}: client_certificate makes one")
+        held.expire_client(client, True)
+        text = f"the certificate of client {client} has expired"
+        return self._fault(text, lambda: held.expire_client(client, False))
+
+    def token(self, user: str = USER, *, seconds: float = TOKEN_S) -> str:
+        """With sasl="oauth", a token with which a user logs in for some seconds, by the cluster's clock."""
+        return self._access.token(user, self._time.wall_ms(), seconds)
+
+    def expire_tokens(self) -> None:
+        """Moves the clock until all tokens so far have expired: logins with them are refused, and a
+        connection ends at its next request."""
+        self.clock.advance(seconds=self._access.longest_token_s(self._time.wall_ms()))
+        self._note("the tokens so far have expired")
 
     # --- quotas and rights
 

@@ -63,16 +63,20 @@ class ClusterContents(RunningCluster):
         given = tuple((key, text_of(value)) for key, value in (configs or {}).items())
         factor = replication_factor or min(3, len(self._brokers()))
         topic = NewTopic(name=name, partitions=partitions, replication_factor=factor, configs=given)
-        self._run(self._create(topic), f"topic {name} to be created")
-        self._until(lambda: self._all_know(name, True), f"every broker to know topic {name}")
+        before = self._partitions_of(name)
+        self._run(
+            self._create(topic, is_new=before is not None and not before), f"topic {name} to be created"
+        )
+        self.wait_for_topic(name)
         if self._is_manual:
             self.clock.advance(ms=FIRST_FETCHES_MS)
         return name
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic, and returns once every broker that runs has forgotten it."""
-        self._run(self._delete((name,)), f"topic {name} to be deleted")
-        self._until(lambda: self._all_know(name, False), f"every broker to forget topic {name}")
+        was_there = bool(self._partitions_of(name))
+        self._run(self._delete((name,), were_there=was_there), f"topic {name} to be deleted")
+        self.wait_for_topic(name, exists=False)
 
     def clean(self) -> None:
         """Heals every fault, and deletes all topics and groups. Raises ClusterError if something remains: a
@@ -114,7 +118,7 @@ class ClusterContents(RunningCluster):
     # --- waits
 
     def wait_for_group(self, group: str, *, members: int | None = None, state: str = "Stable") -> None:
-        """Returns once a consumer group is in this state, with so many members."""
+        """Returns once a consumer group is in this state, with this number of members."""
 
         def is_there() -> bool:
             described = self._run(describe_group(self._asks(), group), f"group {group}")
@@ -124,6 +128,11 @@ class ClusterContents(RunningCluster):
 
         wanted = f"group {group} to be {state}" + ("" if members is None else f" with {members} members")
         self.wait_until(is_there, wanted)
+
+    def wait_for_topic(self, name: str, *, exists: bool = True) -> None:
+        """Returns once every broker that runs knows a topic that a client creates, or has forgotten it."""
+        does = "know" if exists else "forget"
+        self._until(lambda: self._all_know(name, exists), f"every broker to {does} topic {name}")
 
     def wait_for_full_isr(self, topic: str) -> None:
         """Returns once every replica of a topic is in sync."""
@@ -217,13 +226,17 @@ class ClusterContents(RunningCluster):
             found[place] = end - at.offset
         return found
 
-    async def _create(self, topic: NewTopic) -> None:
+    async def _create(self, topic: NewTopic, *, is_new: bool) -> None:
         (result,) = await create_topics(self._asks(), [topic])
+        if is_new and result.error is ErrorCode.TOPIC_ALREADY_EXISTS:
+            return  # by an attempt whose answer was lost
         if result.error is not ErrorCode.NONE:
             raise ClusterError(f"topic {topic.name} was not created: {result.error.name}: {result.message}")
 
-    async def _delete(self, names: tuple[str, ...]) -> None:
+    async def _delete(self, names: tuple[str, ...], *, were_there: bool) -> None:
         for result in await delete_topics(self._asks(), names):
+            if were_there and result.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue  # it went by an attempt whose answer was lost
             if result.error is not ErrorCode.NONE:
                 why = f"{result.error.name}: {result.message}"
                 raise ClusterError(f"topic {result.name} was not deleted: {why}")
@@ -232,7 +245,8 @@ class ClusterContents(RunningCluster):
         client = self._asks()
         image = next(node.image for node in self._brokers())
         names = [] if image is None else [topic.name for topic in image.topics.all()]
-        await self._delete(tuple(name for name in names if not name.startswith("__")))
+        mine = tuple(name for name in names if not name.startswith("__"))
+        await self._delete(mine, were_there=True)
         for group in await list_groups(client):
             error = await delete_group(client, group.group_id)
             if error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):

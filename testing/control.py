@@ -4,7 +4,7 @@
     POST /heal            {"fault": 3}                       null
     POST /create_topic    {"name": "orders"}                 "orders"
 
-A mistake is answered with 400 and {"error": "one line"}, a wait that was in vain with 504. The methods, their
+A mistake is answered with 400 and {"error": "one line"}, a wait that timed out with 504. The methods, their
 parameters and their answers are those of `Cluster` in Python: one table is made from them (`reference`).
 """
 
@@ -30,10 +30,10 @@ from typing import Any
 import msgspec
 
 from metaquorum.node.local_nodes import HOST
+from metaquorum.testing.breaking import NodeCopy
 from metaquorum.testing.cluster import Cluster
 from metaquorum.testing.errors import ClusterError, ClusterTimeoutError
 from metaquorum.testing.healing import ActiveFault, ActiveRequestFault
-from metaquorum.testing.request_faults import How
 from metaquorum.testing.time_control import TimeControl
 
 FORM = "application/x-www-form-urlencoded"
@@ -41,21 +41,16 @@ BODY_MAX_BYTES = 1 << 20
 ONLY_IN_PYTHON = frozenset(
     {
         "close",
-        "copy_disk",
         "failure_report",
         "intercept",
-        "limit_memory",
         "log",
-        "pause",
-        "restore_disk_from",
-        "resume",
         "save",
         "start",
         "wait_for_chaos",
         "wait_until",
     }
 )
-"""Methods that take or return what has no JSON, end the cluster, or need another one."""
+"""Methods that take or return what has no JSON, or end the cluster."""
 STATE = (
     "nodes",
     "brokers",
@@ -107,7 +102,7 @@ def _method(name: str, function: Any) -> Method:
     parameters: list[Parameter] = []
     for each in [*signature.parameters.values()][1:]:
         if each.kind is each.VAR_KEYWORD:  # the keywords of a fault
-            hints = typing.get_type_hints(How)
+            hints = typing.get_type_hints(typing.get_args(each.annotation)[0])
             parameters += [
                 Parameter(name=key, kind=kind, is_needed=False)
                 for key, kind in hints.items()
@@ -115,7 +110,8 @@ def _method(name: str, function: Any) -> Method:
             ]
         else:
             is_needed = each.default is each.empty
-            parameters.append(Parameter(name=each.name, kind=each.annotation, is_needed=is_needed))
+            kind = int if each.annotation is NodeCopy else each.annotation  # the number of a copy
+            parameters.append(Parameter(name=each.name, kind=kind, is_needed=is_needed))
     words = " ".join((inspect.getdoc(function) or "").split())
     sentence = words.partition(". ")[0].rstrip(".") + "."
     return Method(
@@ -129,6 +125,8 @@ def _method(name: str, function: Any) -> Method:
 def _answer_text(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, ActiveFault):
         return "the fault"
+    if kind is NodeCopy:
+        return "the copy"
     return "" if kind in (None, type(None)) else kind_text(kind)
 
 
@@ -186,6 +184,7 @@ class Control:
         self._cluster = cluster
         self._methods = methods()
         self._faults: dict[int, ActiveFault] = {}
+        self._copies: dict[int, NodeCopy] = {}
         self._numbers = itertools.count(1)
 
     def call(self, name: str, given: Mapping[str, Any], *, is_text: bool = False) -> Any:
@@ -221,7 +220,15 @@ class Control:
         if name == "lag":
             lags = self._cluster.lag(**values).items()
             return [{"topic": topic, "partition": index, "lag": lag} for (topic, index), lag in lags]
+        if name == "restore_disk_from":
+            values["earlier"] = self._copy(values["earlier"])
         return getattr(self._cluster, name)(**values)
+
+    def _copy(self, number: int) -> NodeCopy:
+        if number not in self._copies:
+            numbers = ", ".join(map(str, self._copies)) or "none"
+            raise ClusterError(f"there is no copy {number}: copies are {numbers}")
+        return self._copies[number]
 
     def _answer(self, value: Any) -> Any:
         self._faults = {number: fault for number, fault in self._faults.items() if fault.is_in_force}
@@ -229,6 +236,10 @@ class Control:
             number = next(self._numbers)
             self._faults[number] = value
             return {"fault": number}
+        if isinstance(value, NodeCopy):
+            number = next(self._numbers)
+            self._copies[number] = value
+            return {"copy": number}
         return msgspec.to_builtins(value)
 
 

@@ -1,8 +1,12 @@
-"""Faults of a disk in memory: each is a function that `MemoryDisk` calls before an operation."""
+"""Faults of a disk: each is a function that it calls before an operation."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Literal, Protocol, assert_never
+
+import msgspec
 
 from metaquorum.storage.disk.interface import parent_of
 from metaquorum.storage.errors import DiskError
@@ -10,6 +14,50 @@ from metaquorum.testing.inode import is_below
 from metaquorum.testing.memory_disk import NO_SPACE, DiskFault
 
 _WRITES = frozenset({"write", "truncate", "sync", "sync_directory", "mkdir", "rename", "remove", "utime"})
+
+DiskKind = Literal["full", "read-only", "failing", "slow"]
+
+
+class DiskFaultOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault below a directory. `value`: how many more bytes until a disk fails; the delay in s of a slow
+    one."""
+
+    kind: DiskKind
+    directory: str
+    value: float = 0
+
+
+class BreakableDisk(Protocol):
+    """`faults` may change at any time."""
+
+    faults: tuple[DiskFault, ...]
+
+
+def begin_disk_fault(disk: BreakableDisk, wanted: DiskFaultOrder) -> Callable[[], None]:
+    """The fault is in force; returns what heals it."""
+    healed = threading.Event()
+    fault = _made(wanted, healed)
+    disk.faults = (*disk.faults, fault)
+
+    def heal() -> None:
+        healed.set()
+        disk.faults = tuple(each for each in disk.faults if each is not fault)
+
+    return heal
+
+
+def _made(wanted: DiskFaultOrder, healed: threading.Event) -> DiskFault:
+    match wanted.kind:
+        case "full":
+            return full(wanted.directory)
+        case "read-only":
+            return read_only(wanted.directory)
+        case "failing":
+            return failing(wanted.directory, int(wanted.value))
+        case "slow":
+            return slow(wanted.directory, wanted.value, healed)
+        case _:
+            assert_never(wanted.kind)
 
 
 def full(directory: str) -> DiskFault:
@@ -23,7 +71,7 @@ def full(directory: str) -> DiskFault:
 
 
 def failing(directory: str, after_bytes: int) -> DiskFault:
-    """Every operation fails once so many more bytes were written."""
+    """Every operation fails once this many more bytes have been written."""
     lock = threading.Lock()
     left = after_bytes
 
@@ -51,7 +99,7 @@ def read_only(directory: str) -> DiskFault:
 
 
 def slow(directory: str, delay_s: float, healed: threading.Event) -> DiskFault:
-    """Every operation that changes something takes so much longer, until it is healed."""
+    """Every operation that changes something takes this much longer, until it is healed."""
 
     def fault(operation: str, path: str, size: int) -> None:
         if operation in _WRITES and is_below(path, directory):

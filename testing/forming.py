@@ -11,6 +11,7 @@ import msgspec
 
 from metaquorum.config.keys import KEYS
 from metaquorum.config.node import COMBINED
+from metaquorum.errors import StartError
 from metaquorum.metadata.features import LEVEL_DYNAMIC_VOTERS, METADATA_VERSION, release_levels
 from metaquorum.metadata.records.control import Voter
 from metaquorum.node.formatted import bootstrap_checkpoint, new_voter, write_formatted
@@ -190,7 +191,10 @@ def _local_nodes(shape: ClusterShape, rng: random.Random) -> tuple[LocalNode, ..
     kinds = [(role, at) for at in range(shape.brokers)]
     kinds += [("controller", FIRST_CONTROLLER_ID + at) for at in range(shape.controllers or 0)]
     own_ports = 0 if shape.access.is_plain else shape.brokers
-    ports = iter(free_ports(own_ports + sum(_PORTS[role] for role, _ in kinds)))
+    try:
+        ports = iter(free_ports(own_ports + sum(_PORTS[role] for role, _ in kinds)))
+    except StartError as error:
+        raise ClusterError(str(error)) from error
     nodes = []
     for role, node_id in kinds:
         more = shape.log_dirs if role != "controller" and shape.log_dirs > 1 else 0

@@ -52,23 +52,33 @@ class ActiveFault:
 class ActiveRequestFault(ActiveFault):
     """A fault of requests, which counts those that it met."""
 
-    def __init__(self, text: str, heal: Callable[[], None], fault: RequestFault, timeout_s: float) -> None:
+    def __init__(
+        self,
+        text: str,
+        heal: Callable[[], None],
+        fault: RequestFault,
+        timeout_s: float,
+        doing: Callable[[], str],
+    ) -> None:
+        """`doing`: what the cluster does, for a message."""
         super().__init__(text, heal)
+        self._doing = doing
         self._fault = fault
         self._timeout_s = timeout_s
 
     @property
     def hits(self) -> int:
-        """How many requests it met so far."""
+        """How many requests it has met so far."""
         return self._fault.hits
 
     def wait(self, hits: int = 1) -> None:
-        """Returns when it has met so many. Raises ClusterTimeoutError."""
+        """Returns once it has met this number of requests. Raises ClusterTimeoutError."""
         with self._fault.changed:
             if not self._fault.changed.wait_for(lambda: self._fault.hits >= hits, self._timeout_s):
                 found = self._fault.hits
                 raise ClusterTimeoutError(
-                    f"waited {self._timeout_s:g} s for {hits} requests, and {found} came: {self.text}"
+                    f"waited {self._timeout_s:g} s for {hits} requests, and {found} came: {self.text};"
+                    f" {self._doing()}"
                 )
 
     def remove(self) -> None:

@@ -36,14 +36,14 @@ class ClientFault:
 
     def __init__(self, client: str | None, node: int, ways: tuple[bool, bool], delay: Delay | None) -> None:
         self._client = client
-        self._node = node
+        self.node = node
         self.asks, self.answers = ways
         self._delay = delay
         self._healed = asyncio.Event()
 
     def concerns(self, node: int, request: Request, client: Client) -> bool:
         client_id = request.header.client_id
-        if node != self._node or client_id == OWN_CLIENT:
+        if node != self.node or client_id == OWN_CLIENT:
             return False
         if self._client is None:
             return not is_of_a_broker(request)
@@ -131,11 +131,9 @@ class Interception:
 class InterceptedServices:
     """A broker's services with the faults before them; used as `Services`."""
 
-    def __init__(self, services: Services, node: int, shared: Interception, topics: TopicNames) -> None:
+    def __init__(self, services: Services, passage: RequestPassage) -> None:
         self._services = services
-        self._node = node
-        self._shared = shared
-        self._topics = topics
+        self._passage = passage
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._services, name)
@@ -145,23 +143,36 @@ class InterceptedServices:
         handler = self._services.find(api_key, version)
         if handler is None:
             return None
-        api = APIS[api_key].name
 
         def intercepted(request: Request, client: Client) -> Later:
-            return Later(Driven(self._pass(api, handler, request, client)), _as_it_is)
+            return later(Driven(self._passage.passed(handler, request, client)))
 
         return intercepted
 
-    async def _pass(self, api: str, handler: Handler, request: Request, client: Client) -> Any:
+
+class RequestPassage:
+    """The way of requests to the handlers of a broker. `topics`: the name of a topic in a request."""
+
+    def __init__(self, node: int, shared: Interception, topics: TopicNames) -> None:
+        self._node = node
+        self._shared = shared
+        self._topics = topics
+
+    async def passed(self, handler: Handler, request: Request, client: Client) -> Any:
+        """The answer to a request, as faults have it. Raises EndConnection."""
+        api = APIS[request.header.api_key].name
         shared = self._shared
         shared.client_ids[client.connection] = request.header.client_id
         for fault in tuple(shared.client_faults):
             if fault.asks and fault.concerns(self._node, request, client):
                 await fault.passed(shared.rng)
-        met = next((each for each in tuple(shared.faults) if self._meets(each, api, request, client)), None)
+        met = None
+        for each in tuple(shared.faults):  # those that only count do so whatever else meets the request
+            if (each.only_counts or met is None) and self._meets(each, api, request, client):
+                met = met if each.only_counts else each
 
         async def carry_out(left: Request) -> Any:
-            return _body(await _resolved(handler(left, client)))
+            return await answer_of(handler, left, client)
 
         interceptor = next((each for each in reversed(shared.interceptors) if each.api == api), None)
         if met is not None:
@@ -209,12 +220,29 @@ class InterceptedServices:
         return answer
 
 
+def topic_name(entry: Any, by_id: Callable[[bytes], str | None]) -> str | None:
+    """The name of a topic in a request, which has it or the topic's id."""
+    name = getattr(entry, "name", None) or getattr(entry, "topic", None)
+    topic_id = getattr(entry, "topic_id", None)
+    return name if name or topic_id is None else by_id(topic_id)
+
+
+def later(deferred: Driven[Any]) -> Later:
+    """An answer that will be there, as it is."""
+    return Later(deferred, _as_it_is)
+
+
 def _as_it_is(answer: Any) -> Any:
     return answer
 
 
 def _body(answer: Any) -> Any:
     return answer.body if type(answer) is LongAnswer else opened(answer)
+
+
+async def answer_of(handler: Handler, request: Request, client: Client) -> Any:
+    """The body of a handler's answer."""
+    return _body(await _resolved(handler(request, client)))
 
 
 async def _resolved(answer: Any) -> Any:

@@ -10,8 +10,8 @@ import asyncio
 import random
 import socket
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, cast
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Protocol, cast
 
 from metaquorum.node.local_nodes import HOST
 
@@ -93,10 +93,12 @@ class _End(asyncio.Protocol):
         self._deliver()
 
     def data_received(self, data: bytes) -> None:
-        if self._queue or self._sending.delays:
+        target = self.other.transport
+        # uvloop reads a little although reading was paused.
+        if self._queue or self._sending.delays or target is None or not self._sending.passes.is_set():
             self._put(data)
-        elif self.other.transport is not None:
-            self.other.transport.write(data)
+        else:
+            target.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._put(None)
@@ -133,24 +135,35 @@ class _End(asyncio.Protocol):
 
     def _deliver(self) -> None:
         """Passes on what is due."""
-        while self._queue and self._sending.passes.is_set():
+        target = self.other.transport
+        while self._queue and self._sending.passes.is_set() and target is not None:
             due_s, data = self._queue[0]
             if due_s > self._loop.time():
                 if self._timer is None:
                     self._timer = self._loop.call_at(due_s, self._wake)
                 return
             self._queue.popleft()
-            target = self.other.transport
             if data is None:
                 self._sending.ends.discard(self)
-                if target is not None:
-                    target.close()
-            elif target is not None:
+                target.close()
+            else:
                 target.write(data)
 
     def _wake(self) -> None:
         self._timer = None
         self._deliver()
+
+
+class ClusterNetwork(Protocol):
+    """What a cluster does to the network between its nodes; `Network` and one of other processes."""
+
+    async def begin(self, pairs: Sequence[Pair], delay: Delay | None) -> None: ...
+
+    async def end(self, pairs: Sequence[Pair], delay: Delay | None) -> None: ...
+
+    async def drop(self, a: int, b: int) -> int: ...
+
+    async def close(self) -> None: ...
 
 
 class Network:
@@ -190,7 +203,17 @@ class Network:
             self._sendings[source, target] = Sending(self._rng)
         return self._sendings[source, target]
 
-    def drop(self, a: int, b: int) -> int:
+    async def begin(self, pairs: Sequence[Pair], delay: Delay | None) -> None:
+        """A fault of what these send. `delay` None: nothing passes."""
+        for pair in pairs:
+            self.sending(*pair).begin(delay)
+
+    async def end(self, pairs: Sequence[Pair], delay: Delay | None) -> None:
+        """Ends what `begin` began."""
+        for pair in pairs:
+            self.sending(*pair).end(delay)
+
+    async def drop(self, a: int, b: int) -> int:
         """Ends all connections between two nodes; returns how many."""
         ends = tuple(self.sending(a, b).ends)
         for end in ends:

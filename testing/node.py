@@ -26,7 +26,7 @@ from metaquorum.storage.errors import StorageError
 from metaquorum.testing.clock import ClusterClock, NodeClock
 from metaquorum.testing.errors import ClusterError
 from metaquorum.testing.forming import FormedNode, ports_of
-from metaquorum.testing.interception import InterceptedServices, Interception
+from metaquorum.testing.interception import InterceptedServices, Interception, RequestPassage, topic_name
 from metaquorum.testing.memory_disk import MemoryDisk
 from metaquorum.testing.network import Network
 
@@ -82,7 +82,7 @@ class ClusterNode(Protocol):
         """A controlled shutdown."""
         ...
 
-    def end_connections(self, client: str) -> int:
+    async def end_connections(self, client: str) -> int:
         """Ends the connections of a client, which is named by its client id or its principal; returns how
         many."""
         ...
@@ -184,7 +184,7 @@ class TestNode:
             self._task.cancel()
         await self._ended()
 
-    def end_connections(self, client: str) -> int:
+    async def end_connections(self, client: str) -> int:
         """Ends the connections of a client, which is named by its client id or its principal; returns how
         many."""
         process = self.process
@@ -221,17 +221,16 @@ class TestNode:
     def _offer(self, services: Services) -> Services:
         if self._interception.highest is not None:
             services.limit(self._interception.highest)
-        intercepted = InterceptedServices(services, self.node_id, self._interception, self._topic_of)
-        return cast(Services, intercepted)
+        passage = RequestPassage(self.node_id, self._interception, self._topic_of)
+        return cast(Services, InterceptedServices(services, passage))
 
     def _topic_of(self, entry: Any) -> str | None:
-        """The name of a topic in a request, which has it or the topic's id."""
-        name = getattr(entry, "name", None) or getattr(entry, "topic", None)
-        topic_id, image = getattr(entry, "topic_id", None), self.image
-        if name or topic_id is None or image is None:
-            return name
-        topic = image.topics.topic(topic_id)
-        return None if topic is None else topic.name
+        def by_id(topic_id: bytes) -> str | None:
+            image = self.image
+            topic = None if image is None else image.topics.topic(topic_id)
+            return None if topic is None else topic.name
+
+        return topic_name(entry, by_id)
 
     def _leave(self, last_line: str) -> None:
         self.last_words = last_line

@@ -58,6 +58,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(type("Fixtures", (_Fixtures,), named)(), "metaquorum-fixtures")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuses a fixture that another plugin has by the same name: one would hide the other."""
+    settings = {config.getini(setting): setting for setting in ("kafka_fixture", "kafka_cluster_fixture")}
+    for item in items:
+        known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+        for name in settings.keys() & known.keys():
+            homes = [each.func.__module__ for each in known[name] if not each.baseid]
+            others = [home for home in homes if home != __name__ and home.rpartition(".")[2] != "conftest"]
+            if others and __name__ in homes:
+                raise pytest.UsageError(
+                    f"the fixture {name} is one of metaquorum and one of {others[0]}: name ours otherwise,"
+                    f" with {settings[name]} = NAME in the ini file"
+                )
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """The report of a failed test shows what its clusters did."""
@@ -126,7 +141,7 @@ class SharedClusters:
 
 
 def _cluster(wishes: dict[str, Any]) -> Cluster:
-    from metaquorum.testing.cluster import Cluster
+    from metaquorum.testing import Cluster
 
     return Cluster(**wishes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_type_hints
 
 from msgspec.structs import replace
 
@@ -79,8 +79,8 @@ ENTITIES = {
 """APIs whose errors are of single entities; where an old version has one code for all, it is there."""
 
 
-class How(TypedDict, total=False):
-    """The keywords of `Cluster.fault`: which requests it meets, and what becomes of them."""
+class Which(TypedDict, total=False):
+    """The keywords of `Cluster.observe`: which requests it counts."""
 
     topic: str
     """Its name, also of requests that have its id."""
@@ -96,12 +96,17 @@ class How(TypedDict, total=False):
     """The client id, or the principal."""
     predicate: Callable[[Any], bool]
     """True for the requests to meet, as `wire` decodes them."""
+
+
+class How(Which, total=False):
+    """The keywords of `Cluster.fault`: which requests it meets, and what becomes of them."""
+
     times: int
     """How many to meet; all, if it is left out."""
     error: str
     """The name of the code to answer, where the broker puts it; the rest of the request is carried out."""
     delay_s: float
-    """The answer comes so much later, by the cluster's clock."""
+    """Seconds by which the answer is late, by the cluster's clock."""
     throttle_ms: int
     """The answer asks the client to wait."""
     hold: bool
@@ -128,12 +133,15 @@ class RequestFault:
     @classmethod
     def of(cls, api: str, how: How) -> RequestFault:
         """Raises ClusterError for what a broker would not answer."""
-        unknown = sorted(set(how) - set(How.__annotations__))
+        known = list(get_type_hints(How))
+        unknown = sorted(set(how) - set(known))
         if unknown:
-            raise ClusterError(
-                f"a fault has no {', '.join(unknown)}: it has {', '.join(How.__annotations__)}"
-            )
+            raise ClusterError(f"a fault has no {', '.join(unknown)}: it has {', '.join(known)}")
         return cls(api=api, how=how, code=_code(api, how.get("error")))
+
+    @property
+    def only_counts(self) -> bool:
+        return set(self.how) <= {*Which.__annotations__, "times"}
 
     def takes(self, node: int, request: Request, client: Client, topics: TopicNames) -> bool:
         """Counts a request that it meets, on the loop."""

@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
@@ -36,7 +37,7 @@ from metaquorum.testing.healing import ActiveFault, ClusterEvent
 from metaquorum.testing.interception import OWN_CLIENT, Interception
 from metaquorum.testing.loop import LoopThread
 from metaquorum.testing.memory_disk import MemoryDisk, copy_files
-from metaquorum.testing.network import Network
+from metaquorum.testing.network import ClusterNetwork, Network
 from metaquorum.testing.node import ClusterNode, TestNode
 from metaquorum.testing.releases import versions_of
 from metaquorum.testing.time_control import TimeControl
@@ -51,6 +52,8 @@ ITERATIONS = 4096
 """Of SCRAM: the fewest that Kafka allows."""
 LOOK_S = 0.002
 """How often a wait looks."""
+LOOK_IN_A_HURRY_S = 0.006
+"""The same while the clock is in a hurry: it moves when the loop has nothing to do, and a look is work."""
 
 
 class Wishes(TypedDict, total=False):
@@ -75,7 +78,8 @@ class Wishes(TypedDict, total=False):
     version: str
     """A release of Kafka, such as "3.6": brokers offer its APIs and versions only."""
     sasl: str
-    """"scram": clients log in, as `user` with `password`, or as `add_user` has it."""
+    """"scram": clients log in, as `user` with `password`, or as `add_user` has it; "oauth": with what `token`
+    returns. The latter needs the extra `oauth` of this package."""
     mode: str
     """"in-process": all nodes are in the process of the test; "processes": each has one of its own."""
     tls: bool
@@ -90,6 +94,8 @@ class RunningCluster:
     """
 
     _look_s = LOOK_S
+    _starts_in_a_hurry = True
+    """Elections and retries of the start do not wait in real time."""
 
     def __init__(self, brokers: int = 1, controllers: int | None = None, **wishes: Unpack[Wishes]) -> None:
         unknown = sorted(set(wishes) - set(Wishes.__annotations__))
@@ -122,7 +128,7 @@ class RunningCluster:
         self._first_image = MetadataImage()
         self._faults: list[ActiveFault] = []
         self._interception = Interception(self._rng, self._time.wall_ms)
-        self._network = Network(self._rng)
+        self._network: ClusterNetwork
         if "version" in wishes:
             self._interception.highest = versions_of(wishes["version"])
         self._events: list[ClusterEvent] = []
@@ -137,13 +143,15 @@ class RunningCluster:
         with self._lock:
             if self._state != "not started":
                 raise ClusterError(f"this cluster is {self._state}: make another one")
-            self._access.open()
-            self._nodes = self._form()
+            self._access.open(self._home())
+            self._nodes.update(self._form())
             self._thread = LoopThread(self._time, "kafka cluster")
             self._state = "running"
         try:
+            self._time.is_hurried = self._starts_in_a_hurry
             self._run(self._start_nodes(), "the nodes to start")
             self._until(self._is_ready, "all nodes to serve")
+            self._time.is_hurried = False
             if self._access.password is not None:
                 self.add_user(USER, self._access.password)
         except BaseException:
@@ -153,6 +161,10 @@ class RunningCluster:
         if self._is_manual:
             self._time.hold()
         return self
+
+    def _home(self) -> Path | None:
+        """Where the cluster keeps files, made if need be; None: it keeps none."""
+        return None
 
     def _form(self) -> dict[int, ClusterNode]:
         """The nodes by id, which do not run yet; all share the interception and the network."""
@@ -166,8 +178,9 @@ class RunningCluster:
     def _new_nodes(self, formed: Sequence[FormedNode]) -> Sequence[ClusterNode]:
         """The first ones that are wrong raise ClusterError."""
         rngs = (random.Random(self._rng.getrandbits(64)) for _ in formed)
+        self._network = network = Network(self._rng)
         return [
-            TestNode(each, self._time, rng, self._interception, self._network)
+            TestNode(each, self._time, rng, self._interception, network)
             for each, rng in zip(formed, rngs, strict=False)
         ]
 
@@ -479,6 +492,9 @@ class RunningCluster:
             raise ClusterError(problem or self._state)
         try:
             return thread.run(work, self.timeout_s + 5, what)
+        except ClusterTimeoutError as error:
+            nodes = [f"{node.name} {'runs' if node.is_up else 'is down'}" for node in self._nodes.values()]
+            raise ClusterTimeoutError(f"{error}; {', '.join(nodes)}") from error
         except (ApiError, ClientError) as error:
             raise ClusterError(f"{what}: {error}") from error
 
@@ -492,7 +508,7 @@ class RunningCluster:
         while not self._run(look(), what):
             if time.monotonic() > deadline_s:
                 raise ClusterTimeoutError(f"waited {self.timeout_s:g} s for {what}; {self._what_nodes_do()}")
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_IN_A_HURRY_S if self._time.is_hurried else LOOK_S)
 
     def _wait_for_value(self, value: Callable[[], int | None], what: str) -> int:
         found: list[int] = []

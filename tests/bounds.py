@@ -166,6 +166,12 @@ BOUNDS = (
         at="decoded later, in a thread",
     ),
     Bound(
+        what="protocols of a member",
+        per="request to join a group",
+        constant="broker.server.kafka.groups.members:PROTOCOLS_MAX",
+        at="INCONSISTENT_GROUP_PROTOCOL",
+    ),
+    Bound(
         what="structures in an answer about many things",
         per="request",
         constant="broker.server.kafka.slices:ANSWER_VALUES_MAX",

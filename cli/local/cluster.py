@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -41,10 +41,16 @@ _POLL_S = 0.02
 
 class Processes:
     """The processes of one cluster, however started: no other is ever signalled (`recorded_process`). `forks`
-    starts them; None: a fork server of its own."""
+    starts them; None: a fork server of its own. `more_environment`: of each, beside this process's."""
 
-    def __init__(self, layout: Layout, forks: ForkServer | NewProcesses | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        forks: ForkServer | NewProcesses | None = None,
+        more_environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._layout = layout
+        self._environment = more_environment or {}
         self._forks = forks
         self._children: dict[str, StartedProcess] = {}
 
@@ -72,7 +78,7 @@ class Processes:
             try:
                 child = self._forks.start(
                     ["node" if node.role == "combined" else node.role, "run", str(self._layout.config(node))],
-                    environment=os.environ,
+                    environment={**os.environ, **self._environment},
                     directory=self._layout.home(node),
                     output=output.fileno(),
                 )

@@ -17,6 +17,7 @@ from metaquorum.metadata.extras import is_installed
 from metaquorum.node.local_nodes import free_ports
 from metaquorum.platforms import check_nodes_run_here
 
+IN_MEMORY, AS_PROCESSES = "--in-memory", "--processes"
 DIRECTORY = click.option(
     "--directory",
     "-d",
@@ -57,9 +58,16 @@ def local() -> None:
 @click.option("--free-ports", "any_port", is_flag=True, help="Use currently free ports for a new cluster.")
 @click.option(
     "--in-memory",
-    is_flag=True,
+    "owned",
+    flag_value=IN_MEMORY,
     help="Run all nodes in this process, until Ctrl-C, with their data in memory and free ports; `metaquorum"
     " fault` breaks it.",
+)
+@click.option(
+    "--processes",
+    "owned",
+    flag_value=AS_PROCESSES,
+    help="Run each node in a process, until Ctrl-C, with free ports; `metaquorum fault` breaks it, too.",
 )
 @click.option(
     "--watch",
@@ -81,7 +89,7 @@ def up(
     combined: int | None,
     cluster_id: str | None,
     any_port: bool,
-    in_memory: bool,
+    owned: str | None,
     watch: bool,
     timeout: float,
 ) -> None:
@@ -91,13 +99,14 @@ def up(
         raise click.UsageError(
             "--combined sets the number of all nodes: leave out --controllers and --brokers"
         )
-    if in_memory:
+    if owned is not None:
         if watch or cluster_id is not None:
-            raise click.UsageError("--in-memory has neither --watch nor --cluster-id")
-        from metaquorum.cli.local.in_memory import serve_in_memory
+            raise click.UsageError(f"{owned} has neither --watch nor --cluster-id")
+        from metaquorum.cli.local.served import serve_cluster
 
         voters = None if combined else controllers or 3
-        serve_in_memory(directory, combined or (3 if brokers is None else brokers), voters, timeout)
+        members = combined or (3 if brokers is None else brokers)
+        serve_cluster(directory, members, voters, timeout, as_processes=owned == AS_PROCESSES)
         return
     if watch and not is_installed("rich"):
         raise ModuleNotFoundError("the view needs rich", name="rich")  # before any node is started

@@ -1,4 +1,4 @@
-"""`metaquorum fault`: calls the methods of a cluster of `local up --in-memory` at its control port."""
+"""`metaquorum fault`: calls the methods of a test cluster that `local up` runs at its control port."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def control_file(directory: Path) -> ControlPort:
     if not path.is_file():
         if (directory / MANIFEST).exists():
             raise Failure(
-                f"the nodes of the cluster in {directory} are processes, which have no control port; start"
-                " one that has, elsewhere, with: metaquorum local up --in-memory"
+                f"the cluster in {directory} has no control port; start one that has, in another --directory,"
+                " with: metaquorum local up --processes (or --in-memory)"
             )
-        raise Failure(f"{directory} has no cluster that runs in memory; start one with: {start}")
+        raise Failure(f"{directory} has no cluster with a control port; start one with: {start}")
     try:
         return msgspec.json.decode(path.read_bytes(), type=ControlPort)
     except msgspec.MsgspecError as error:
@@ -60,7 +60,7 @@ def control_file(directory: Path) -> ControlPort:
     help="Directory of the cluster.",
 )
 def fault(method: str | None, parameters: tuple[str, ...], directory: Path) -> None:
-    """Break and watch a cluster in memory; move its time.
+    """Break and watch a cluster of `local up --in-memory` or `--processes`; move its time.
 
     Prints what METHOD answers, as JSON; without METHOD, the table of all methods. A fault is answered with
     its number, and `heal fault=NUMBER` ends it.
@@ -94,6 +94,6 @@ def _asked(directory: Path, port: ControlPort, path: str, given: dict[str, str] 
         raise Failure(text) from error
     except (OSError, http.client.HTTPException) as error:
         raise Failure(
-            f"the cluster of {directory / CONTROL_FILE} does not answer ({error}); start it again with:"
-            f" metaquorum local up --in-memory --directory {shlex.quote(str(directory))}"
+            f"the cluster of {directory / CONTROL_FILE} does not answer ({error}); start it again with"
+            f" metaquorum local up --in-memory, or --processes, and --directory {shlex.quote(str(directory))}"
         ) from error

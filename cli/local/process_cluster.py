@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
+import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, Unpack
+from typing import Any, NoReturn, TypeVar, Unpack, cast
 
+import msgspec
 import psutil
 from msgspec.structs import replace
 
+from metaquorum.cli.__main__ import OWNER_LINE
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.layout import adopt
 from metaquorum.cli.local.cluster import Processes
@@ -28,6 +33,7 @@ from metaquorum.clients.admin.cluster import describe_quorum
 from metaquorum.clients.admin.topics import look_up_topics
 from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.clients.search import ClientError
+from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, InspectError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.log import open_log
@@ -36,15 +42,30 @@ from metaquorum.node.local_nodes import HOST
 from metaquorum.platforms import UnsupportedError, check_nodes_run_here, limit_memory, pause_signals
 from metaquorum.rpc.health import health_problem
 from metaquorum.storage.errors import StorageError
+from metaquorum.testing.breaking import NodeCopy
 from metaquorum.testing.cluster import Cluster
 from metaquorum.testing.contents import PartitionState
+from metaquorum.testing.disk_faults import DiskFaultOrder
 from metaquorum.testing.errors import ClusterError
-from metaquorum.testing.forming import FormedNode
+from metaquorum.testing.forming import FormedNode, ports_of
 from metaquorum.testing.healing import ActiveFault
-from metaquorum.testing.interception import OWN_CLIENT
+from metaquorum.testing.interception import OWN_CLIENT, RequestPassage, topic_name
+from metaquorum.testing.line import (
+    AskedRequest,
+    DiskOrder,
+    Line,
+    LineError,
+    MetRequests,
+    NetworkOrder,
+    Order,
+    Welcome,
+)
 from metaquorum.testing.memory_disk import DiskCopy
+from metaquorum.testing.network import Delay, Pair
 from metaquorum.testing.node import ClusterNode, configured
 from metaquorum.testing.running import IN_PROCESS, Wishes
+from metaquorum.wire import codec
+from metaquorum.wire.codec import Request
 
 T = TypeVar("T")
 
@@ -52,29 +73,10 @@ LOOK_S = 0.01
 ANSWER_MS = 2_000
 """How long one look at a node may take."""
 GUARDIAN_WAIT_S = 10.0
-ONLY_IN_PROCESS = ("version", "chaos", "disk_bytes")
+ONLY_IN_PROCESS = ("disk_bytes",)
 """What a cluster of processes cannot be given."""
-REFUSED = (
-    "copy_disk",
-    "cut",
-    "delay",
-    "disk_fails",
-    "disk_full",
-    "disk_read_only",
-    "disk_slow",
-    "drop_connections",
-    "expire_transaction",
-    "fault",
-    "intercept",
-    "isolate",
-    "rebalance",
-    "refuse",
-    "restore_disk_from",
-    "run_compaction",
-    "run_retention",
-    "unclean_election",
-)
-"""Methods that reach into a node, or move its clock."""
+REFUSED = ("expire_tokens", "expire_transaction", "unclean_election")
+"""Methods that move the clock."""
 _starters: dict[int, ForkServer | NewProcesses] = {}
 """What starts the nodes of all clusters of a process, by its pid: a fork of this one has its own."""
 
@@ -130,6 +132,8 @@ class ProcessNode:
         self.config = configured(self.local.name, formed.settings)
         self.processes = processes
         self._is_serving = is_serving
+        self.line: Line | None = None
+        self.is_paused = False
 
     @property
     def node_id(self) -> int:
@@ -167,8 +171,6 @@ class ProcessNode:
             raise ClusterError(one_line(error)) from error
 
     async def kill(self, *, power_lost: bool = False) -> None:
-        if power_lost:
-            raise _refusal("a power loss")
         await self._in_thread(self.processes.kill)
 
     async def stop(self) -> None:
@@ -180,17 +182,92 @@ class ProcessNode:
         except Failure as error:
             raise ClusterError(one_line(error)) from error
 
-    def end_connections(self, client: str) -> NoReturn:
-        raise _refusal("the end of a client's connections")
+    async def end_connections(self, client: str) -> int:
+        return int(await self.ask("end_connections", client) or 0)
 
-    async def do_upkeep(self) -> NoReturn:
-        raise _refusal("the upkeep of a broker")
+    async def do_upkeep(self) -> None:
+        await self.ask("upkeep")
+
+    async def ask(self, name: str, value: object = None) -> Any:
+        """What the node answers; None: it does not run, or ends meanwhile. A node that is paused answers when
+        it goes on."""
+        line = self.line
+        if line is None:
+            return None
+        asked = asyncio.ensure_future(line.call(name, value))
+        if self.is_paused:
+            asked.add_done_callback(_seen)
+            return None
+        try:
+            return await asked
+        except LineError as error:
+            if self.line is line:
+                raise ClusterError(f"{self.name}: {error}") from error
+            return None
+
+
+def _seen(asked: asyncio.Future[Any]) -> None:
+    if not asked.cancelled():
+        asked.exception()
+
+
+class RemoteNetwork:
+    """The network of nodes in processes, each of which has the connections that it opened; see `Network`."""
+
+    def __init__(self, nodes: Mapping[int, ClusterNode], orders: Orders) -> None:
+        self._nodes = nodes
+        self._orders = orders
+        self._begun: list[tuple[Sequence[Pair], Delay | None, int]] = []
+
+    async def begin(self, pairs: Sequence[Pair], delay: Delay | None) -> None:
+        order = NetworkOrder(pairs=tuple(pairs), delay=delay)
+        number = await self._orders.begin({node for pair in pairs for node in pair}, order)
+        self._begun.append((pairs, delay, number))
+
+    async def end(self, pairs: Sequence[Pair], delay: Delay | None) -> None:
+        found = next(each for each in self._begun if each[:2] == (pairs, delay))
+        self._begun.remove(found)
+        await self._orders.end(found[2])
+
+    async def drop(self, a: int, b: int) -> int:
+        found = [await cast(ProcessNode, self._nodes[each]).ask("drop", (a, b)) for each in (a, b)]
+        return sum(each or 0 for each in found)
+
+    async def close(self) -> None:
+        """The nodes have ended."""
+
+
+class Orders:
+    """The faults in force in nodes: also a node that starts later gets them."""
+
+    def __init__(self, nodes: Mapping[int, ClusterNode]) -> None:
+        self._nodes = nodes
+        self._numbers = itertools.count()
+        self._held: dict[int, tuple[set[int], Order]] = {}
+
+    def of(self, node: int) -> tuple[tuple[int, Order], ...]:
+        return tuple((number, order) for number, (nodes, order) in self._held.items() if node in nodes)
+
+    async def begin(self, nodes: set[int], order: Order) -> int:
+        """It is in force; returns its number."""
+        number = next(self._numbers)
+        self._held[number] = nodes, order
+        await self._tell(nodes, "begin", (number, order))
+        return number
+
+    async def end(self, number: int) -> None:
+        nodes, _ = self._held.pop(number)
+        await self._tell(nodes, "end", number)
+
+    async def _tell(self, nodes: set[int], name: str, value: object) -> None:
+        await asyncio.gather(*(cast(ProcessNode, self._nodes[each]).ask(name, value) for each in nodes))
 
 
 class ProcessCluster(Cluster):
     """`Cluster(mode="processes")`."""
 
     _look_s = LOOK_S
+    _starts_in_a_hurry = False
 
     def __init__(self, brokers: int = 1, controllers: int | None = None, **wishes: Unpack[Wishes]) -> None:
         for name in ONLY_IN_PROCESS:
@@ -204,31 +281,83 @@ class ProcessCluster(Cluster):
         except UnsupportedError as error:
             raise ClusterError(f'{error}: use Cluster(mode="{IN_PROCESS}")') from error
         self._is_temporary = self._shape.directory is None
+        self._copies: tempfile.TemporaryDirectory[str] | None = None
+        self._orders = Orders(self._nodes)
+        self._token = secrets.token_hex()
+        self._listening: socket.socket | None = None
+        self._server: asyncio.Server | None = None
         self._guardian: Guardian | None = None
         self._pauses: dict[int, ActiveFault] = {}
 
     # --- start and end
 
-    def _form(self) -> dict[int, ClusterNode]:
+    def _home(self) -> Path:
         directory = self._shape.directory or Path(tempfile.mkdtemp(prefix="kafka-processes-"))
         self._shape = replace(self._shape, directory=directory)
         self._guardian = Guardian(directory, remove=self._is_temporary)
         _starter()  # imports what nodes need, meanwhile
+        directory.mkdir(exist_ok=True)
+        return directory
+
+    def _form(self) -> dict[int, ClusterNode]:
         try:
+            self._listening = socket.create_server((HOST, 0))
             return super()._form()
         except BaseException:
             self._leave()
             raise
 
     def _new_nodes(self, formed: Sequence[FormedNode]) -> list[ClusterNode]:
+        assert self._listening is not None
         layout = adopt(
             self._shape.directory or Path(),
             formed[0].cluster_id,
             [each.local for each in formed],
             {each.local.name: each.settings for each in formed},
         )
-        processes = Processes(layout, _starter())
+        line = f"{self._listening.getsockname()[1]}:{self._token}"
+        processes = Processes(layout, _starter(), {OWNER_LINE: line})
+        self._network = RemoteNetwork(self._nodes, self._orders)
         return [ProcessNode(each, processes, self._serves) for each in formed]
+
+    async def _start_nodes(self) -> None:
+        self._server = await asyncio.start_server(self._welcome, sock=self._listening)
+        await super()._start_nodes()
+
+    async def _end(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        await super()._end()
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A node has started."""
+        node: ProcessNode | None = None
+
+        async def answer(name: str, given: Any) -> Any:
+            nonlocal node
+            if node is None and name == "hello" and secrets.compare_digest(given[0], self._token):
+                node = cast(ProcessNode, self._nodes[given[1]])
+                node.line = line
+                return self._welcome_of(node)
+            if node is None or name != "request":
+                raise LineError(f"there is no call {name}")
+            return await self._decided(node, msgspec.convert(given, AskedRequest))
+
+        line = Line(reader, writer, answer)
+        try:
+            await line.serve()
+        finally:
+            if node is not None and node.line is line:
+                node.line = None
+
+    def _welcome_of(self, node: ProcessNode) -> Welcome:
+        return Welcome(
+            ports={str(each.node_id): tuple(ports_of([each.local])) for each in self._nodes.values()},
+            seed=self._rng.getrandbits(64) >> 1,
+            highest=self._interception.highest,
+            met=self._met(node.node_id),
+            orders=self._orders.of(node.node_id),
+        )
 
     def close(self) -> None:
         """Ends all nodes, and gives back ports and files; a second call does nothing."""
@@ -241,6 +370,10 @@ class ProcessCluster(Cluster):
         guardian, self._guardian = self._guardian, None
         if guardian is None or os.getpid() != self._pid:
             return
+        if self._listening is not None:
+            self._listening.close()
+        if self._copies is not None:
+            self._copies.cleanup()
         if self._is_temporary and self._shape.directory is not None:
             shutil.rmtree(self._shape.directory, ignore_errors=True)
         guardian.end()
@@ -256,7 +389,80 @@ class ProcessCluster(Cluster):
         found = {node.node_id: node.processes.pid(node.local) for node in self._all()}
         return {node_id: pid for node_id, pid in found.items() if pid is not None}
 
+    # --- requests
+
+    def _met(self, node: int) -> MetRequests:
+        """What a node asks about."""
+        shared = self._interception
+        return MetRequests(
+            all=any(fault.node == node for fault in shared.client_faults),
+            apis=frozenset(
+                (*(each.api for each in shared.faults), *(each.api for each in shared.interceptors))
+            ),
+        )
+
+    async def _meet_requests(self) -> None:
+        await asyncio.gather(*(node.ask("meet", self._met(node.node_id)) for node in self._all()))
+
+    def _requests_changed(self) -> None:
+        if self._thread is not None:
+            self._run(self._meet_requests(), "nodes to know of a fault")
+
+    async def _decided(self, node: ProcessNode, asked: AskedRequest) -> bytes | None:
+        """What becomes of a request; the frame of its answer."""
+        request = codec.decode_request(asked.frame)
+        header, names = request.header, dict(asked.names)
+        client = Client(
+            listener=asked.listener,
+            address=asked.address,
+            principal=asked.principal,
+            connection=asked.connection,
+        )
+
+        async def carry_out(left: Request, client: Client) -> Any:
+            frame = None if left is request else b"".join(codec.encode_request(header, left.body))
+            assert node.line is not None
+            answer = await node.line.call("carry_out", (asked.number, frame))
+            if answer is None:
+                return None
+            return codec.decode_response(header.api_key, header.version, answer).body
+
+        passage = RequestPassage(node.node_id, self._interception, lambda entry: topic_name(entry, names.get))
+        answer = await passage.passed(carry_out, request, client)
+        if answer is None:
+            return None
+        return b"".join(codec.encode_response(header.api_key, header.version, header.correlation_id, answer))
+
     # --- faults
+
+    def kill(self, node: int, *, power_lost: bool = False) -> ActiveFault:
+        """Sends SIGKILL to the process of a node; healing starts it again."""
+        if power_lost:
+            raise _refusal("a power loss")
+        return super().kill(node)
+
+    def _home_of(self, node: ClusterNode) -> str:
+        return str((self._shape.directory or Path()) / node.name)
+
+    def _begin_disk_fault(self, node: ClusterNode, wanted: DiskFaultOrder) -> Callable[[], None]:
+        begun = self._orders.begin({node.node_id}, DiskOrder(fault=wanted))
+        number = self._run(begun, f"the disk of {node.name} to fail")
+        return lambda: self._run(self._orders.end(number), f"the disk of {node.name} to heal")
+
+    def copy_disk(self, node: int) -> NodeCopy:
+        """What is on a node's disk now, for `restore_disk_from`. A node that runs is paused meanwhile."""
+        found = self._node(node)
+        if self._copies is None:
+            self._copies = tempfile.TemporaryDirectory(prefix="copies-", dir=self._shape.directory)
+        target = Path(tempfile.mkdtemp(dir=self._copies.name))
+        with self.pause(node) if found.is_up and node not in self._pauses else contextlib.nullcontext():
+            for place in self._places(found):
+                shutil.copytree(place, target / place.name)
+        return NodeCopy(node, target, self.clock.wall_ms)
+
+    @staticmethod
+    def _places(node: ClusterNode) -> set[Path]:
+        return {*node.config.log_dirs, node.config.metadata_log_dir}
 
     def pause(self, node: int) -> ActiveFault:
         """Stops the process of a node as SIGSTOP does; healing has it go on."""
@@ -266,10 +472,13 @@ class ProcessCluster(Cluster):
         stop, go_on = signals
         self._signal(node, stop)
         self._isolated.append(node)
+        owned = cast(ProcessNode, found)
+        owned.is_paused = True
 
         def heal() -> None:
             self._pauses.pop(node, None)
             self._isolated.remove(node)
+            owned.is_paused = False
             if self._signal(node, go_on):
                 self._until(lambda: self._has_started(found), f"{found.name} to serve")
 
@@ -284,7 +493,8 @@ class ProcessCluster(Cluster):
         self._pauses[node].heal()
 
     def limit_memory(self, node: int, *, more_bytes: int) -> ActiveFault:
-        """A node can allocate so much more than it has now; healing lifts the limit. Only on Linux."""
+        """A node can allocate at most `more_bytes` beyond what it has now; healing lifts the limit. Only on
+        Linux."""
         if more_bytes < 0:
             raise ClusterError(f"more_bytes={more_bytes}: a limit is not below what a node has")
         name = self._running(node).name
@@ -310,12 +520,17 @@ class ProcessCluster(Cluster):
             raise ClusterError(f"{self._node(node).name} is paused: resume it first, or kill it")
         return super().stop(node)
 
-    def _replace_disk(self, node: int, copy: DiskCopy | None, what: str) -> ActiveFault:
+    def _replace_disk(self, node: int, copy: DiskCopy | Path | None, what: str) -> ActiveFault:
         found = self._node(node)
+        if isinstance(copy, DiskCopy):
+            raise ClusterError("this copy is of a cluster in the process of the test: restore it there")
         self._run(found.kill(), f"{found.name} to end")
-        for path in {*found.config.log_dirs, found.config.metadata_log_dir}:
-            shutil.rmtree(path, ignore_errors=True)
-        found.format_again()
+        for place in self._places(found):
+            shutil.rmtree(place, ignore_errors=True)
+            if copy is not None:
+                shutil.copytree(copy / place.name, place)
+        if copy is None:
+            found.format_again()
         return self._fault(f"{found.name} {what}", lambda: self._start_again(found))
 
     def _signal(self, node: int, number: int) -> bool:

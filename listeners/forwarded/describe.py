@@ -5,6 +5,7 @@ Pure: the image is an argument.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from types import EllipsisType
 
@@ -75,11 +76,12 @@ def describe_user_scram_credentials(
 ) -> DescribeUserScramCredentialsResponse:
     """Mechanisms and iterations of these users; of all if the request names none (KIP-554)."""
     names = [each.name for each in body.users or ()]
-    found = {each.user: each.iterations for each in describe_users(image, tuple(names))}
+    times = Counter(names)
+    found = {each.user: each.iterations for each in describe_users(image, tuple(times))}
     Result = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 
     def result(name: str) -> DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult:
-        if names.count(name) > 1:
+        if times[name] > 1:
             text = f"the request names user {name} twice: name each user once"
             return Result(user=name, error_code=ErrorCode.DUPLICATE_RESOURCE, error_message=text)
         if name not in found:
@@ -96,9 +98,7 @@ def describe_user_scram_credentials(
             ),
         )
 
-    return DescribeUserScramCredentialsResponse(
-        error_message="", results=tuple(map(result, dict.fromkeys(names or found)))
-    )
+    return DescribeUserScramCredentialsResponse(error_message="", results=tuple(map(result, times or found)))
 
 
 def describe_client_quotas(

@@ -142,7 +142,8 @@ class _HashIndex:
 # directory is offline. Such a replica is therefore assigned to an id that no broker has as a directory,
 # derived from the directory's own id. Every reader of the log, Kafka's controller included, treats it as
 # offline. There are two such ids, because a controller must distinguish a replica that came back with its
-# data from one that starts over empty. See docs/adr/0013-damaged-replicas.md.
+# data from one that starts over empty. See docs/adr/0013-damaged-replicas.md. A third one is for a replica
+# that may be in an offline directory and was never recorded in any, because of an older metadata.version.
 
 
 def damaged_in(directory: bytes) -> bytes:
@@ -153,6 +154,11 @@ def damaged_in(directory: bytes) -> bytes:
 def given_up_in(directory: bytes) -> bytes:
     """The id for a replica whose data in `directory` no longer counts: it starts over."""
     return _derived(directory, b"given up")
+
+
+NOT_FOUND = hashlib.sha256(b"a replica that was not found").digest()[:UUID_BYTES]
+"""The id for a replica whose directory was never recorded, and which may be in one that is offline. If its
+data comes back, it is `damaged_in` the directory that has it, and then there."""
 
 
 def is_mark(registration: BrokerRegistration | None, place: bytes) -> bool:

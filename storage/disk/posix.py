@@ -230,8 +230,7 @@ class PosixDisk:
         with _translated(parent_of(path), "open", path):
             return self._wrap(path, _open(path, platforms.OPEN_APPEND), writable=True)
 
-    @staticmethod
-    def _wrap(path: str, descriptor: int, *, writable: bool) -> PosixFile:
+    def _wrap(self, path: str, descriptor: int, *, writable: bool) -> PosixFile:
         try:
             return PosixFile(path, descriptor, writable=writable)
         except OSError:

@@ -1,4 +1,4 @@
-"""Clusters in the process of a test: start and close, a suite of tests, and a week of retention.
+"""Clusters of tests, in process and as processes: start and close, a suite of tests, a week of retention.
 
 Beside them, in the same run, the start of librdkafka's mock cluster.
 """
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from metaquorum.testing import Cluster
 from metaquorum.testing.shared import SharedCluster
@@ -29,12 +29,26 @@ with Cluster() as cluster:
     producer.flush(60)
     print(time.perf_counter() - begun)
 """
+MEMORY = """
+import gc
+import psutil
+from metaquorum.testing import Cluster
+def size():
+    gc.collect()
+    return psutil.Process().memory_full_info().uss
+with Cluster():
+    pass
+before = size()
+with Cluster(brokers=6, controllers=3) as cluster:
+    print((size() - before) / len(cluster.nodes))
+"""
 SHAPES: dict[str, tuple[dict[str, int], float]] = {
     "one combined node": ({}, 100),
     "3 brokers, 3 controllers": ({"brokers": 3, "controllers": 3}, 300),
 }
 """By name, the arguments, and the target in ms."""
 MESSAGES_PER_TEST = 10
+MIB = 1024 * 1024
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,23 +63,28 @@ def run(options: argparse.Namespace) -> Iterator[Figure]:
     )
     yield from starts("librdkafka's mock cluster of 3 brokers: start", options.times, mock_cluster)
     for name, (shape, target_ms) in SHAPES.items():
-        started, closed = [], []
+        started, closed, worked = [], [], []
         for _ in range(options.times):
-            begun = time.perf_counter()
+            begun, work = time.perf_counter(), time.process_time()
             cluster = Cluster(**shape).start()
             send(cluster.bootstrap_servers, cluster.create_topic("orders"), 1)
             ready = time.perf_counter()
+            worked.append((time.process_time() - work) * 1000)
             cluster.close()
             started.append((ready - begun) * 1000)
             closed.append((time.perf_counter() - ready) * 1000)
         yield from both(f"{name}: first message acknowledged", started, target_ms)
+        yield Figure(name=f"{name}: its processor time", value=percentile(worked, 0.5), unit="ms")
         yield from both(f"{name}: close", closed, 50)
-    yield Figure(
-        name=f"{options.tests} tests with {MESSAGES_PER_TEST} messages",
-        value=suite_s(options.tests),
-        unit="s",
-        at_most=6,
-    )
+    started = [processes_s() * 1000 for _ in range(min(options.times, 5))]
+    yield from both("3 brokers, 3 controllers, as processes: all serve", started, 1500)
+    yield Figure(name="idle memory of a node", value=node_bytes() / MIB, unit="MiB", at_most=15)
+    tests = f"{options.tests} tests with {MESSAGES_PER_TEST} messages"
+    for how, in_group in (("in a group", True), ("from offset 0 of a partition", False)):
+        begun, work = time.perf_counter(), time.process_time()
+        suite(options.tests, in_group=in_group)
+        yield Figure(name=f"{tests}, {how}", value=time.perf_counter() - begun, unit="s", at_most=6)
+        yield Figure(name=f"{tests}, {how}: processor time", value=time.process_time() - work, unit="s")
     yield Figure(name="a week over 10,000 messages in 20 partitions", value=week_s(), unit="s", at_most=0.5)
 
 
@@ -88,6 +107,19 @@ def both(name: str, values: list[float], at_most: float | None) -> Iterator[Figu
     yield Figure(name=f"{name}, worst", value=max(values), unit="ms")
 
 
+def processes_s() -> float:
+    """Until all nodes serve."""
+    begun = time.perf_counter()
+    with Cluster(3, 3, mode="processes", timeout_s=60):
+        return time.perf_counter() - begun
+
+
+def node_bytes() -> float:
+    """What a cluster that does nothing needs for each node, in a process that has had one."""
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
 def mock_cluster() -> None:
     """Until its first message is acknowledged."""
     producer = Producer({"test.mock.num.brokers": 3, "bootstrap.servers": ""})
@@ -102,22 +134,23 @@ def send(servers: str, topic: str, count: int) -> None:
     assert producer.flush(60) == 0
 
 
-def suite_s(tests: int) -> float:
-    """Tests that produce and consume, one after another, with a cluster that they share."""
+def suite(tests: int, *, in_group: bool) -> None:
+    """Tests that produce and consume, one after another, with a cluster that they share. `in_group`: their
+    consumers join a group; librdkafka then waits for 0.1 s until it asks for the first offset."""
     shared = SharedCluster(Cluster)
-    begun = time.perf_counter()
     for _ in range(tests):
         topic = shared.topic()
         send(shared.bootstrap_servers, topic, MESSAGES_PER_TEST)
         config = {"group.id": shared.unique(), "auto.offset.reset": "earliest"}
         consumer = Consumer({"bootstrap.servers": shared.bootstrap_servers, **config})
-        consumer.subscribe([topic])
+        if in_group:
+            consumer.subscribe([topic])
+        else:
+            consumer.assign([TopicPartition(topic, 0, 0)])
         assert len(consumer.consume(MESSAGES_PER_TEST, 60)) == MESSAGES_PER_TEST
         consumer.close()
         shared.clean()
-    took_s = time.perf_counter() - begun
     shared.close()
-    return took_s
 
 
 def week_s() -> float:

@@ -49,6 +49,9 @@ FAST_BROKERS: Mapping[str, Mapping[str, str]] = {
 }
 """Sessions short enough for a test to see one expire, and long enough for a busy machine to keep them."""
 
+BUG_SIGNS = ("Traceback", "stopped by a bug", "never awaited", "Exception ignored")
+"""What a node logs about a bug of its own."""
+
 T = TypeVar("T")
 
 
@@ -282,7 +285,7 @@ class Cluster:
         for node in self.nodes:
             if node.log_file.exists():
                 text = node.log_file.read_text(errors="replace")
-                for sign in ("Traceback", "stopped by a bug", "never awaited", "Exception ignored"):
+                for sign in BUG_SIGNS:
                     assert sign not in text, f"{node.name}: {text[max(0, text.index(sign) - 500) :]}"
 
     # --- asking it

@@ -1,4 +1,4 @@
-"""`produce` and `consume` on a real cluster, with any node as the bootstrap server."""
+"""`produce` and `consume` with any node as the bootstrap server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.node.local_nodes import free_ports
-from tests.e2e.cluster import HOST, Cluster
+from metaquorum.node.local_nodes import HOST, free_ports
+from metaquorum.testing import Cluster
+from tests.e2e.in_process import in_process
 from tests.e2e.processes import run_cli
 
 pytestmark = pytest.mark.e2e
@@ -16,15 +17,13 @@ KINDS = ["one broker", "dead one first"]
 
 
 @pytest.fixture(scope="module", name="cluster")
-def fixture_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("bootstrap"), controllers=3, brokers=2) as cluster:
-        cluster.start()
+def fixture_cluster() -> Iterator[Cluster]:
+    with in_process(2, 3) as cluster:
         yield cluster
-        cluster.assert_no_bugs()
 
 
 def bootstrap_of(cluster: Cluster, kind: str) -> str:
-    broker = f"{HOST}:{cluster.brokers[1].kafka_port}"
+    broker = cluster.bootstrap_servers.split(",")[1]
     return broker if kind == "one broker" else f"{HOST}:{free_ports(1)[0]},{broker}"
 
 
@@ -43,7 +42,7 @@ def test_one_address_is_enough_to_write_and_read(cluster: Cluster, kind: str, tm
 
 def test_a_group_continues_where_it_committed(cluster: Cluster) -> None:
     cluster.create_topic("grouped", partitions=2)
-    brokers = ",".join(f"{HOST}:{node.kafka_port}" for node in cluster.brokers)
+    brokers = cluster.bootstrap_servers
     command = ("consume", "grouped", "--group", "g", "--until-end", "-b", brokers)
     for count in (5, 2):
         run_cli("produce", "grouped", "--count", count, "-b", brokers)

@@ -1,4 +1,4 @@
-"""`metaquorum groups` and `transactions` on real brokers, with consumers and producers of librdkafka."""
+"""`metaquorum groups` and `transactions`, with consumers and producers of librdkafka."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 
 from metaquorum.cli.main import main
-from tests.e2e.cluster import FAST_BROKERS, Cluster
+from metaquorum.testing import Cluster
+from tests.e2e.in_process import in_process
 
 pytestmark = pytest.mark.e2e
 
@@ -28,9 +29,7 @@ QUICK = {
 
 class Site:
     def __init__(self, cluster: Cluster) -> None:
-        for node in cluster.brokers:
-            node.set_properties(QUICK)
-        self.bootstrap = ",".join(f"127.0.0.1:{node.kafka_port}" for node in cluster.brokers)
+        self.bootstrap = cluster.bootstrap_servers
 
     def run(self, *words: str, code: int = 0) -> str:
         result = CliRunner().invoke(main, [*words, "--bootstrap", self.bootstrap, "--timeout", "60"])
@@ -70,18 +69,15 @@ class Site:
 
 
 @pytest.fixture(name="site", scope="module")
-def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder: Path = tmp_path_factory.mktemp("group-commands")
-    with Cluster(folder, controllers=1, brokers=2, properties=FAST_BROKERS) as cluster:
+def fixture_site() -> Iterator[Site]:
+    with in_process(2, 1, properties=QUICK) as cluster:
         site = Site(cluster)
-        cluster.start()
-        cluster.create_topic("orders", partitions=2, replicas=2)
+        cluster.create_topic("orders", 2)
         producer = site.producer()
         for number in range(MESSAGES):
             producer.produce("orders", str(number).encode(), partition=number % 2)
         assert producer.flush(PATIENCE_S) == 0
         yield site
-        cluster.assert_no_bugs()
 
 
 def until(happened: Callable[[], bool], what: str) -> None:

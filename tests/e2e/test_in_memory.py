@@ -1,4 +1,4 @@
-"""`local up --in-memory`: one process with all nodes, which a shell and kafkajs break at its port."""
+"""`local up --in-memory` and `--processes`: test clusters that a shell and kafkajs break at a port."""
 
 from __future__ import annotations
 
@@ -50,11 +50,39 @@ def test_the_shell_breaks_it_and_moves_its_time(directory: Path) -> None:
 
 def test_a_directory_has_one_cluster(directory: Path, tmp_path: Path) -> None:
     again = run_cli("local", "up", "--in-memory", "-d", directory, expect=1)
-    assert "says that a cluster runs in memory; end it" in again.stderr
+    assert "says that a cluster runs; end it" in again.stderr
     (tmp_path / "cluster.json").write_text("{}")
     other = run_cli("local", "up", "--in-memory", "-d", tmp_path, expect=1)
-    assert "holds a cluster of processes; give another --directory" in other.stderr
-    assert "neither --watch" in run_cli("local", "up", "--in-memory", "--watch", expect=2).stderr
+    assert "holds a cluster of `local up`; give another --directory" in other.stderr
+    for kind in ("--in-memory", "--processes"):
+        assert f"{kind} has neither --watch" in run_cli("local", "up", kind, "--watch", expect=2).stderr
+
+
+def test_a_shell_breaks_nodes_that_are_processes(tmp_path: Path) -> None:
+    words = ("local", "up", "--processes", "--brokers", 2, "--controllers", 1, "-d", tmp_path)
+    with running(*words, text=True) as process:
+        wait_until((tmp_path / "control.json").exists, "the cluster to be up", timeout_s=90)
+        assert fault(tmp_path, "create_topic", "name=orders") == "orders"
+        fault(tmp_path, "wait_for_full_isr", "topic=orders")
+        follower = 1 - fault(tmp_path, "leader", "topic=orders", "partition=0")
+        counted = fault(tmp_path, "observe", "api=CreateTopics")["fault"]
+        copy = fault(tmp_path, "copy_disk", f"node={follower}")["copy"]
+        paused = fault(tmp_path, "pause", f"node={follower}")["fault"]
+        fault(tmp_path, "heal", f"fault={paused}")
+        restored = fault(tmp_path, "restore_disk_from", f"earlier={copy}")["fault"]
+        fault(tmp_path, "create_topic", "name=others", "replication_factor=1")
+        assert fault(tmp_path, "hits", f"fault={counted}") == 1
+        fault(tmp_path, "heal", f"fault={restored}")
+        fault(tmp_path, "wait_for_full_isr", "topic=orders")
+        refused = run_cli("fault", "advance", "days=1", "-d", tmp_path, expect=1).stderr
+        assert refused.endswith(
+            'to move the clock needs nodes in the process of the test: use Cluster(mode="in-process")\n'
+        )
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 143 and "Traceback" not in errors, errors
+    assert output.startswith("up as processes: 3 nodes; Ctrl-C ends it\n")
+    assert not (tmp_path / "control.json").exists()
 
 
 def test_kafkajs_repeats_what_was_refused_and_what_it_never_heard_of(directory: Path) -> None:

@@ -14,10 +14,12 @@ from typing import Any
 import psutil
 import pytest
 from confluent_kafka import Producer
+from msgspec.structs import replace
 
 from metaquorum.cli.local.process_cluster import REFUSED, ProcessCluster
 from metaquorum.platforms import process_runs
-from metaquorum.testing import Cluster, ClusterError
+from metaquorum.testing import Chaos, Cluster, ClusterError
+from metaquorum.testing.interception import Intercepted
 from tests.e2e.processes import ENVIRONMENT, wait_until
 
 pytestmark = pytest.mark.e2e
@@ -94,6 +96,127 @@ def test_a_node_that_lost_its_disk_gets_the_messages_again(cluster: ProcessClust
     cluster.clean()
 
 
+def delivered(
+    cluster: Cluster, topic: str, value: str, timeout_ms: int = 30_000, **config: Any
+) -> str | None:
+    """The name of a message's error; None: it was acknowledged."""
+    found: list[Any] = []
+    common = {"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": timeout_ms}
+    producer = Producer({**common, **config})
+    producer.produce(topic, value, on_delivery=lambda error, _: found.append(error and error.name()))
+    producer.flush(60)
+    return found[0]  # type: ignore[no-any-return]
+
+
+def test_requests_are_met_in_other_processes_by_name_by_a_predicate_and_by_a_function(
+    cluster: ProcessCluster,
+) -> None:
+    topic = cluster.create_topic("met", 1)
+    with cluster.fault("Produce", topic=topic, error="TOPIC_AUTHORIZATION_FAILED", times=1) as refused:
+        assert delivered(cluster, topic, "refused") == "TOPIC_AUTHORIZATION_FAILED" and refused.hits == 1
+        assert delivered(cluster, topic, "a") is None
+    bodies: list[Any] = []
+    with cluster.observe("Produce", predicate=lambda body: bool(bodies.append(body) or True)) as all_of_them:
+        with cluster.fault("Produce", lose_answer=True, times=1) as lost:
+            assert delivered(cluster, topic, "b", **{"enable.idempotence": True}) is None
+        assert lost.hits == 1 and all_of_them.hits == len(bodies) == 2 and bodies[0].acks == -1
+    seen: list[Intercepted] = []
+
+    def later(request: Intercepted) -> Any:
+        seen.append(request)
+        return lambda answer: replace(answer, throttle_time_ms=1)
+
+    with cluster.intercept("Produce", later):
+        assert delivered(cluster, topic, "c", **{"client.id": "billing"}) is None
+    assert [(each.client_id, each.node) for each in seen] == [("billing", cluster.leader(topic, 0))]
+    assert delivered(cluster, topic, "d") is None and len(seen) == 1 and len(bodies) == 2
+    assert [each.value for each in cluster.messages(topic)] == [b"a", b"b", b"c", b"d"]
+    with cluster.refuse("billing", topic):
+        assert delivered(cluster, topic, "e", **{"client.id": "billing"}) == "TOPIC_AUTHORIZATION_FAILED"
+    cluster.clean()
+
+
+def test_the_network_between_processes_is_cut_delayed_and_dropped(cluster: ProcessCluster) -> None:
+    topic = cluster.create_topic("followed", 1)
+    cluster.wait_for_full_isr(topic)
+    leader = cluster.leader(topic, 0)
+    with cluster.cut("billing", leader):
+        assert delivered(cluster, topic, "never", 500, **{"client.id": "billing"}) == "_MSG_TIMED_OUT"
+        assert delivered(cluster, topic, "a") is None
+    with cluster.delay(0, 1, ms=100) as late, cluster.isolate(1 - leader) as isolated:
+        assert delivered(cluster, topic, "b") is None  # once the follower has left the ISR
+        late.heal()
+    cluster.wait_for_full_isr(topic)
+    assert cluster.drop_connections(0, 1) > 0
+    assert delivered(cluster, topic, "c") is None
+    assert [each.value for each in cluster.messages(topic)] == [b"a", b"b", b"c"]
+    events = [each.text for each in cluster.events]
+    assert f"healed: {isolated.text}" in events and any("connections between" in each for each in events)
+    cluster.clean()
+
+
+def test_a_node_that_starts_meets_the_faults_in_force_and_a_paused_one_later(cluster: ProcessCluster) -> None:
+    topic = cluster.create_topic("again", 1)
+    cluster.wait_for_full_isr(topic)
+    leader = cluster.leader(topic, 0)
+    with cluster.kill(leader), cluster.isolate(1 - leader):
+        early = cluster.observe("Produce", topic=topic)
+    cluster.wait_for_full_isr(topic)
+    if cluster.leader(topic, 0) != leader:
+        cluster.move_leader(topic, to=leader)
+    with cluster.pause(leader):
+        late = cluster.observe("Produce", topic=topic)
+    assert delivered(cluster, topic, "a") is None
+    assert (early.hits, late.hits) == (1, 1)
+    cluster.clean()
+
+
+def test_disks_of_processes_are_slow_full_and_failing_until_they_heal(cluster: ProcessCluster) -> None:
+    topic = cluster.create_topic("stored", 1)
+    cluster.wait_for_full_isr(topic)
+    follower = 1 - cluster.leader(topic, 0)
+    with cluster.disk_slow(follower, delay_s=0.01):
+        assert delivered(cluster, topic, "a") is None
+    with cluster.disk_full(follower):
+        assert delivered(cluster, topic, "b") is None  # by the leader alone
+        wait_until(lambda: follower not in cluster.pids, "a broker without its metadata log to end")
+    assert "no space" in cluster._what_nodes_do()
+    cluster.restart(follower)
+    cluster.wait_for_full_isr(topic)
+    cluster.clean()
+
+
+def test_a_disk_of_earlier_comes_back(cluster: ProcessCluster) -> None:
+    topic = cluster.create_topic("earlier", 1)
+    cluster.wait_for_full_isr(topic)
+    sent(cluster, topic, "a")
+    follower = 1 - cluster.leader(topic, 0)
+    copy = cluster.copy_disk(follower)
+    sent(cluster, topic, "b")
+    with cluster.restore_disk_from(copy) as restored:
+        assert follower not in cluster.pids and "has its disk of" in restored.text
+    cluster.wait_for_full_isr(topic)
+    cluster.move_leader(topic, to=follower)
+    assert [each.value for each in cluster.messages(topic)] == [b"a", b"b"]
+    with Cluster() as other, pytest.raises(ClusterError, match="of a cluster of processes: restore it there"):
+        other.restore_disk_from(copy._replace(node=0))
+    cluster.run_retention()
+    cluster.clean()
+
+
+def test_chaos_and_an_older_release(tmp_path: Path) -> None:
+    chaos = Chaos(kills=1, cuts=1, slow_disks=1, lasts_s=(0.1, 0.2), pause_s=(0, 0.1))
+    shape: dict[str, Any] = {"mode": "processes", "version": "3.6", "chaos": chaos, "timeout_s": 90}
+    with Cluster(brokers=2, controllers=1, **shape) as cluster:
+        cluster.wait_for_chaos()
+        assert sum("was killed" in each.text for each in cluster.events) == 2
+        seen: list[Intercepted] = []
+        topic = cluster.create_topic("old")
+        with cluster.intercept("Produce", seen.append):
+            assert delivered(cluster, topic, "a") is None
+        assert {each.version for each in seen} == {9}
+
+
 def test_nothing_is_left_after_the_end() -> None:
     with Cluster(mode="processes", timeout_s=60) as cluster:
         assert isinstance(cluster, ProcessCluster)
@@ -142,7 +265,7 @@ def test_what_only_nodes_in_this_process_can_do_names_that_mode(name: str) -> No
         getattr(Cluster(mode="processes"), name)(0)
 
 
-@pytest.mark.parametrize("wish", [{"clock": "manual"}, {"version": "3.6"}, {"disk_bytes": 1}], ids=str)
+@pytest.mark.parametrize("wish", [{"clock": "manual"}, {"disk_bytes": 1}], ids=str)
 def test_what_only_that_mode_has_is_refused_at_once(wish: dict[str, Any]) -> None:
     with pytest.raises(ClusterError, match=r'use Cluster\(mode="in-process"\)'):
         Cluster(mode="processes", **wish)
@@ -151,6 +274,11 @@ def test_what_only_that_mode_has_is_refused_at_once(wish: dict[str, Any]) -> Non
 def test_the_clock_of_processes_does_not_move() -> None:
     with pytest.raises(ClusterError, match="to move the clock needs nodes in the process"):
         Cluster(mode="processes").clock.advance(seconds=1)
+
+
+def test_what_is_not_synced_is_lost_in_process_only(cluster: ProcessCluster) -> None:
+    with pytest.raises(ClusterError, match=r'a power loss needs .*use Cluster\(mode="in-process"\)'):
+        cluster.kill(0, power_lost=True)
 
 
 def test_nodes_in_this_process_cannot_be_paused() -> None:

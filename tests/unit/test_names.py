@@ -59,8 +59,18 @@ FOR_TESTS_AND_USERS = {
     # hooks of the pytest plugin
     "pytest_addoption",
     "pytest_configure",
+    "pytest_collection_modifyitems",
     # what users' tests do to a cluster
     "remove_user",
+    "client_certificate",
+    "expire_certificate",
+    "drop_connections",
+    "disk_full",
+    "disk_read_only",
+    "disk_fails",
+    "copy_disk",
+    "run_retention",
+    "run_compaction",
     "fence_producer",
     "expire_session",
     "move_coordinator",

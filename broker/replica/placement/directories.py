@@ -200,6 +200,11 @@ class Copy:
         self.partition: Partition | None = None
 
     @property
+    def had_data(self) -> bool:
+        """Whether there were records in it when the process began, or before."""
+        return self.was_found and self.log is not None and self.log.end_offset > 0
+
+    @property
     def name(self) -> tuple[bytes, str, int]:
         """Its place on the disk: (directory id, topic, partition)."""
         return self.directory_id, self.topic, self.key[1]

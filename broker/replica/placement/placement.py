@@ -37,6 +37,7 @@ from metaquorum.broker.replica.placement.reconcile import (
     Run,
     Wait,
     decide,
+    found_again,
 )
 from metaquorum.broker.replica.topic_settings import SettingsOfTopics, TopicSettings
 from metaquorum.metadata.errors import ErrorCode
@@ -50,6 +51,7 @@ from metaquorum.metadata.image import (
     PartitionInfo,
     partition_changes,
 )
+from metaquorum.metadata.image.directories import NOT_FOUND
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.effects import Outbox, Warn
@@ -148,6 +150,10 @@ class Placement:
         if self.moves.ready:
             self.moves.settle(now_ms=now_ms, wall_ms=wall_ms)
 
+    def _is_found_again(self, info: PartitionInfo | None, copy: Copy) -> bool:
+        """The log says that the replica was not found, and here it is."""
+        return info is not None and info.directory_of(self._me) == NOT_FOUND and copy.had_data
+
     def _reconcile(self, image: MetadataImage, key: PartitionKey, now_ms: int) -> None:
         info = image.topics.partition(*key)
         copies = self.copies.of(key)
@@ -164,6 +170,8 @@ class Placement:
             owes_lost=self._assignments.owes_lost(key),
             can_assign=can_assign,
         )
+        if isinstance(decision, Assign) and self._is_found_again(info, copies[decision.directory_id]):
+            decision = found_again(decision.directory_id)
         if not isinstance(decision, Offline | Damaged):
             self.offline.pop(key, None)
         match decision:
@@ -176,8 +184,10 @@ class Placement:
                 self._create(image, key, decision, copies)
             case Remove(reason=reason):
                 self._remove_all(key, usable, reason)
-            case Offline(reason=reason):
+            case Offline(reason=reason, report=report):
                 self._set_offline(key, reason)
+                if report is not None:
+                    self._assignments.want(key, report)
             case Damaged():
                 self._set_damaged(image, key, decision)
             case Wait():
@@ -499,7 +509,7 @@ class PendingChanges:
                 if key in self._copies or key in self._offline:
                     self.add(key)
         if image.features.metadata_version != previous.features.metadata_version and not first:
-            self.add_all(self._copies.keys())
+            self.add_all((*self._copies.keys(), *self._offline.keys()))
 
     def _add_all(self, image: MetadataImage, previous: MetadataImage, *, first: bool) -> None:
         mine = image.topics.keys_at(image.topics.rows_with_replica(self._me))

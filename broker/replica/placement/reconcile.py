@@ -25,7 +25,7 @@ import msgspec
 from metaquorum.broker.replica.disk_work import DamagedReplica, FoundDirectory
 from metaquorum.broker.replica.placement.directories import Directories
 from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, PartitionInfo
-from metaquorum.metadata.image.directories import damaged_in, given_up_in
+from metaquorum.metadata.image.directories import NOT_FOUND, damaged_in, given_up_in
 from metaquorum.metadata.requests.data import PartitionKey
 
 _UNPLACED = frozenset({UNASSIGNED, LOST})
@@ -62,9 +62,11 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class Offline(msgspec.Struct, frozen=True):
-    """The replica is in a bad directory, or may be: KAFKA_STORAGE_ERROR, and nothing is created."""
+    """The replica is in a bad directory, or may be: KAFKA_STORAGE_ERROR, and nothing is created. `report`:
+    the id that the log must have as its place; None: the one that it has."""
 
     reason: str
+    report: bytes | None = None
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -116,9 +118,8 @@ def decide(
         return hurt
     if place in _UNPLACED or (place == MIGRATING and not can_assign):
         return _unplaced(place, copies, directories, is_new, owes_lost, can_assign)
-    if place == MIGRATING:
-        # It held data before directories had ids: it keeps serving while its place is added to the log.
-        return _not_found(directories, is_new, "in a directory that was never recorded", copies)
+    if place in {MIGRATING, NOT_FOUND}:
+        return _never_recorded(directories, is_new, copies, is_reported=place == NOT_FOUND)
     if directories.is_bad(place):
         return Offline(f"its log directory is offline: {_problems(directories)}")
     if directories.is_good(place):
@@ -215,6 +216,26 @@ def _missing(place: bytes, copies: Collection[bytes], directories: Directories, 
     return Offline(
         f"it was not found in its directory, and another directory is offline: {_problems(directories)}"
     )
+
+
+def _never_recorded(
+    directories: Directories, is_new: bool, copies: Collection[bytes], *, is_reported: bool
+) -> Decision:
+    """It held data before directories had ids: it keeps serving while its place is added to the log. If it
+    may be in an offline directory, the log has to say so: or it would go on to name this broker as leader."""
+    what = "in a directory that was never recorded"
+    decision = _not_found(directories, is_new, what, copies, replaces=is_reported)
+    if is_reported or not isinstance(decision, Offline):
+        return decision
+    bad = directories.bad()
+    only = bad[0].directory_id if len(bad) == 1 else None
+    return Offline(decision.reason, NOT_FOUND if only is None else only)
+
+
+def found_again(directory: bytes) -> Offline:
+    """For a replica that was reported as not found, and whose data is in `directory` after all."""
+    text = "the directory that holds it is back, and the controller has to learn that first"
+    return Offline(text, damaged_in(directory))
 
 
 def _not_found(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Container, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -42,6 +43,8 @@ from metaquorum.raft.effects import Outbox
 _MOVES_FOLLOWER = Changes.END | Changes.ROLE
 _MOVES_CLIENT = Changes.HIGH_WATERMARK | Changes.ROLE
 _MOVES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
+AT_ONCE_MAX = 500
+"""Partitions of one fetch that are looked at, or answered, without a pause: some milliseconds."""
 
 
 class Fetches:
@@ -87,7 +90,7 @@ class Fetches:
         fetch = Fetch(key, request, session, now_ms, max_bytes=self._config.fetch_max_bytes)
         self._by_key[key] = fetch
         self._by_session[session] = fetch
-        self._look(fetch, now_ms, arrived=True)
+        self._look(fetch, now_ms)
 
     def cancel(self, key: object) -> bool:
         """The caller is gone."""
@@ -146,13 +149,19 @@ class Fetches:
         while self.woken:
             fetch = next(iter(self.woken))
             del self.woken[fetch]
-            if not fetch.is_over and not fetch.pending:
-                self._look(fetch, now_ms)
+            self._continue(fetch, now_ms)
 
     def tick(self, now_ms: int) -> None:
         for fetch in self.timer.take_due(now_ms):
-            if not fetch.is_over and not fetch.pending:
-                self._look(fetch, now_ms)
+            self._continue(fetch, now_ms)
+
+    def _continue(self, fetch: Fetch, now_ms: int) -> None:
+        if fetch.is_over or fetch.pending:
+            return
+        if fetch.reply is not None:
+            self._answer_more(fetch, fetch.reply)
+        else:
+            self._look(fetch, now_ms)
 
     def read(self, event: PartitionRead) -> None:
         read = self._reads.pop(event.token, None)
@@ -235,9 +244,15 @@ class Fetches:
 
     # ---- one fetch ---------------------------------------------------------------------------
 
-    def _look(self, fetch: Fetch, now_ms: int, *, arrived: bool = False) -> None:
-        session, fetch.looked_ms = fetch.session, now_ms
+    def _look(self, fetch: Fetch, now_ms: int) -> None:
+        """At what is new or has changed; at AT_ONCE_MAX of it, and at the others with the next `tick`."""
+        session, fetch.looked_ms, arrived = fetch.session, now_ms, fetch.arrives
         fresh, session.fresh = session.fresh, {}
+        is_cut = len(fresh) > AT_ONCE_MAX
+        if is_cut:
+            keys = iter(fresh)
+            fresh = dict.fromkeys(islice(keys, AT_ONCE_MAX))
+            session.fresh = dict.fromkeys(keys)
         for key in fresh:
             unnoted = fetch.answers.pop(key, None) is not None or arrived  # it was refused, or is new
             fetch.plans.pop(key, None)
@@ -247,9 +262,15 @@ class Fetches:
             elif found.from_offset >= found.to_offset:
                 session.looked(key, found.head)
             elif session.is_follower and self.throttle.topics and self._is_held(session, key, now_ms):
-                session.put_off(key)
+                fetch.held.append(key)
             else:
                 fetch.plans[key] = found
+        if is_cut:
+            self.timer.arm(fetch, now_ms)
+            return
+        fetch.arrives = False
+        while fetch.held:
+            session.put_off(fetch.held.pop())
         if not fetch.answers and now_ms < fetch.deadline_ms and not self._enough(fetch):
             self.timer.arm(fetch, fetch.deadline_ms)
             return
@@ -332,26 +353,33 @@ class Fetches:
     def _respond(self, fetch: Fetch, fresh: Container[PartitionKey] = ()) -> None:
         """`fresh`: the findings on these are current."""
         session = fetch.session
-        self._close_fetch(fetch)
-        answered: list[FetchedPartition] = []
-        without_room: list[PartitionKey] = []
-        total = 0
         keys = session.partitions if fetch.whole else fetch.answers | fetch.plans | session.late
-        for key in list(keys):
+        fetch.reply = AnswerInParts(list(keys), fresh)
+        self._answer_more(fetch, fetch.reply)
+
+    def _answer_more(self, fetch: Fetch, reply: AnswerInParts) -> None:
+        """The next AT_ONCE_MAX partitions of the answer; the others with the next `tick`."""
+        session = fetch.session
+        for key in islice(reply.keys, reply.done, reply.done + AT_ONCE_MAX):
             data = fetch.data.get(key) or b""
-            if total and total + len(data) > fetch.max_bytes:
+            if reply.bytes and reply.bytes + len(data) > fetch.max_bytes:
                 data = b""
-            part = self._part(fetch, key, data, is_fresh=key in fresh)
-            total += len(part.records)
+            part = self._part(fetch, key, data, is_fresh=key in reply.fresh)
+            reply.bytes += len(part.records)
             speaks = bool(part.records or part.error or part.diverging or part.is_elsewhere)
             head = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
             if fetch.whole or speaks or session.last_answered.get(key) != head:
-                answered.append(part)
+                reply.answered.append(part)
             session.answered(key, head, pause=speaks)
             if not speaks and key in fetch.plans:
-                without_room.append(key)
-        session.go_first(without_room)
-        response = FetchResponse(session_id=session.session_id, partitions=tuple(answered))
+                reply.without_room.append(key)
+        reply.done, reply.fresh = reply.done + AT_ONCE_MAX, ()
+        if reply.done < len(reply.keys):
+            self.timer.arm(fetch, fetch.looked_ms)
+            return
+        self._close_fetch(fetch)
+        session.go_first(reply.without_room)
+        response = FetchResponse(session_id=session.session_id, partitions=tuple(reply.answered))
         self._out.append(DataRespond(key=fetch.key, response=response))
 
     def _part(self, fetch: Fetch, key: PartitionKey, data: bytes, *, is_fresh: bool) -> FetchedPartition:
@@ -396,7 +424,8 @@ class Fetches:
         """Sends no answer: the session's next fetch looks again at what was found."""
         self._close_fetch(fetch)
         session = fetch.session
-        session.fresh |= {key: None for key in fetch.answers | fetch.plans if key in session.partitions}
+        found = [*fetch.answers, *fetch.plans, *fetch.held, *(fetch.reply.keys if fetch.reply else ())]
+        session.fresh |= {key: None for key in found if key in session.partitions}
 
 
 # One fetch request in progress: what it requests, what was found yet, and until when it may wait.
@@ -432,14 +461,30 @@ class ReadUnderWay(NamedTuple):
     directory_id: bytes
 
 
+class AnswerInParts:
+    """The answer that a fetch is given in parts: of `keys`, the first `done` are in it. `fresh`: the findings
+    on these are current."""
+
+    __slots__ = ("answered", "bytes", "done", "fresh", "keys", "without_room")
+
+    def __init__(self, keys: list[PartitionKey], fresh: Container[PartitionKey]) -> None:
+        self.keys, self.fresh = keys, fresh
+        self.answered: list[FetchedPartition] = []
+        self.without_room: list[PartitionKey] = []
+        self.done = self.bytes = 0
+
+
 class Fetch:
-    """One request in progress: parked while `reads` is empty. `plans`: what to read; `answers`: parts that
-    need no read. `whole`: every partition of the request is answered."""
+    """One request in progress: parked while `reads` is empty. `arrives`: not all that it names was looked at.
+    `plans`: what to read; `answers`: parts that need no read; `held`: parts for which a follower must wait
+    (KIP-73). `whole`: every partition of the request is answered."""
 
     __slots__ = (
         "answers",
+        "arrives",
         "data",
         "deadline_ms",
+        "held",
         "is_over",
         "key",
         "looked_ms",
@@ -449,6 +494,7 @@ class Fetch:
         "plans",
         "reader",
         "reading_bytes",
+        "reply",
         "session",
         "whole",
     )
@@ -479,4 +525,6 @@ class Fetch:
         self.plans: dict[PartitionKey, ReadPlan] = {}
         self.data: dict[PartitionKey, bytes | None] = {}
         self.pending = self.reading_bytes = 0
-        self.is_over = False
+        self.held: list[PartitionKey] = []
+        self.is_over, self.arrives = False, True
+        self.reply: AnswerInParts | None = None

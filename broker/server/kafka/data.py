@@ -6,6 +6,7 @@ Names: old versions name topics, the core and new versions use ids. Followers ar
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from metaquorum.broker.server.kafka.data_answers import (
     endpoints,
     fetched,
     invalid,
+    known_parts,
     last_of_each,
     listed,
     not_fetched,
@@ -26,8 +28,11 @@ from metaquorum.broker.server.kafka.data_answers import (
     time_asked,
 )
 from metaquorum.broker.server.kafka.opening import BatchOpener
+from metaquorum.broker.server.kafka.slices import produced_in_slices
 from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
 from metaquorum.clients.admin.partition_logs import ADMIN_CLIENT
+from metaquorum.listeners.long_work import LongWork
+from metaquorum.listeners.pending_requests import is_of_a_broker
 from metaquorum.listeners.services import Client, EndConnection, Later
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, TopicInfo
@@ -36,7 +41,7 @@ from metaquorum.metadata.requests import data as core
 from metaquorum.network.deferred import Deferred, Driven
 from metaquorum.storage.batches.batch import Batches
 from metaquorum.storage.batches.format import Compression
-from metaquorum.wire.codec import Request
+from metaquorum.wire.codec import FEW_VALUES, Request
 from metaquorum.wire.messages import (
     FetchRequest,
     FetchResponse,
@@ -53,6 +58,8 @@ REPEATED_IS_INVALID_FROM = 1
 """The version of ListOffsets from which a partition that is named twice is refused, as in Kafka."""
 FIRST_PRODUCE = 3
 """Older ones are offered only because librdkafka compresses nothing without them (KAFKA-18659)."""
+FETCHED_AT_ONCE_MAX = 1_000
+"""Topics and partitions of a fetch that is prepared and answered on the loop."""
 _TOO_OLD = ApiError(ErrorCode.UNSUPPORTED_VERSION, "records of Kafka before 0.11 are not supported")
 _NO_TRANSACTION = ApiError(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -78,6 +85,7 @@ class DataHandlers:
         self._image = image
         self._transactional = transactional
         self._opener = opener
+        self._work = LongWork()
 
     def _topic(self, name: str, topic_id: bytes = _ZERO) -> TopicInfo | None:
         """The topic that a request gives by name or id; None if there is none."""
@@ -92,6 +100,8 @@ class DataHandlers:
 
     def produce(self, request: Request, client: Client) -> Any:
         body: ProduceRequest = request.body
+        if request.end > FEW_VALUES and _is_long(body):
+            return produced_in_slices(request, client, self.produce)
         results: dict[core.PartitionKey, core.ProduceResult | ApiError] = {}
         asked: list[core.ProducePartition] = []
         names: list[str] = []
@@ -204,43 +214,91 @@ class DataHandlers:
 
     def fetch(self, request: Request, client: Client) -> Awaitable[FetchResponse]:
         """With sessions (KIP-227), for consumers and followers alike."""
-        if request.header.version >= fetch_messages.FIRST_VERSION:
-            return self._fetch_by_id(request.body, request.header.version, client.listener)
-        return self._fetch_by_name(request.body, request.header.version)
-
-    def _fetch_by_id(self, body: FetchRequest, version: int, listener: str) -> Later:
-        def finish(answer: core.FetchResponse | ApiError) -> FetchResponse:
-            if isinstance(answer, ApiError):
-                return _refused_fetch(body, answer, version)
-            topics = [
-                FetchResponse.FetchableTopicResponse(
-                    topic_id=topic_id,
-                    partitions=tuple([fetched(part, version) for part in parts]),
-                )
-                for topic_id, parts in fetch_messages.by_topic(answer.partitions)
-            ]
-            leaders = _leaders(part for topic in topics for part in topic.partitions)
-            return FetchResponse(
-                session_id=answer.session_id,
-                responses=tuple(topics),
-                node_endpoints=endpoints(FetchResponse.NodeEndpoint, leaders, self._image(), listener),
-            )
-
-        return Later(self._requests.begin(fetch_messages.fetch_asked(body, version)), finish)
+        body, version = request.body, request.header.version
+        if request.end > FEW_VALUES and _count(body) > FETCHED_AT_ONCE_MAX:
+            return self._fetch_many(request, client)
+        if version >= fetch_messages.FIRST_VERSION:
+            begun = self._requests.begin(fetch_messages.fetch_asked(body, version))
+            return Later(begun, partial(self._fetched_by_id, body, version, client.listener))
+        return self._fetch_by_name(body, version)
 
     async def _fetch_by_name(self, body: FetchRequest, version: int) -> FetchResponse:
-        """Sessions are kept by topic id: a session with a name that has no id, or now another one, ends, and
-        the client begins a new one."""
+        ids, asked = self._asked_by_name(body, version)
+        if asked is None:
+            return _SESSION_IS_OVER
+        return self._fetched_by_name(body, version, ids, await self._requests.begin(asked))
+
+    async def _fetch_many(self, request: Request, client: Client) -> FetchResponse:
+        """What takes long is done in a thread, and only partitions that exist reach the core. If others are
+        named, there is no session, as for names of topics that do not exist."""
+        body, version, image = request.body, request.header.version, self._image()
+        missing: tuple[FetchResponse.FetchableTopicResponse, ...] = ()
+        if not is_of_a_broker(request):
+            body, missing = await self._apart(client, partial(known_parts, body, version, image))
+        if missing and body.session_epoch > 0:
+            return _SESSION_IS_OVER
+        if missing:
+            body = replace(body, session_epoch=FINAL_EPOCH, max_wait_ms=0)
+        finish: Callable[[core.FetchResponse | ApiError], FetchResponse]
+        if version >= fetch_messages.FIRST_VERSION:
+            asked = await self._apart(client, partial(fetch_messages.fetch_asked, body, version))
+            finish = partial(self._fetched_by_id, body, version, client.listener)
+        else:
+            ids, asked = await self._apart(client, partial(self._asked_by_name, body, version))
+            finish = partial(self._fetched_by_name, body, version, ids)
+        if asked is None:
+            return _SESSION_IS_OVER
+        answer: Any = await self._requests.begin(asked)
+        found: FetchResponse = await self._apart(client, partial(finish, answer))
+        if not missing or found.error_code:
+            return found
+        return replace(found, responses=found.responses + missing)
+
+    def _apart(self, client: Client, work: Callable[[], Any]) -> Awaitable[Any]:
+        return self._work.do(client.connection, work)
+
+    def _fetched_by_id(
+        self, body: FetchRequest, version: int, listener: str, answer: core.FetchResponse | ApiError
+    ) -> FetchResponse:
+        if isinstance(answer, ApiError):
+            return _refused_fetch(body, answer, version)
+        topics = [
+            FetchResponse.FetchableTopicResponse(
+                topic_id=topic_id,
+                partitions=tuple([fetched(part, version) for part in parts]),
+            )
+            for topic_id, parts in fetch_messages.by_topic(answer.partitions)
+        ]
+        leaders = _leaders(part for topic in topics for part in topic.partitions)
+        return FetchResponse(
+            session_id=answer.session_id,
+            responses=tuple(topics),
+            node_endpoints=endpoints(FetchResponse.NodeEndpoint, leaders, self._image(), listener),
+        )
+
+    def _asked_by_name(
+        self, body: FetchRequest, version: int
+    ) -> tuple[dict[str, bytes | None], core.FetchRequest | None]:
+        """The ids of the topics, and what the core is asked. Sessions are kept by topic id: a session with a
+        name that has no id, or now another one, ends (None), and the client begins a new one."""
         names = {each.topic for each in body.topics} | {each.topic for each in body.forgotten_topics_data}
         ids = {name: self._id_of(name) for name in names}
         is_complete = None not in ids.values()
         if body.session_epoch > 0 and not is_complete:
-            return _SESSION_IS_OVER
+            return ids, None
         asked = fetch_messages.fetch_asked(fetch_messages.by_ids(body, ids), version)
         if not is_complete:
             # Without a session, and answered at once: not every topic is known.
             asked = replace(asked, session_epoch=FINAL_EPOCH, max_wait_ms=0)
-        answer: Any = await self._requests.begin(asked)
+        return ids, asked
+
+    def _fetched_by_name(
+        self,
+        body: FetchRequest,
+        version: int,
+        ids: Mapping[str, bytes | None],
+        answer: Any,
+    ) -> FetchResponse:
         if isinstance(answer, ApiError):
             return _refused_fetch(body, answer, version)
         if body.session_epoch > 0:
@@ -324,6 +382,11 @@ class DataHandlers:
         if isinstance(answer, ApiError):
             return refusal_of_all(answer).code, iter(())
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, iter(answer.results)
+
+
+def _is_long(body: ProduceRequest) -> bool:
+    """Whether it is so long that no other request of its connection is in progress."""
+    return sum([len(topic.partition_data) for topic in body.topic_data], len(body.topic_data)) > FEW_VALUES
 
 
 def _each_once(
@@ -410,6 +473,12 @@ def _produced_topic(
     return ProduceResponse.TopicProduceResponse(
         name=topic.name, topic_id=topic.topic_id, partition_responses=tuple(parts)
     )
+
+
+def _count(body: FetchRequest) -> int:
+    """How many partitions it names, to fetch or to forget."""
+    named: tuple[Any, ...] = (*body.topics, *body.forgotten_topics_data)
+    return len(named) + sum([len(topic.partitions) for topic in named])
 
 
 def _refused_fetch(body: FetchRequest, error: ApiError, version: int) -> FetchResponse:

@@ -10,12 +10,21 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
+from msgspec.structs import replace
+
+from metaquorum.broker.server.data import fetch_messages
 from metaquorum.broker.server.kafka.cluster import endpoint_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
 from metaquorum.storage.batches.codecs import holds_zstd
-from metaquorum.wire.messages import FetchResponse, ListOffsetsRequest, ListOffsetsResponse, ProduceResponse
+from metaquorum.wire.messages import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProduceResponse,
+)
 
 ZSTD_FROM_FETCH = 10
 """The version from which consumers know zstd (KIP-110)."""
@@ -104,6 +113,36 @@ def not_fetched(
         records=b"",
         current_leader=leader,
     )
+
+
+def known_parts(
+    body: FetchRequest, version: int, image: MetadataImage
+) -> tuple[FetchRequest, tuple[FetchResponse.FetchableTopicResponse, ...]]:
+    """The request with the partitions that exist, and the answers about the others: each once."""
+    by_id = version >= fetch_messages.FIRST_VERSION
+    no_topic = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topics, known = image.topics, []
+    missing: dict[tuple[str, bytes], dict[int, ErrorCode]] = {}
+    for topic in body.topics:
+        found = topics.topic(topic.topic_id) if by_id else topics.topic_named(topic.topic)
+        code = no_topic if found is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        parts = []
+        for part in topic.partitions:
+            if found is not None and topics.partition(found.topic_id, part.partition) is not None:
+                parts.append(part)
+            else:
+                missing.setdefault((topic.topic, topic.topic_id), {})[part.partition] = code
+        if parts:
+            known.append(replace(topic, partitions=tuple(parts)))
+    refused = [
+        FetchResponse.FetchableTopicResponse(
+            topic=name,
+            topic_id=topic_id,
+            partitions=tuple([not_fetched(index, code) for index, code in codes.items()]),
+        )
+        for (name, topic_id), codes in missing.items()
+    ]
+    return replace(body, topics=tuple(known)), tuple(refused)
 
 
 def fetched(result: core.FetchedPartition, version: int) -> FetchResponse.PartitionData:

@@ -2,69 +2,115 @@
 
 `CUTS` has their fields and the size of a slice: some milliseconds of work, rights and logging included. A
 sliced request answers an item that it names several times once, and its answer has at most ANSWER_VALUES_MAX
-values.
+values. What changes something is cut only if it is so long that no other request of its connection is in
+progress (`FEW_VALUES`), so that the order on a connection stays.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from metaquorum.listeners.long_work import LongAnswer
 from metaquorum.listeners.services import Client, EndConnection, Handler, Offered
-from metaquorum.wire.codec import Request
+from metaquorum.wire.codec import FEW_VALUES, Request
 
 ANSWER_VALUES_MAX = 1 << 20
 """Structures in one answer to a sliced request: some hundred bytes of memory each."""
 
+NAMED_AT_ONCE = 1_024
+"""Things of a request that are compared without a pause."""
+
+Level = tuple[str, str]
+"""A field of the request, or of an item of it, and the field of the answer with the results."""
+
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """The field of the request whose items are answered one by one, the field of the answer with the results,
-    and how many values of items a slice has. `parts` is the field of an item that is cut, too, if it is long,
-    and of its result. From version `since` on."""
+    """`levels`: the field of the request whose items are cut; then the field of an item whose parts are cut,
+    and so on. A slice has `values` things of the last level. Requests with more than `above` items and parts
+    are cut, from version `since` on."""
 
-    items: str
-    results: str
+    levels: tuple[Level, ...]
     values: int = 128
-    parts: str = ""
-    result_parts: str = "partitions"
-    is_distinct: bool = True
+    above: int = 128
+    is_distinct: bool = False
+    """What is named several times is answered once."""
+    last_counts: bool = False
+    """Of what is named several times, the last counts, as in a request that is not cut."""
+    all_begin: bool = False
+    """A slice begins before the answer to the one before: nothing waits for it meanwhile."""
     since: int = 0
     until: int = 2**15 - 1
 
 
-def _parts(items: str, results: str, parts: str, **more: Any) -> Cut:
-    return Cut(items=items, results=results, parts=parts, is_distinct=False, **more)
+def _each(items: str, results: str, **more: Any) -> Cut:
+    return Cut(levels=((items, results),), is_distinct=True, **more)
 
+
+def _parts(*levels: Level, **more: Any) -> Cut:
+    return Cut(levels=levels, **more)
+
+
+def _changes(*levels: Level, **more: Any) -> Cut:
+    """Large slices: each may be an append of its own."""
+    return Cut(levels=levels, **{"values": 512, "above": FEW_VALUES, **more})
+
+
+PRODUCE = "Produce"
+_TOPICS: Level = ("topics", "topics")
+_BY_INDEX: Level = ("partition_indexes", "partitions")
+_PARTITIONS: Level = ("partitions", "partitions")
 
 CUTS: Mapping[str, tuple[Cut, ...]] = {
-    "Metadata": (Cut(items="topics", results="topics", values=64),),
-    "FindCoordinator": (Cut(items="coordinator_keys", results="coordinators", since=4),),
-    "DescribeGroups": (Cut(items="groups", results="groups"),),
-    "ConsumerGroupDescribe": (Cut(items="group_ids", results="groups"),),
-    "DeleteGroups": (Cut(items="groups_names", results="results"),),
-    "DescribeTransactions": (Cut(items="transactional_ids", results="transaction_states"),),
-    "DescribeConfigs": (Cut(items="resources", results="results", values=16),),
+    "Metadata": (_each("topics", "topics", values=64, above=64),),
+    "FindCoordinator": (_each("coordinator_keys", "coordinators", since=4),),
+    "DescribeGroups": (_each("groups", "groups"),),
+    "ConsumerGroupDescribe": (_each("group_ids", "groups"),),
+    "DeleteGroups": (_each("groups_names", "results"),),
+    "DescribeTransactions": (_each("transactional_ids", "transaction_states"),),
+    "DescribeConfigs": (_each("resources", "results", values=16, above=16),),
+    "DescribeUserScramCredentials": (_each("users", "results", values=512, above=FEW_VALUES),),
     "OffsetFetch": (
-        Cut(items="groups", results="groups", values=64, since=8),
-        _parts("topics", "topics", "partition_indexes", until=7),
+        _parts(("groups", "groups"), _TOPICS, _BY_INDEX, since=8),
+        _parts(_TOPICS, _BY_INDEX, until=7),
     ),
-    "ListOffsets": (_parts("topics", "topics", "partitions"),),
-    "OffsetForLeaderEpoch": (_parts("topics", "topics", "partitions"),),
-    "DescribeProducers": (_parts("topics", "topics", "partition_indexes"),),
-    "DeleteRecords": (_parts("topics", "topics", "partitions"),),
+    "ListOffsets": (_parts(_TOPICS, _PARTITIONS),),
+    "OffsetForLeaderEpoch": (_parts(_TOPICS, _PARTITIONS),),
+    "DescribeProducers": (_parts(_TOPICS, _BY_INDEX),),
+    "DeleteRecords": (_parts(_TOPICS, _PARTITIONS),),
+    PRODUCE: (
+        _changes(
+            ("topic_data", "responses"),
+            ("partition_data", "partition_responses"),
+            values=256,
+            last_counts=True,
+            all_begin=True,
+        ),
+    ),
+    "OffsetCommit": (_changes(_TOPICS, _PARTITIONS),),
+    "TxnOffsetCommit": (_changes(_TOPICS, _PARTITIONS),),
+    "OffsetDelete": (_changes(_TOPICS, _PARTITIONS),),
+    "LeaveGroup": (_changes(("members", "members")),),
 }
 
 
+async def produced_in_slices(request: Request, client: Client, handler: Handler) -> Any:
+    """The answer to a Produce. Its handler cuts it by itself, so that others do not pass here."""
+    (cut,) = CUTS[PRODUCE]
+    return (await _in_slices(PRODUCE, cut, request, client, handler, asyncio.Lock())).body
+
+
 def sliced(offered: Mapping[str, Offered]) -> dict[str, Offered]:
-    """The same APIs, those of CUTS in slices."""
+    """The same APIs, those of CUTS but Produce in slices."""
     turn = asyncio.Lock()
     return {
-        name: each if name not in CUTS else _sliced(name, each, CUTS[name], turn)
+        name: each if name not in CUTS or name == PRODUCE else _sliced(name, each, CUTS[name], turn)
         for name, each in offered.items()
     }
 
@@ -73,66 +119,172 @@ def _sliced(api: str, offered: Offered, cuts: tuple[Cut, ...], turn: asyncio.Loc
     def handle(request: Request, client: Client) -> Any:
         version = request.header.version
         cut = next((each for each in cuts if each.since <= version <= each.until), None)
-        if cut is None:
-            return offered.handle(request, client)
-        items = getattr(request.body, cut.items) or ()
-        if _values(items, cut) <= cut.values:
+        if cut is None or (request.frame is not None and request.end <= cut.above):
+            return offered.handle(request, client)  # every item takes a byte
+        if _count(getattr(request.body, cut.levels[0][0]), cut.levels[1:]) <= cut.above:
             return offered.handle(request, client)
         return _in_slices(api, cut, request, client, offered.handle, turn)
 
     return Offered(offered.min_version, offered.max_version, handle)
 
 
-def _values(items: tuple[Any, ...], cut: Cut) -> int:
-    return len(items) + (sum([len(getattr(item, cut.parts)) for item in items]) if cut.parts else 0)
+def _count(items: Sequence[Any] | None, levels: tuple[Level, ...]) -> int:
+    """How many items and parts there are."""
+    if not items or not levels:
+        return len(items or ())
+    (name, _), rest = levels[0], levels[1:]
+    return len(items) + sum([_count(getattr(item, name), rest) for item in items])
 
 
 async def _in_slices(
     api: str, cut: Cut, request: Request, client: Client, handler: Handler, turn: asyncio.Lock
 ) -> LongAnswer:
-    items = getattr(request.body, cut.items)
-    results: list[Any] = []
-    first: Any = None
-    values = 0
-    for piece, continues in _pieces(tuple(dict.fromkeys(items)) if cut.is_distinct else items, cut):
-        asked = request.changed(replace(request.body, **{cut.items: piece}))
+    leaves: Iterable[_Leaf] = _leaves(getattr(request.body, cut.levels[0][0]), cut.levels)
+    if cut.is_distinct or cut.last_counts:
+        leaves = await _once(leaves, _itself if cut.is_distinct else _name)
+    answers = _Answers(api, cut.levels)
+    begun: deque[tuple[Any, int]] = deque()
+    before: _Leaf | None = None
+    rest = iter(leaves)
+    while piece := list(islice(rest, cut.values)):
+        shared = 0 if before is None else _shared(before, piece[0])
+        before = piece[-1]
+        asked = request.changed(replace(request.body, **{cut.levels[0][0]: _items_of(piece, cut.levels[1:])}))
         # One slice of all requests in each turn of the loop.
         async with turn:
-            found = handler(asked, client)
+            begun.append((handler(asked, client), shared))
             await asyncio.sleep(0)
-        answer = await found if isinstance(found, Awaitable) else found
-        first = answer if first is None else first
-        more = getattr(answer, cut.results)
-        values += _structures(more)
-        if values > ANSWER_VALUES_MAX:
-            raise EndConnection(f"the answer to its {api} is too large: ask for fewer things at once")
-        if continues and results and more:
-            more = (_joined(results.pop(), more[0], cut.result_parts), *more[1:])
-        results += more
-    return LongAnswer(replace(first, **{cut.results: tuple(results)}))
+        if not (cut.all_begin or await answers.take(*begun.popleft())):
+            break
+    for found, shared in begun:
+        await answers.take(found, shared)
+        await asyncio.sleep(0)
+    return LongAnswer(answers.joined())
 
 
-def _pieces(items: tuple[Any, ...], cut: Cut) -> Iterator[tuple[tuple[Any, ...], bool]]:
-    """The items in slices. True: the slice has more parts of the item before it."""
-    piece: list[Any] = []
-    room = cut.values
-    for item in items:
-        parts = getattr(item, cut.parts) if cut.parts else ()
-        if piece and 1 + len(parts) > room:
-            yield tuple(piece), False
-            piece, room = [], cut.values
-        if len(parts) < cut.values:
-            piece.append(item)
-            room -= 1 + len(parts)
-            continue
-        for start in range(0, len(parts), cut.values):
-            yield (replace(item, **{cut.parts: parts[start : start + cut.values]}),), start > 0
-    if piece:
-        yield tuple(piece), False
+class _Leaf(NamedTuple):
+    """A thing of the last level, or an item without such: itself behind the items that it is in, and the
+    places of these."""
+
+    chain: tuple[Any, ...]
+    places: tuple[int, ...]
 
 
-def _joined(result: Any, more: Any, parts: str) -> Any:
-    return replace(result, **{parts: getattr(result, parts) + getattr(more, parts)})
+def _leaves(
+    items: Iterable[Any], levels: tuple[Level, ...], chain: tuple[Any, ...] = (), places: tuple[int, ...] = ()
+) -> Iterator[_Leaf]:
+    rest = levels[1:]
+    for place, item in enumerate(items):
+        parts = getattr(item, rest[0][0]) if rest else None
+        if parts:
+            yield from _leaves(parts, rest, (*chain, item), (*places, place))
+        else:
+            yield _Leaf((*chain, item), (*places, place))
+
+
+def _items_of(leaves: Iterable[_Leaf], levels: tuple[Level, ...], depth: int = 0) -> tuple[Any, ...]:
+    """The items with these leaves only; `levels`: those within an item."""
+    items = []
+    for _, group in groupby(leaves, lambda leaf: leaf.places[depth]):
+        first, *others = group
+        item = first.chain[depth]
+        if len(first.chain) > depth + 1:
+            parts = _items_of((first, *others), levels[1:], depth + 1)
+            item = replace(item, **{levels[0][0]: parts})
+        items.append(item)
+    return tuple(items)
+
+
+def _shared(leaf: _Leaf, other: _Leaf) -> int:
+    """How many levels of items have both of these leaves."""
+    alike = [one == two for one, two in zip(leaf.places, other.places, strict=False)]
+    return next((depth for depth, same in enumerate(alike) if not same), len(alike))
+
+
+async def _once(leaves: Iterable[_Leaf], name_of: Callable[[_Leaf], Any]) -> Iterable[_Leaf]:
+    """Of several leaves with one name, the last, where the first one was."""
+    found: dict[Any, _Leaf] = {}
+    rest = iter(leaves)
+    while piece := list(islice(rest, NAMED_AT_ONCE)):
+        for leaf in piece:
+            name = name_of(leaf)
+            first = found.get(name)
+            found[name] = leaf if first is None else _Leaf((*first.chain[:-1], leaf.chain[-1]), first.places)
+        await asyncio.sleep(0)
+    return found.values()
+
+
+def _itself(leaf: _Leaf) -> Any:
+    return leaf.chain[-1]
+
+
+def _name(leaf: _Leaf) -> tuple[Any, ...]:
+    return tuple([each for item in leaf.chain for each in _names(item)])
+
+
+def _names(item: Any) -> list[Any]:
+    """What an item or a result is about."""
+    return [getattr(item, field) for field in _NAMES if hasattr(item, field)]
+
+
+_NAMES = ("group_id", "name", "topic_id", "index")
+
+
+class _Answers:
+    """The answers to the slices of a request, and what becomes of them."""
+
+    def __init__(self, api: str, levels: tuple[Level, ...]) -> None:
+        self._api = api
+        self._fields = [result for _, result in levels]
+        self._first: Any = None
+        self._results: list[Any] = []
+        self._endpoints: dict[int, Any] = {}
+        self._values = 0
+
+    async def take(self, answering: Any, shared: int) -> bool:
+        """The next one. `shared`: at how many levels it continues the one before. False: it refuses all."""
+        answer = await answering if isinstance(answering, Awaitable) else answering
+        if answer is None:
+            return True
+        if self._first is None or _code(answer):
+            self._first = answer
+        more = getattr(answer, self._fields[0])
+        self._values += _structures(more)
+        if self._values > ANSWER_VALUES_MAX:
+            raise EndConnection(f"the answer to its {self._api} is too large: ask for fewer things at once")
+        self._results = _joined(self._results, more, self._fields, shared)
+        self._endpoints |= {each.node_id: each for each in getattr(answer, "node_endpoints", ())}
+        return not _code(answer)
+
+    def joined(self) -> Any:
+        """One answer; None if there is none. One that refuses all is the whole answer."""
+        first = self._first
+        if first is None or _code(first):
+            return first
+        values: dict[str, Any] = {self._fields[0]: tuple(self._results)}
+        if self._endpoints:
+            values["node_endpoints"] = tuple([self._endpoints[each] for each in sorted(self._endpoints)])
+        return replace(first, **values)
+
+
+def _code(answer: Any) -> int:
+    """Why all of it is refused."""
+    return getattr(answer, "error_code", 0)
+
+
+def _joined(results: list[Any], more: Sequence[Any], fields: Sequence[str], shared: int) -> list[Any]:
+    """Changes `results`. An item that is refused once is refused."""
+    if shared and results and more and len(fields) > 1 and _names(results[-1]) == _names(more[0]):
+        last, continued, name = results.pop(), more[0], fields[1]
+        more = more[1:]
+        if _code(continued):
+            last = continued
+        elif not _code(last):
+            parts = _joined([*getattr(last, name)], getattr(continued, name), fields[1:], shared - 1)
+            last = replace(last, **{name: tuple(parts)})
+        results.append(last)
+    results += more
+    return results
 
 
 def _structures(found: Any) -> int:

@@ -31,7 +31,7 @@ from metaquorum.broker.replica.placement.reconcile import (
 )
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, PartitionInfo
-from metaquorum.metadata.image.directories import damaged_in, given_up_in
+from metaquorum.metadata.image.directories import NOT_FOUND, damaged_in, given_up_in
 from metaquorum.metadata.requests.data import (
     DescribeLogDirsRequest,
     MarkLogDirOfflineRequest,
@@ -112,6 +112,10 @@ UNREADABLE = (found(A), found(None, problem="no meta.properties"))
         (MIGRATING, [A], GOOD, {}, Assign(A)),
         (MIGRATING, [], GOOD, {}, Create(None)),
         (MIGRATING, [], ONE_BAD, {}, Offline),
+        (NOT_FOUND, [], ONE_BAD, {}, Offline),
+        (NOT_FOUND, [A], ONE_BAD, {}, Offline),
+        (NOT_FOUND, [B], GOOD, {}, Assign(B)),
+        (NOT_FOUND, [], GOOD, {}, Create(None, replaces=True)),
         (MIGRATING, [A], GOOD, {"can_assign": False}, Run(A)),
         (MIGRATING, [], GOOD, {"can_assign": False}, Create(None)),
         (MIGRATING, [], ONE_BAD, {"can_assign": False}, Offline),

@@ -610,3 +610,20 @@ async def test_only_the_administration_tool_writes_to_internal_topics(
     assert codes(found) == [17, 17] and served.events == []
     (part, _) = found.responses[0].partition_responses
     assert part.error_message == f"only brokers write to {name}: use another topic"
+
+
+@pytest.mark.parametrize(("count", "pieces"), [(4_095, 1), (4_096, 16)])
+async def test_a_produce_is_cut_only_where_it_is_alone_on_its_connection(count: int, pieces: int) -> None:
+    """By its number of values, of which its topic is one."""
+    part, topic = ProduceRequest.PartitionProduceData, ProduceRequest.TopicProduceData
+    parts = tuple(part(index=index, records=b"") for index in range(count))
+    body = ProduceRequest(acks=-1, timeout_ms=9, topic_data=(topic(name="orders", partition_data=parts),))
+    site = Site()
+    task = asyncio.ensure_future(site.ask("produce", 9, body))
+    for event in await site.core.until(pieces):
+        stored = [core.ProduceResult(key=one.key, base_offset=one.key[1]) for one in event.request.partitions]
+        site.core.answer(event, core.ProduceResponse(results=tuple(stored)))
+    (answered,) = (await asyncio.wait_for(task, 10)).responses
+    assert [(one.index, one.base_offset) for one in answered.partition_responses] == [
+        (index, index) for index in range(count)
+    ]

@@ -13,6 +13,7 @@ from metaquorum.broker.coordinator.groups.group import (
     ListGroups,
 )
 from metaquorum.broker.server.kafka.groups.find import partition_of
+from metaquorum.broker.server.kafka.groups.members import PROTOCOLS_MAX
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import CoordinatorRequest
@@ -192,3 +193,16 @@ async def test_groups_are_deleted_once_each() -> None:
     answer = await broker.ask("DeleteGroups", 2, DeleteGroupsRequest(groups_names=("b", "a", "b")))
     assert [each.body for each in broker.asked] == [DeleteGroup(group_id="b"), DeleteGroup(group_id="a")]
     assert [(each.group_id, each.error_code) for each in answer.results] == [("b", 68), ("a", 0)]
+
+
+async def test_a_member_with_more_protocols_than_any_client_has_is_refused_before_its_coordinator() -> None:
+    broker = Broker(refused(ErrorCode.UNKNOWN_MEMBER_ID))
+
+    async def joined(count: int) -> ErrorCode:
+        protocols = tuple(JoinGroupRequest.JoinGroupRequestProtocol(name=f"p{n}") for n in range(count))
+        body = JoinGroupRequest(group_id="g", member_id="m", protocols=protocols)
+        return ErrorCode((await broker.ask("JoinGroup", 9, body)).error_code)
+
+    assert await joined(PROTOCOLS_MAX) is ErrorCode.UNKNOWN_MEMBER_ID and len(broker.asked) == 1
+    assert await joined(PROTOCOLS_MAX + 1) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert len(broker.asked) == 1

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from metaquorum.broker.server.kafka import slices
-from metaquorum.broker.server.kafka.slices import CUTS, sliced
+from metaquorum.broker.server.kafka.slices import CUTS, produced_in_slices, sliced
 from metaquorum.listeners.long_work import LongAnswer, LongRequests, LongWork
 from metaquorum.listeners.services import Client, EndConnection, Offered
 from metaquorum.wire import messages
-from metaquorum.wire.codec import Request, RequestHeader
+from metaquorum.wire.codec import FEW_VALUES, Request, RequestHeader
 from metaquorum.wire.table import API_BY_NAME, request_type, response_type
 
 CLIENT = Client(listener="KAFKA", address="127.0.0.1")
@@ -31,13 +31,14 @@ def described(names: tuple[str, ...]) -> Any:
 def test_cuts_name_fields_of_the_request_and_of_its_answer(api: str) -> None:
     key = API_BY_NAME[api].key
     for cut in CUTS[api]:
-        asked = {each.name: each for each in request_type(key).schema.fields}[cut.items]
-        told = {each.name: each for each in response_type(key).schema.fields}[cut.results]
-        assert asked.is_array and told.is_array
-        if cut.parts:
-            assert asked.struct is not None and told.struct is not None
-            assert cut.parts in {each.name for each in asked.struct.fields}
-            assert cut.result_parts in {each.name for each in told.struct.fields}
+        asked, told = request_type(key).schema, response_type(key).schema
+        for depth, (item, result) in enumerate(cut.levels):
+            of_item = {each.name: each for each in asked.fields}[item]
+            of_result = {each.name: each for each in told.fields}[result]
+            assert of_item.is_array and of_result.is_array
+            if depth < len(cut.levels) - 1:
+                assert of_item.struct is not None and of_result.struct is not None
+                asked, told = of_item.struct, of_result.struct
 
 
 async def test_other_requests_are_served_between_slices() -> None:
@@ -143,3 +144,183 @@ async def test_long_requests_wait_for_their_turn() -> None:
     assert begun == [0, 1, 3]
     for turn in turns:
         turn.leave()
+
+
+def produce(*parts: tuple[int, bytes], topics: int = 1) -> Any:
+    kinds: Any = messages.ProduceRequest
+    return kinds(
+        acks=-1,
+        timeout_ms=1,
+        topic_data=tuple(
+            kinds.TopicProduceData(
+                name=f"t{topic}",
+                partition_data=tuple(
+                    kinds.PartitionProduceData(index=index, records=records) for index, records in parts
+                ),
+            )
+            for topic in range(topics)
+        ),
+    )
+
+
+class Appends:
+    """A handler of Produce whose answers a test gives."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[Any, asyncio.Future[Any]]] = []
+
+    def __call__(self, asked: Request, client: Client) -> Any:
+        future = asyncio.get_running_loop().create_future()
+        self.begun.append((asked.body, future))
+        return future
+
+    def answer(self, place: int) -> None:
+        kinds: Any = messages.ProduceResponse
+        body, future = self.begun[place]
+        future.set_result(
+            kinds(
+                responses=tuple(
+                    kinds.TopicProduceResponse(
+                        name=topic.name,
+                        partition_responses=tuple(
+                            kinds.PartitionProduceResponse(
+                                index=part.index, base_offset=int(part.records), error_code=0
+                            )
+                            for part in topic.partition_data
+                        ),
+                    )
+                    for topic in body.topic_data
+                ),
+                node_endpoints=(kinds.NodeEndpoint(node_id=place, host="h", port=1),),
+            )
+        )
+
+
+async def test_a_long_produce_begins_as_a_whole_and_in_order_before_anything_is_stored() -> None:
+    """Of a partition that is named twice, the last batch counts, also where another slice has the first."""
+    appends = Appends()
+    first = tuple((index, b"1") for index in range(5_000))
+    again = tuple((index, b"2") for index in range(0, 5_000, 10))
+    answer = asyncio.ensure_future(
+        produced_in_slices(request("Produce", 10, produce(*first, *again)), CLIENT, appends)
+    )
+    other = 0
+    while len(appends.begun) < 20:
+        await asyncio.sleep(0)
+        other += 1
+        assert not answer.done()
+    assert other >= 20, "the loop has its turn between slices"
+    for place in reversed(range(20)):
+        appends.answer(place)
+    told = await answer
+    (topic,) = told.responses
+    found = {part.index: part.base_offset for part in topic.partition_responses}
+    assert len(topic.partition_responses) == 5_000
+    assert found == {index: 1 if index % 10 else 2 for index in range(5_000)}
+    assert [each.node_id for each in told.node_endpoints] == list(range(20))
+
+
+async def test_a_long_produce_that_nobody_waits_for_has_no_answer() -> None:
+    body = produce(*((index, b"1") for index in range(5_000)))
+    asked = request("Produce", 10, body)
+    assert await produced_in_slices(asked, CLIENT, lambda asked, client: None) is None
+
+
+@pytest.mark.parametrize(
+    "api", [api for api, cuts in CUTS.items() if cuts[0].above == FEW_VALUES and api != "Produce"]
+)
+async def test_what_may_overlap_with_others_of_its_connection_is_not_cut(api: str) -> None:
+    """It reaches its handler as it is, at once: what waits here might come behind what came later."""
+    asked: list[Request] = []
+
+    def handle(request: Request, client: Client) -> str:
+        asked.append(request)
+        return "as it is"
+
+    (cut,) = CUTS[api]
+    kind = request_type(API_BY_NAME[api].key)
+
+    def filled(schema: Any, levels: Any, count: int) -> Any:
+        (name, _), rest = levels[0], levels[1:]
+        item = next(each for each in schema.fields if each.name == name)
+        if item.struct is None:
+            return schema.cls(**{name: tuple(map(str, range(count)))})
+        if rest:
+            return schema.cls(**{name: (filled(item.struct, rest, count),)})
+        return schema.cls(**{name: tuple(item.struct.cls() for _ in range(count))})
+
+    served = sliced({api: Offered(0, 20, handle)})[api]
+    most = filled(kind.schema, cut.levels, FEW_VALUES - len(cut.levels) + 1)
+    assert served.handle(request(api, 8, most), CLIENT) == "as it is"
+    assert asked[0].body is most
+    more = filled(kind.schema, cut.levels, FEW_VALUES + 1)
+    waiting = served.handle(request(api, 8, more), CLIENT)
+    assert asyncio.iscoroutine(waiting)
+    waiting.close()
+
+
+async def test_an_answer_that_refuses_all_is_the_whole_answer() -> None:
+    kinds: Any = messages.LeaveGroupRequest
+    told: Any = messages.LeaveGroupResponse
+    calls: list[int] = []
+
+    def leave(asked: Request, client: Client) -> Any:
+        calls.append(len(asked.body.members))
+        if len(calls) == 2:
+            return told(error_code=16)
+        return told(members=tuple(told.MemberResponse(member_id=m.member_id) for m in asked.body.members))
+
+    body = kinds(group_id="g", members=tuple(kinds.MemberIdentity(member_id=f"{n}") for n in range(9_000)))
+    served = sliced({"LeaveGroup": Offered(0, 5, leave)})["LeaveGroup"]
+    answer = (await served.handle(request("LeaveGroup", 4, body), CLIENT)).body
+    assert (answer.error_code, answer.members, len(calls)) == (16, (), 2)
+
+
+async def test_the_topics_of_many_groups_are_cut_and_joined_and_a_group_is_refused_as_a_whole() -> None:
+    kinds: Any = messages.OffsetFetchRequest
+    told: Any = messages.OffsetFetchResponse
+    calls: list[tuple[str, int]] = []
+
+    async def fetched(asked: Request, client: Client) -> Any:
+        groups = []
+        for group in asked.body.groups:
+            size = sum(len(topic.partition_indexes) for topic in group.topics or ())
+            calls.append((group.group_id, size))
+            if group.group_id == "late" and len([each for each, _ in calls if each == "late"]) == 2:
+                groups.append(told.OffsetFetchResponseGroup(group_id="late", error_code=16))
+                continue
+            topics = tuple(
+                told.OffsetFetchResponseTopics(
+                    name=topic.name,
+                    partitions=tuple(
+                        told.OffsetFetchResponsePartitions(partition_index=index)
+                        for index in topic.partition_indexes
+                    ),
+                )
+                for topic in group.topics or ()
+            )
+            groups.append(told.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics))
+        return told(groups=tuple(groups))
+
+    def group(name: str, *sizes: int) -> Any:
+        topics = tuple(
+            kinds.OffsetFetchRequestTopics(name=f"t{size}", partition_indexes=tuple(range(size)))
+            for size in sizes
+        )
+        return kinds.OffsetFetchRequestGroup(group_id=name, topics=topics)
+
+    everything = kinds.OffsetFetchRequestGroup(group_id="all", topics=None)
+    body = kinds(groups=(group("a", 300, 5, 200), everything, group("late", 500), group("z", 3)))
+    served = sliced({"OffsetFetch": Offered(0, 10, fetched)})["OffsetFetch"]
+    answer = (await served.handle(request("OffsetFetch", 8, body), CLIENT)).body
+    assert max(size for _, size in calls) <= 128
+    found = [
+        (each.group_id, each.error_code, [(topic.name, len(topic.partitions)) for topic in each.topics])
+        for each in answer.groups
+    ]
+    assert found == [
+        ("a", 0, [("t300", 300), ("t5", 5), ("t200", 200)]),
+        ("all", 0, []),
+        ("late", 16, []),
+        ("z", 0, [("t3", 3)]),
+    ]

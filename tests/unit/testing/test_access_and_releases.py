@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from typing import Any
 
 import pytest
@@ -68,12 +69,83 @@ def test_users_come_and_go_and_are_principals_of_faults() -> None:
             assert sent(cluster.client_config, topic) == [None]
             assert refused.hits == 1
         cluster.remove_user("alice")
-        errors: list[str] = []
-        producer = Producer({**alice, "error_cb": lambda error: errors.append(error.name())})
-        producer.produce(topic, "never")
-        cluster.wait_until(lambda: (producer.poll(0.05), "_AUTHENTICATION" in errors)[1], "a refused login")
-        producer.purge()
+        assert problem_of(alice, topic, cluster) == "_AUTHENTICATION"
         assert [event.text for event in cluster.events][-1] == "user alice was removed"
+
+
+def test_certificates_expire_and_are_valid_again() -> None:
+    with Cluster(tls=True) as cluster:
+        topic = cluster.create_topic("orders")
+        nobody = cluster.client_config
+        alice, bob = ({**nobody, **cluster.client_certificate(name)} for name in ("alice", "bob"))
+        assert cluster.client_certificate("alice").items() <= alice.items()
+        seen: list[Any] = []
+        with cluster.intercept("Produce", seen.append):
+            assert [sent(config, topic) for config in (alice, bob, nobody)] == [[None]] * 3
+        assert [each.principal for each in seen] == ["User:CN=alice", "User:CN=bob", "User:ANONYMOUS"]
+        with cluster.expire_certificate("alice"):
+            assert sent(alice, topic, 500) == ["_MSG_TIMED_OUT"]
+            assert [sent(config, topic) for config in (bob, nobody)] == [[None]] * 2
+        assert sent(alice, topic) == [None]
+        with cluster.expire_certificate() as expired:
+            assert problem_of(nobody, topic, cluster) == "_SSL"
+        assert sent(nobody, topic) == [None]
+        assert [event.text for event in cluster.events][-1] == f"healed: {expired.text}"
+        with pytest.raises(ClusterError, match="no certificate of carol: client_certificate makes one"):
+            cluster.expire_certificate("carol")
+
+
+def test_a_client_that_runs_meets_its_expired_certificate_when_it_connects_again() -> None:
+    with Cluster(tls=True) as cluster:
+        topic = cluster.create_topic("orders")
+        config = {**cluster.client_config, **cluster.client_certificate("alice")}
+        producer = Producer({**config, "reconnect.backoff.max.ms": 100})
+        producer.produce(topic, "a")
+        assert producer.flush(20) == 0
+        with cluster.expire_certificate("alice"):
+            producer.produce(topic, "by the connection that stays")
+            assert producer.flush(20) == 0
+            assert cluster.drop_connections("User:CN=alice", 0)
+            producer.produce(topic, "late")
+            assert producer.flush(0.5) == 1
+        assert producer.flush(20) == 0
+
+
+def test_tokens_expire_by_the_clusters_clock() -> None:
+    with Cluster(sasl="oauth") as cluster:
+        topic = cluster.create_topic("orders")
+        tokens = [cluster.token("alice", seconds=600)]
+        config = {**cluster.client_config, "oauth_cb": lambda _: (tokens[-1], time.time() + 600)}
+        with cluster.observe("Produce", client="User:alice") as seen:
+            assert sent(config, topic) == [None] and seen.hits == 1
+        cluster.expire_tokens()
+        assert problem_of(config, topic, cluster) == "_AUTHENTICATION"
+        assert [event.text for event in cluster.events][-1] == "the tokens so far have expired"
+        with pytest.raises(ClusterError, match=r"no valid token: token\(\) makes one"):
+            cluster.expire_tokens()
+        with pytest.raises(ClusterError, match="seconds=0: a token lives for some time"):
+            cluster.token(seconds=0)
+        tokens.append(cluster.token("alice"))
+        assert sent(config, topic) == [None]
+
+
+def problem_of(config: dict[str, Any], topic: str, cluster: Cluster) -> str:
+    """The first error with which a new client cannot connect."""
+    errors: list[str] = []
+    producer = Producer({**config, "error_cb": lambda error: errors.append(error.name())})
+    producer.produce(topic, "never")
+    cluster.wait_until(lambda: (producer.poll(0.05), bool(errors))[1], "a refused connection")
+    producer.purge()
+    return errors[0]
+
+
+def test_what_a_cluster_lacks_names_the_wish() -> None:
+    with Cluster() as cluster:
+        for call in (cluster.expire_certificate, lambda: cluster.client_certificate("alice")):
+            with pytest.raises(ClusterError, match="no certificates: have one with tls=True"):
+                call()
+        with pytest.raises(ClusterError, match='no tokens: have one with sasl="oauth"'):
+            cluster.token()
 
 
 def test_an_older_release_offers_its_apis_and_versions() -> None:
@@ -97,8 +169,10 @@ def test_releases_are_what_their_message_definitions_say() -> None:
 
 
 def test_what_cannot_be_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ClusterError, match="sasl='plain': write \"scram\""):
+    with pytest.raises(ClusterError, match='sasl=\'plain\': write "scram" or "oauth"'):
         Cluster(sasl="plain")
     monkeypatch.setattr("metaquorum.testing.access.is_installed", lambda module: False)
     with pytest.raises(ClusterError, match=r"tls=True needs cryptography: pip install 'metaquorum\[oauth\]'"):
         Cluster(tls=True)
+    with pytest.raises(ClusterError, match=r'sasl="oauth" needs PyJWT: pip install \'metaquorum\[oauth\]\''):
+        Cluster(sasl="oauth")

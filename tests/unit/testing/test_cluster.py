@@ -7,18 +7,19 @@ import multiprocessing
 import os
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
 
 import metaquorum
 from metaquorum.node.local_nodes import free_ports
-from metaquorum.testing import Cluster, ClusterError, ClusterTimeoutError
+from metaquorum.testing import Cluster, ClusterError, ClusterTimeoutError, contents
 from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.loop import LoopThread
+from tests.many_clusters import growth
 
 
 def produced(servers: str, topic: str, values: list[str]) -> list[int]:
@@ -157,6 +158,16 @@ def test_a_port_that_is_taken_is_named_with_the_node(monkeypatch: pytest.MonkeyP
             Cluster().start()
 
 
+def test_a_range_of_ports_that_is_taken_is_one_line_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("metaquorum.node.local_nodes.PORTS", range(port, port + 1))
+        with pytest.raises(
+            ClusterError, match=rf"4 ports are needed, and of {port} to .* all are taken: end other"
+        ):
+            Cluster().start()
+
+
 def test_a_cluster_is_used_between_its_start_and_its_end() -> None:
     cluster = Cluster()
     with pytest.raises(ClusterError, match="not started"):
@@ -200,15 +211,33 @@ def test_a_fork_cannot_use_the_cluster_and_does_not_end_it() -> None:
         assert cluster.create_topic("x") == "x"
 
 
-def test_one_after_another_leave_no_thread_no_descriptor_and_no_port() -> None:
-    me = psutil.Process()
-    seen = []
-    for _ in range(12):
-        with Cluster() as cluster:
-            cluster.create_topic("x")
-        seen.append((threading.active_count(), me.num_fds(), len(me.net_connections())))
-    # A thread that has done its work may need a moment to end.
-    assert min(seen[-4:]) <= max(seen[:4])
+def test_one_after_another_leave_no_thread_no_descriptor_no_port_and_no_memory() -> None:
+    assert growth(25) == []
+
+
+def test_a_clock_in_a_hurry_passes_while_all_wait_and_unix_time_does_not() -> None:
+    clock = ClusterClock()
+    thread = LoopThread(clock, "a loop")
+    try:
+        clock.is_hurried = True
+        ahead_s = clock.seconds() - time.monotonic()
+        wall_ms = clock.wall_ms() - time.time() * 1000
+        thread.run(asyncio.sleep(3), 60, "three seconds")
+        assert clock.seconds() - time.monotonic() - ahead_s > 2
+        assert abs(clock.wall_ms() - time.time() * 1000 - wall_ms) < 100
+        clock.is_hurried = False
+        ahead_s = clock.seconds() - time.monotonic()
+        thread.run(asyncio.sleep(0.05), 60, "a moment")
+        assert abs(clock.seconds() - time.monotonic() - ahead_s) < 0.01
+    finally:
+        thread.close()
+
+
+def test_a_cluster_that_has_started_is_not_in_a_hurry() -> None:
+    with Cluster() as cluster:
+        assert not cluster._time.is_hurried
+        cluster.kill(0).heal()
+        assert not cluster._time.is_hurried
 
 
 def test_a_call_that_takes_too_long_says_for_what() -> None:
@@ -219,3 +248,31 @@ def test_a_call_that_takes_too_long_says_for_what() -> None:
     finally:
         thread.close()
     assert not any(each.name == "a loop" for each in threading.enumerate())
+
+
+def test_a_call_in_vain_says_which_nodes_run() -> None:
+    with Cluster(timeout_s=20) as cluster:
+        cluster.timeout_s = -4.95
+        with pytest.raises(ClusterTimeoutError, match=r"waited 0\.05 s for the moon; combined-0 runs$"):
+            cluster._run(asyncio.sleep(60), "the moon")
+        cluster.timeout_s = 20
+
+
+def test_an_attempt_whose_answer_was_lost_has_made_or_deleted_the_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("create_topics", "delete_topics"):
+        once = getattr(contents, name)
+
+        async def twice(*given: Any, _once: Any = once) -> Any:
+            await _once(*given)
+            return await _once(*given)
+
+        monkeypatch.setattr(contents, name, twice)
+    with Cluster() as cluster:
+        assert cluster.create_topic("orders") == "orders"
+        with pytest.raises(ClusterError, match="TOPIC_ALREADY_EXISTS"):
+            cluster.create_topic("orders")
+        cluster.delete_topic("orders")
+        with pytest.raises(ClusterError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            cluster.delete_topic("orders")

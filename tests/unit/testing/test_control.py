@@ -155,6 +155,10 @@ def test_the_command_calls_the_port(port: Port, tmp_path: Path) -> None:
 
     assert json.loads(run("create_topic", "name=shell")) == "shell"
     number = json.loads(run("cut", "a=User:alice", "b=0"))["fault"]
+    copy = json.loads(run("copy_disk", "node=0"))["copy"]
+    restored = json.loads(run("restore_disk_from", f"earlier={copy}"))["fault"]
+    assert json.loads(run("heal", f"fault={restored}")) is None
+    assert f"there is no copy 99: copies are {copy}" in run("restore_disk_from", "earlier=99", code=1)
     assert json.loads(run("heal", f"fault={number}")) is None
     assert run() == reference()
     assert run("kill", "node=x", code=1) == "metaquorum: kill: node is a number: Expected `int`, got `str`\n"
@@ -164,7 +168,7 @@ def test_the_command_calls_the_port(port: Port, tmp_path: Path) -> None:
     (tmp_path / "control.json").unlink()
     assert "start one with: metaquorum local up --in-memory --directory" in run("nodes", code=1)
     (tmp_path / "cluster.json").write_text("{}")
-    assert "are processes, which have no control port" in run("nodes", code=1)
+    assert "has no control port; start one that has" in run("nodes", code=1)
     gone = msgspec.structs.replace(content, url="http://127.0.0.1:1")
     (tmp_path / "control.json").write_bytes(msgspec.json.encode(gone))
     assert "does not answer" in run("nodes", code=1)

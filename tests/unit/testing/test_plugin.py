@@ -85,6 +85,26 @@ def test_what_is_wrong_in_the_ini_file_or_a_marker_is_one_line(tmp_path: Path) -
     assert "are both kafka_cluster: rename one" in same.stderr
 
 
+def test_a_fixture_of_another_plugin_is_named_with_what_to_set_and_one_of_conftest_is_meant(
+    tmp_path: Path,
+) -> None:
+    fixture = "import pytest\n@pytest.fixture\ndef kafka():\n    return 7\n"
+    (tmp_path / "docker_kafka.py").write_text(fixture)
+    tests = "def test_it(kafka):\n    assert kafka == 7\n"
+    other = ("-p", "docker_kafka")
+    both = run(tmp_path, tests, *other)
+    assert (
+        "the fixture kafka is one of metaquorum and one of docker_kafka: name ours"
+        in both.stdout + both.stderr
+    )
+    assert both.returncode == 4 and "Traceback" not in both.stderr
+    assert run(tmp_path, "def test_it():\n    pass\n", *other).returncode == 0
+    renamed = run(tmp_path, tests, *other, ini="kafka_fixture = broker\n")
+    assert renamed.returncode == 0, renamed.stdout
+    (tmp_path / "conftest.py").write_text(fixture)
+    assert run(tmp_path, tests).returncode == 0
+
+
 def test_a_run_without_the_fixtures_imports_nothing_heavy(tmp_path: Path) -> None:
     tests = (
         "import sys\n"

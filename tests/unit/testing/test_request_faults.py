@@ -126,6 +126,17 @@ def test_requests_are_counted_delayed_and_throttled(cluster: Cluster) -> None:
     assert any(event.text.startswith("requests Produce: topic=counted") for event in cluster.events)
 
 
+def test_who_only_counts_sees_what_a_fault_meets_and_does_not_spare_it(cluster: Cluster) -> None:
+    topic = cluster.create_topic("observed")
+    error = "TOPIC_AUTHORIZATION_FAILED"
+    with cluster.observe("Produce", topic=topic) as before, cluster.fault("Produce", error=error) as refused:
+        with cluster.observe("Produce", topic=topic) as after:
+            assert delivered(cluster, [(topic, 0, "a")]) == [error]
+        assert (before.hits, refused.hits, after.hits) == (1, 1, 1)
+    with pytest.raises(ClusterError, match="observe only counts, and has no error, times: use fault"):
+        cluster.observe("Produce", error=error, times=1)  # type: ignore[call-arg]
+
+
 def test_what_no_broker_would_do_is_one_line(cluster: Cluster) -> None:
     for api, how, text in (
         ("Produces", {}, "no API 'Produces'"),
@@ -141,7 +152,9 @@ def test_what_no_broker_would_do_is_one_line(cluster: Cluster) -> None:
         assert "\n" not in str(caught.value)
     fault = cluster.fault("EndTxn")
     fault._timeout_s = 0.05
-    with pytest.raises(ClusterTimeoutError, match="for 1 requests, and 0 came: requests EndTxn: counted"):
+    with pytest.raises(
+        ClusterTimeoutError, match=r"for 1 requests, and 0 came: requests EndTxn: counted; .*s"
+    ):
         fault.wait()
     fault.remove()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from metaquorum.testing import Cluster, ClusterError, ClusterTimeoutError
 from tests.unit.testing.test_cluster import produced
@@ -34,6 +35,18 @@ def test_groups_replicas_and_coordinators_are_waited_for() -> None:
             cluster.clock.advance(seconds=8)
             assert len(produced(cluster.bootstrap_servers, topic, ["d"])) == 1
         cluster.wait_for_full_isr(topic)
+
+
+def test_a_topic_of_a_client_is_waited_for_until_it_is_there_and_gone() -> None:
+    with Cluster(brokers=2, controllers=1, timeout_s=20) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_topics([NewTopic("by-a-client", 1, 2)])
+        cluster.wait_for_topic("by-a-client")
+        assert cluster.leader("by-a-client", 0) in cluster.brokers
+        admin.delete_topics(["by-a-client"])
+        cluster.wait_for_topic("by-a-client", exists=False)
+        with pytest.raises(ClusterError, match="no partition by-a-client-0"):
+            cluster.leader("by-a-client", 0)
 
 
 def test_a_wait_that_fails_says_for_what_and_what_the_nodes_do() -> None:

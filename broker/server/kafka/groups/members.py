@@ -24,6 +24,8 @@ from metaquorum.wire.codec import Request
 GROUP_OPERATIONS = 328
 """Read, delete, describe: no authorizer forbids any."""
 
+PROTOCOLS_MAX = 100
+"""The most protocols (assignors) of a member: each join looks at those of all members. Clients have some."""
 _NOT_ASKED = -(2**31)
 _MANY_LEAVE, _NULL_PROTOCOL, _NAMED_PROTOCOL, _NOT_FOUND = 3, 7, 5, 6
 """Versions: LeaveGroup with several members, JoinGroup with a nullable protocol, SyncGroup that must name its
@@ -97,7 +99,9 @@ class GroupHandlers:
 
     async def join_group(self, request: Request, client: Client) -> messages.JoinGroupResponse:
         body: messages.JoinGroupRequest = request.body
-        answer = await self._ask_member(body.group_id, request, client)
+        answer: Any = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if len(body.protocols) <= PROTOCOLS_MAX:
+            answer = await self._ask_member(body.group_id, request, client)
         if isinstance(answer, ErrorCode):
             answer = messages.JoinGroupResponse(
                 error_code=answer, member_id=body.member_id, protocol_name=None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,11 +15,14 @@ import msgspec
 from metaquorum.console.partitions import leaders_and_in_sync, partition_rows, topic_rows
 from metaquorum.console.strip import ACTIVE, broker_states
 from metaquorum.metadata.errors import InspectError
+from metaquorum.metadata.features import metadata_version_name
 from metaquorum.metadata.inspect.entities.diff import sort_key
 from metaquorum.metadata.inspect.entities.views import config_path, entities_of, fields_of
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.walk.states import FoundState
 from metaquorum.metadata.secrets import setting_shown
 from metaquorum.metadata.settings.configs import key_of
+from metaquorum.metadata.text.cause_text import brief_text
 from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
 
 Row = dict[str, Any]
@@ -51,8 +54,11 @@ class TablePage(msgspec.Struct, frozen=True, kw_only=True):
     """What `show` may be."""
 
 
-def table_of(kind: str, state: FoundState, query: TableQuery) -> TablePage:
-    """A page of a table. Raises InspectError for an unknown table or column."""
+def table_of(
+    kind: str, state: FoundState, query: TableQuery, events: Sequence[TimelineEvent] = ()
+) -> TablePage:
+    """A page of a table. Of `events`, those of the log, the settings' resources have their last change.
+    Raises InspectError for an unknown table or column."""
     if kind not in TABLES:
         raise InspectError(f"there is no table {kind!r}; known are {', '.join(TABLES)}")
     columns, rows = TABLES[kind]
@@ -64,6 +70,9 @@ def table_of(kind: str, state: FoundState, query: TableQuery) -> TablePage:
             columns=columns, rows=page.rows, count=page.fitting, total=page.total, shows=page.shows
         )
     listed = list(rows(state))
+    if kind == "configs":
+        changes = _last_changes(events, state.end_offset)
+        listed = [{**row, **changes.get(row["path"], _NO_CHANGE)} for row in listed]
     found = page_of(columns, [row for row in listed if query.show in ("", row.get("state"))], query)
     shows = ("active", "fenced", "shutdown") if kind == "brokers" else ()
     return msgspec.structs.replace(found, total=len(listed), shows=shows)
@@ -192,6 +201,29 @@ def _configs(state: FoundState) -> Iterable[Row]:
             }
 
 
+_NO_CHANGE: Row = {"changeTimestampMs": None, "changedBy": None}
+
+
+def _last_changes(events: Sequence[TimelineEvent], end_offset: int) -> dict[str, Row]:
+    """When settings of each resource last changed before an offset, and who asked for it, by path. A resource
+    that has no event (its settings are older than the log, or the log is still being read) is absent."""
+    return {
+        event.entity: {
+            "changeTimestampMs": event.time_ms,
+            "changedBy": None if event.asked is None else brief_text(event.asked),
+        }
+        for event in events
+        if event.kind == "config changed" and event.offset < end_offset
+    }
+
+
+def _features(state: FoundState) -> Iterable[Row]:
+    """Only the levels of metadata.version are named after releases of Kafka."""
+    for row in _kind("feature", "feature")(state):
+        is_version = row["feature"] == "metadata.version"
+        yield {**row, "release": metadata_version_name(row["level"]) if is_version else None}
+
+
 def _kind(kind: str, name: str) -> Callable[[FoundState], Iterable[Row]]:
     """A table of all entities of a kind: the rest of their path as the column `name`, and their fields."""
 
@@ -252,8 +284,11 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[FoundState], Iterable[Row]]]]
         ("topic", "partition", "state", "leader", "isr", "replicas", "leaderEpoch", "partitionEpoch"),
         _nothing,
     ),
-    "configs": (("resource", "key", "value", "default", "differs"), _configs),
-    "features": (("feature", "level"), _kind("feature", "feature")),
+    "configs": (
+        ("resource", "key", "value", "default", "differs", *_NO_CHANGE),
+        _configs,
+    ),
+    "features": (("feature", "level", "release"), _features),
     "acls": (
         (
             *("principal", "permissionType", "operation", "resourceType", "resourceName"),

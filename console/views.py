@@ -180,7 +180,7 @@ class Views:
     def table(self, kind: str, where: str | None, query: TableQuery) -> tuple[TablePage, FoundState]:
         """A page of a table at a place."""
         state = self.state(where)
-        return table_of(kind, state, query), state
+        return table_of(kind, state, query, self.strip.events), state
 
     def table_command(self, kind: str, state: FoundState) -> str:
         """The command for the entities of a table."""

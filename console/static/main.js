@@ -93,7 +93,7 @@ function follow() {
     }
     const hasGrown = before && before.endOffset !== log.endOffset;
     if (hasGrown && !here().params.at) load();
-    else if (before && before.progress < 1 && log.progress === 1 && here().view === "events") load();
+    else if (before && before.progress < 1 && log.progress === 1 && (here().view === "events" || main.querySelector("[data-unread]"))) load();
     say(before);
   };
   source.onerror = () => notice("The server does not answer; it is asked again. If it was stopped, start metaquorum console again and open its new URL.");

@@ -9,7 +9,7 @@ const TITLES = {
   inSync: "in sync", underMinIsr: "under min ISR", outOfSync: "out of sync", leaderEpoch: "leader epoch",
   partitionEpoch: "partition epoch", permissionType: "permission", resourceType: "resource type", resourceName: "resource name",
   patternType: "pattern", issueTimestampMs: "issued", expirationTimestampMs: "expires", nextProducerId: "next producer id",
-  isr: "ISR", differs: "differs from the default", "producer-ids": "kind", value: "value", leadersShare: "share of leaders", ids: "broker ids",
+  isr: "ISR", changeTimestampMs: "resource last changed", changedBy: "by", differs: "differs from the default", "producer-ids": "kind", value: "value", leadersShare: "share of leaders", ids: "broker ids",
   fromTime: "when", toTime: "until", leaderlessSeconds: "leaderless", underMinIsrSeconds: "under min ISR",
   uncleanElections: "unclean elections", leaderlessMs: "longest leaderless", lastedMs: "lasted", availability: "with a leader",
 };

@@ -60,9 +60,23 @@ export async function overview(params, signal) {
       h("p", { class: "moment" }, `${answer.topics} topics, ${answer.partitions} partitions.`),
       await difference(signal, ""),
       h("h2", {}, "What is wrong at this moment"),
-      problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, "Nothing: every broker is active, every partition has its leader and all its replicas in sync."),
+      problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, "Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync. If clients have trouble all the same, look at what was changed last: a setting, an access control entry, a deleted topic."),
+      lastChanges(params, signal),
     ],
   };
+}
+
+/** The newest events up to the moment: what somebody changed is no fault, and still the cause of one. Filled when it is read. */
+function lastChanges(params, signal) {
+  const made = h("section", { "aria-label": "Last changes", "aria-busy": "true" }, h("h2", {}, "Last changes up to this moment"), h("p", { class: "empty sheet" }, "Reading the log…"));
+  ask("events", { severity: "info", to: params.at, size: CHANGES, order: "descending" }, signal).then((answer) => {
+    const empty = answer.progress < 1 ? "None so far; the log is still being read." : "The log has no event up to this moment.";
+    made.toggleAttribute("data-unread", answer.progress < 1);
+    made.lastChild.replaceWith(sheet(`the newest ${Math.min(CHANGES, answer.count)} of ${answer.count} events`, EVENT_COLUMNS, answer.events.map(eventCells), empty));
+    made.append(h("p", {}, h("a", { href: link("events", { ...moments(), severity: "info", order: "descending" }) }, "All events")));
+  }).catch((error) => (error.name === "AbortError" ? null : made.lastChild.replaceWith(h("p", { class: "empty sheet" }, error.message))))
+    .finally(() => made.removeAttribute("aria-busy"));
+  return made;
 }
 
 /** `why`, asked when it is opened. */
@@ -192,12 +206,11 @@ function story(path, params, signal, isOnDemand) {
 
 function chain(answer) {
   if (!answer.records.length) return h("p", { class: "empty sheet" }, `${answer.headline}.`);
-  return [h("p", {}, `${answer.headline}.`), h("ol", { class: "chain" }, answer.records.map((each) => h("li", {},
+  return [h("p", {}, `${answer.headline}.`), answer.askedByText && h("p", { class: "moment" }, `${answer.askedByText}.`), h("ol", { class: "chain" }, answer.records.map((each) => h("li", {},
     recordLink(each.offset), ` ${timeText(each.createTime)} ${each.type} `,
     h("span", { class: "mono" }, each.changes.map((one) => (one.before === null ? `${one.field} ${valueText(one.after)}` : `${one.field} ${valueText(one.before)} → ${valueText(one.after)}`)).join(", ")),
     each.causes.map((cause) => h("p", { class: "cause" }, `${cause.rule}: ${cause.text} `, cause.offset !== null && recordLink(cause.offset, `(record ${cause.offset})`)))))),
     answer.earlierRecords ? h("p", { class: "moment" }, `${answer.earlierRecords} earlier records are not shown.`) : null,
-    answer.askedByText && h("p", { class: "moment" }, `${answer.askedByText}.`),
     answer.uncovered.map((each) => h("p", { class: "notes" }, each.text))];
 }
 
@@ -228,6 +241,23 @@ function askedText(asked) {
   return asked.principal ? `${asked.request} by ${asked.principal}` : asked.request;
 }
 
+const CHANGES = 8;
+const EVENT_COLUMNS = ["time", "severity", "kind", "what happened", "entity", "record"];
+
+function eventCells(each) {
+  return [
+    h("td", { class: "time" }, momentLink(each.offset, timeText(each.createTime))), word(each.severity, each.severity), each.kind,
+    h("td", { class: "long" }, each.text, each.rule ? ` [${each.rule}]` : "", each.askedBy ? ` (${askedText(each.askedBy)})` : ""),
+    h("td", { class: "name" }, aboutLinks(each)), recordLink(each.offset, String(each.offset)),
+  ];
+}
+
+/** Links to what an event is about, as it was then: its entity, and the first partition if the entity is a broker. */
+function aboutLinks(each) {
+  const topic = each.entity.startsWith("broker/") && each.entities.find((one) => one.startsWith("topic/"));
+  return [each.entity, topic].filter(Boolean).map((path) => [h("a", { href: entityLink(path, { at: `${each.offset}+` }) }, path), " "]);
+}
+
 export async function events(params, signal) {
   const start = Number(params.start || 0), severity = params.severity || "warning";
   const answer = await ask("events", { text: params.text, show: params.entity, severity, from: params.since, to: params.since ? params.at : undefined, start, size: 100, order: params.order }, signal);
@@ -237,20 +267,15 @@ export async function events(params, signal) {
   text.addEventListener("change", () => change({ text: text.value || undefined, start: undefined }));
   const about = h("input", { value: params.entity || "", placeholder: "About: topic/orders, broker/3", "aria-label": "Only about this entity" });
   about.addEventListener("change", () => change({ entity: about.value || undefined, start: undefined }));
-  const rows = answer.events.map((each) => [
-    h("td", { class: "time" }, momentLink(each.offset, timeText(each.createTime))), word(each.severity, each.severity), each.kind,
-    h("td", { class: "long" }, each.text, each.rule ? ` [${each.rule}]` : "", each.askedBy ? ` (${askedText(each.askedBy)})` : ""),
-    h("td", { class: "name" }, h("a", { href: entityLink(each.entity, { at: `${each.offset}+` }) }, each.entity)), recordLink(each.offset, String(each.offset)),
-  ]);
   const between = params.since ? " between the two moments" : "";
-  const empty = answer.progress < 1 ? "None so far; the log is still being read." : `No event of this severity${between}. Choose a lower severity to see more.`;
+  const empty = answer.progress < 1 ? "None so far; the log is still being read." : [`No event of this severity${between}. `, severity !== "info" && h("a", { href: link("events", { ...params, severity: "info", start: undefined }) }, "Show info and above"), severity !== "info" && ", which has what was changed: settings, access control entries, topics."].filter(Boolean);
   return {
     title: "Events", command: answer.command, moment: null,
     nodes: [h("h1", {}, `Events${between}`), h("div", { class: "bar" }, choose, text, about,
       answer.count > 100 && [h("button", { type: "button", disabled: !start, onclick: () => change({ start: start > 100 ? String(start - 100) : undefined }) }, "Previous page"),
         h("button", { type: "button", disabled: start + 100 >= answer.count, onclick: () => change({ start: String(start + 100) }) }, "Next page")],
       h("span", { class: "count" }, answer.progress < 1 ? `read ${Math.floor(100 * answer.progress)} % of the log` : "")),
-    sheet(`${answer.count} events`, ["time", "severity", "kind", "what happened", "entity", "record"], rows, empty)],
+    sheet(`${answer.count} events`, EVENT_COLUMNS, answer.events.map(eventCells), empty)],
   };
 }
 
@@ -353,7 +378,7 @@ export async function search(params, signal) {
     group("Moments", answer.moments, (each) => h("a", { href: link("overview", { at: String(each.offset) }) }, `offset ${each.offset}, ${timeText(each.timeMs)}`)),
     group("Entities", answer.entities, (each) => h("a", { href: entityLink(each.path) }, each.path)),
     group("Settings", answer.settings, (each) => h("a", { href: entityLink(each.path) }, each.text)),
-    group("Events", answer.events, (each) => [momentLink(each.offset, timeText(each.createTime)), ` ${each.kind}: ${each.text}`]),
+    group("Events", answer.events, (each) => [momentLink(each.offset, timeText(each.createTime)), ` ${each.kind}: ${each.text} `, aboutLinks(each)]),
   ].filter(Boolean);
   return {
     title: `Search: ${params.text || ""}`, command: "", moment: null,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum import testing
 from metaquorum.cli.local.demo_checks import KAFKA_DATA
 from metaquorum.metadata.records import types as r
 from metaquorum.node.local_nodes import free_ports
@@ -103,6 +104,45 @@ def test_the_handle_moves_everything_and_keys_move_it(served: Served) -> None:
         browser.wait("!location.hash.includes('at=')", "end of the log")
         browser.wait("document.querySelector('#strip .now').textContent.includes('followed')", "following")
         assert browser.messages() == []
+
+
+@needs_browser
+def test_a_change_that_no_broker_suffers_from_is_found_on_the_first_page(tmp_path: Path) -> None:
+    with testing.Cluster(brokers=1, controllers=1) as cluster:
+        cluster.create_topic("orders", configs={"min.insync.replicas": 3})
+        cluster.create_topic("payments")
+        cluster.delete_topic("payments")
+        cluster.save(tmp_path)
+        (controller,) = cluster.controllers
+    console = Served(tmp_path / f"controller-{controller}" / "data")
+    try:
+        with Browser() as browser:
+            browser.open(console.url)
+            browser.settled()
+            browser.wait("document.querySelector('main [aria-label=\"Last changes\"] td')", "last changes")
+            newest = browser.text("main [aria-label='Last changes'] tbody tr")
+            assert "topic deleted" in newest and "DeleteTopics by User:ANONYMOUS" in newest
+            browser.go("#/events")
+            browser.run(
+                "window.seen = document.querySelector('main').firstChild;"
+                "document.querySelector('main .empty a').click()"
+            )
+            browser.settled()
+            assert "min.insync.replicas=3" in browser.text("main table")
+            browser.go("#/configs")
+            assert "CreateTopics by User:ANONYMOUS" in browser.text("main tbody tr")
+            browser.go("#/features?text=metadata.version")
+            assert re.search(r"\d+\s+\d\.\d-IV\d", browser.text("main tbody tr"))
+            browser.go("#/search?text=payments")
+            assert browser.run("return document.querySelector('main li a[href*=entity]').textContent") == (
+                "topic/payments"
+            )
+            browser.go("#/entity?path=config/topic/orders")
+            order = browser.text("main .columns")
+            assert order.index("asked: CreateTopics") < order.index("CONFIG_RECORD")
+            assert browser.messages() == []
+    finally:
+        console.end()
 
 
 @needs_browser

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from metaquorum.cli.local.demo_checks import KAFKA_DATA
 from metaquorum.cli.main import main
 from metaquorum.metadata.authorizer import Authorizer, Caller
+from metaquorum.metadata.features import parse_metadata_version
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.spans import under_min_isr
@@ -265,6 +266,24 @@ def test_who_may_do_what_is_the_authorizers_answer(asked: Asked) -> None:
             assert answer["allowed"] == allowed, (row, operation)
             if allowed:
                 assert {each["permissionType"] for each in answer["entries"]} == {"ALLOW"}
+
+
+def test_settings_have_the_last_change_of_their_resource_up_to_the_moment(asked: Asked) -> None:
+    lines = log_tool("timeline", asked.words[0], "--severity", "info").splitlines()
+    changes = [each for each in map(json.loads, lines) if each.get("kind") == "config changed"]
+    for offset in moments_of(asked.log, 20):
+        for row in asked.view("table", kind="configs", at=offset, size=1000)["rows"]:
+            before = [each for each in changes if each["entity"] == row["path"] and each["offset"] < offset]
+            assert row["changeTimestampMs"] == (before[-1]["createTime"] if before else None)
+            named = before[-1].get("askedBy") if before else None
+            assert (row["changedBy"] is None) == (named is None)
+
+
+def test_the_level_of_metadata_version_has_its_release(asked: Asked) -> None:
+    rows = {row["feature"]: row for row in asked.view("table", kind="features")["rows"]}
+    version = rows.pop("metadata.version")
+    assert parse_metadata_version(version["release"]) == version["level"]
+    assert all(row["release"] is None for row in rows.values())
 
 
 def test_a_search_finds_entities_settings_events_and_moments(asked: Asked) -> None:

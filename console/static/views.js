@@ -61,15 +61,15 @@ export async function overview(params, signal) {
       await difference(signal, ""),
       h("h2", {}, "What is wrong at this moment"),
       problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, "Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync. If clients have trouble all the same, look at what was changed last: a setting, an access control entry, a deleted topic."),
-      lastChanges(params, signal),
+      lastChanges(answer.offset, signal),
     ],
   };
 }
 
-/** The newest events up to the moment: what somebody changed is no fault, and still the cause of one. Filled when it is read. */
-function lastChanges(params, signal) {
+/** The newest events before the offset where the state is: what somebody changed is no fault, and still the cause of one. Filled when it is read. */
+function lastChanges(end, signal) {
   const made = h("section", { "aria-label": "Last changes", "aria-busy": "true" }, h("h2", {}, "Last changes up to this moment"), h("p", { class: "empty sheet" }, "Reading the log…"));
-  ask("events", { severity: "info", to: params.at, size: CHANGES, order: "descending" }, signal).then((answer) => {
+  ask("events", { severity: "info", to: end, size: CHANGES, order: "descending" }, signal).then((answer) => {
     const empty = answer.progress < 1 ? "None so far; the log is still being read." : "The log has no event up to this moment.";
     made.toggleAttribute("data-unread", answer.progress < 1);
     made.lastChild.replaceWith(sheet(`the newest ${Math.min(CHANGES, answer.count)} of ${answer.count} events`, EVENT_COLUMNS, answer.events.map(eventCells), empty));

@@ -15,13 +15,12 @@ from metaquorum.metadata.inspect.causes.losses import LOSSES
 from metaquorum.metadata.inspect.causes.rule import Cause, Scene
 from metaquorum.metadata.inspect.causes.table import partition_causes
 from metaquorum.metadata.inspect.changes import changes as changes_module
+from metaquorum.metadata.inspect.changes import many_changes
 from metaquorum.metadata.inspect.changes.change_steps import PartitionStep
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
 from metaquorum.metadata.inspect.entities.targets import parse_target
-from metaquorum.metadata.inspect.timeline import timeline as timeline_module
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
-from metaquorum.metadata.inspect.why import why as why_module
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.control import LeaderChangeMessage
@@ -40,7 +39,7 @@ class SmallSlices:
     """Controllers split fences of thousands of partitions; here, of two."""
 
     def __enter__(self) -> None:
-        rooms: tuple[Any, ...] = (changes_module, timeline_module, why_module, cause_feed)
+        rooms: tuple[Any, ...] = (changes_module, many_changes, cause_feed)
         self._patches = [patch.object(room, "SLICE_MIN", SLICE) for room in rooms]
         for one in self._patches:
             one.start()

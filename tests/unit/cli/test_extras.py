@@ -18,8 +18,11 @@ from tests.unit.sources import files, name_of, tree_of
 DISTRIBUTIONS = {"confluent_kafka": "confluent-kafka", "re2": "google-re2", "jwt": "PyJWT"}
 """The distributions whose module has another name."""
 
-AT_IMPORT = ("cli/data/", "cli/local/watch.py", "cli/pipeline/", "console/", "pipeline/")
-"""What may need an extra in order to be imported: commands of its own, which are imported late."""
+AT_IMPORT = (
+    *("cli/data/", "cli/local/watch.py", "cli/pipeline/", "console/", "pipeline/"),
+    "testing/certificates.py",
+)
+"""What may need an extra in order to be imported, and is imported late: commands, a cluster with TLS."""
 
 COMMANDS = {
     "console": ("uvicorn", ["console", "log"]),

@@ -20,7 +20,7 @@ from metaquorum.network.tls import TlsMaterial
 from metaquorum.rpc import channels
 from metaquorum.rpc.channels import bind, new_server, open_channel
 from tests.unit.kafka.test_connection import until
-from tests.unit.server.certificates import certificate_files
+from tests.unit.server.certificates import certificate_files, foreign_client
 
 HOST = "127.0.0.1"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
@@ -156,7 +156,7 @@ async def test_who_does_not_end_its_handshake_in_time_is_closed_with_tls_and_wit
         certificate_files(tmp_path, "node", None)
         files = TlsFiles(keystore=tmp_path / "node.pem", truststore=tmp_path / "node.crt", client_auth=False)
         material = TlsMaterial.load(files)
-        context = ssl.create_default_context(cafile=tmp_path / "node.crt")
+        context = foreign_client(tmp_path, "node")
         context.set_alpn_protocols(["h2"])
 
     def visited(port: int) -> None:

@@ -25,7 +25,7 @@ FIRST = 10
 LAST = 5
 """Of so many of the last ones, or a quarter, the least must be what one of the first had: threads end a
 moment later, and the memory of a process has peaks."""
-NOISE = {"objects": 100, "bytes": 4 << 20}
+NOISE = {"objects": 500, "bytes": 4 << 20}
 """By how much these differ from cluster to cluster. One that stayed would have ten thousand objects."""
 KEPT_BYTES = 32 * 1024
 """Memory that a cluster may leave on average: allocators reuse what is free, and not all of it."""

@@ -64,15 +64,18 @@ class Webhook:
 
     def report(self, incident: WatchIncident, body: bytes) -> str | None:
         connection = self._connection()
-        watchdog = threading.Timer(self._limit_s, _cut, (connection,))
+        is_late = threading.Event()
+        watchdog = threading.Timer(self._limit_s, _cut, (connection, is_late))
         watchdog.daemon = True
         watchdog.start()
         try:
             connection.request("POST", self._target, body, self._headers)
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
-            late = "" if watchdog.is_alive() else f" (no answer within {self._limit_s:g} s)"
-            raise NotReported(f"{_reason(error)}{late}") from error
+            # What an answer that was cut off looks like says nothing.
+            has_waited = is_late.is_set() or isinstance(error, TimeoutError)
+            reason = f"no answer within {self._limit_s:g} s" if has_waited else _reason(error)
+            raise NotReported(reason) from error
         finally:
             watchdog.cancel()
             connection.close()
@@ -88,8 +91,9 @@ class Webhook:
         return http.client.HTTPConnection(self._host, self._port, timeout=self._limit_s)
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
+def _cut(connection: http.client.HTTPConnection, is_late: threading.Event) -> None:
     """Ends a connection whose answer arrives byte by byte."""
+    is_late.set()
     with contextlib.suppress(OSError):
         if connection.sock is not None:
             connection.sock.shutdown(socket.SHUT_RDWR)

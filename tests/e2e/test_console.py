@@ -107,6 +107,24 @@ def test_the_handle_moves_everything_and_keys_move_it(served: Served) -> None:
 
 
 @needs_browser
+def test_the_last_changes_are_those_before_the_state_that_is_shown(served: Served) -> None:
+    listed = 0
+    with Browser() as browser:
+        browser.open(served.url)
+        browser.settled()
+        for offset in range(10, 200, 30):
+            browser.go(f"#/overview?at={offset}")
+            shown = re.search(r"at offset (\d+)", browser.text("main .moment"))
+            records = browser.run(
+                "return [...document.querySelectorAll('main [aria-label=\"Last changes\"] tbody tr')]"
+                ".map(row => Number(row.lastChild.textContent))"
+            )
+            assert shown is not None and all(record < int(shown[1]) <= offset for record in records)
+            listed += len(records)
+    assert listed > 5
+
+
+@needs_browser
 def test_a_change_that_no_broker_suffers_from_is_found_on_the_first_page(tmp_path: Path) -> None:
     with testing.Cluster(brokers=1, controllers=1) as cluster:
         cluster.create_topic("orders", configs={"min.insync.replicas": 3})

@@ -260,13 +260,9 @@ def brokers_login(
     Raises ConfigError."""
     if not listener.is_sasl:
         return None
-    mechanism = cast(str, values[_BROKERS_MECHANISM]).upper()
-    if mechanism not in (PLAIN, *SCRAM):
-        raise ConfigError(
-            f"brokers follow each other through {listener.name}, which is {listener.protocol}, but "
-            f"{_BROKERS_MECHANISM} is {mechanism}: choose one of {', '.join((PLAIN, *SCRAM))}, or name a "
-            "listener without SASL in inter.broker.listener.name"
-        )
+    way_out = ", or name a listener without SASL in inter.broker.listener.name"
+    use = "brokers follow each other through"
+    mechanism = _mechanism_of(_BROKERS_MECHANISM, values, listener, use, way_out)
     return _nodes_login(_BROKERS_MECHANISM, mechanism, "brokers", listener, access, own)
 
 
@@ -277,13 +273,21 @@ def controllers_login(
     Raises ConfigError."""
     if not listener.is_sasl:
         return None
-    mechanism = cast(str, values[_CONTROLLERS_MECHANISM]).upper()
+    mechanism = _mechanism_of(_CONTROLLERS_MECHANISM, values, listener, "voters ask each other on")
+    return _nodes_login(_CONTROLLERS_MECHANISM, mechanism, "voters", listener, access, own)
+
+
+def _mechanism_of(
+    key: str, values: Mapping[str, Value | None], listener: Listener, use: str, way_out: str = ""
+) -> str:
+    """With which nodes log in at each other. `use`: what they do on the listener."""
+    mechanism = cast(str, values[key]).upper()
     if mechanism not in (PLAIN, *SCRAM):
         raise ConfigError(
-            f"voters ask each other on {listener.name}, which is {listener.protocol}, but "
-            f"{_CONTROLLERS_MECHANISM} is {mechanism}: choose one of {', '.join((PLAIN, *SCRAM))}"
+            f"{use} {listener.name}, which is {listener.protocol}, but {key} is {mechanism}: choose one of "
+            f"{', '.join((PLAIN, *SCRAM))}{way_out}"
         )
-    return _nodes_login(_CONTROLLERS_MECHANISM, mechanism, "voters", listener, access, own)
+    return mechanism
 
 
 def _nodes_login(

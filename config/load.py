@@ -192,10 +192,8 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
     listeners = parse_listeners("listeners", _entries(values, "listeners"), protocols)
     if not controller_names:
         raise ConfigError("controller.listener.names is empty: name the controllers' listener, or remove it")
-    by_kafka = _asks_by_kafka(role, values)
-    # A broker needs no listener of gRPC then: Apache Kafka's controllers have none.
-    controller_name = controller_names[:2][-1] if by_kafka else controller_names[0]
-    if not by_kafka:
+    controller_name, of_grpc = _asked_listener(role, values, controller_names)
+    if controller_name == of_grpc:
         check_controllers_speak_grpc(controller_name, protocol_of(controller_name, protocols))
     _check_roles_listeners(role, listeners, controller_names)
     advertised = parse_listeners("advertised.listeners", _entries(values, "advertised.listeners"), protocols)
@@ -226,7 +224,7 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
         metrics_listener=parse_metrics_listener(cast("str | None", values["metrics.listener"]), listeners),
         controller_listener=controller_name,
         controllers_protocol=protocol_of(controller_name, protocols),
-        grpc_controller_listener=None if by_kafka and len(controller_names) == 1 else controller_names[0],
+        grpc_controller_listener=of_grpc,
         log_dirs=log_dirs,
         metadata_log_dir=Path(cast(str, metadata_dir)) if metadata_dir else log_dirs[0],
         tls=tls_files(values),
@@ -245,11 +243,14 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
     return config
 
 
-def _asks_by_kafka(role: str, values: Mapping[str, Value | None]) -> bool:
-    """Whether this is a broker that asks controllers by Kafka's protocol. Raises ConfigError for what it then
-    cannot have."""
+def _asked_listener(
+    role: str, values: Mapping[str, Value | None], names: tuple[str, ...]
+) -> tuple[str, str | None]:
+    """The names of the controllers' listener that this node asks, and of that of gRPC: None if there is none,
+    as at controllers of Apache Kafka. Raises ConfigError for what a broker cannot have that asks by Kafka's
+    protocol."""
     if values[PROTOCOL_KEY] != KAFKA_PROTOCOL or role == CONTROLLER:
-        return False
+        return names[0], names[0]
     if role == COMBINED:
         raise ConfigError(
             f"{PROTOCOL_KEY}={KAFKA_PROTOCOL} is for a controller alone or a broker alone: a combined node "
@@ -260,7 +261,7 @@ def _asks_by_kafka(role: str, values: Mapping[str, Value | None]) -> bool:
             f"broker.id.generation.enable=true needs {PROTOCOL_KEY}=grpc: Kafka's protocol cannot ask for an "
             "id; set node.id and format the directories, or remove one of the two"
         )
-    return True
+    return (names[0], None) if len(names) == 1 else (names[1], names[0])
 
 
 def _check_protocols(config: NodeConfig) -> None:

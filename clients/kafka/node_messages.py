@@ -9,7 +9,7 @@ rest in tagged fields. From a controller of Kafka's they are absent.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -166,7 +166,7 @@ def _alterations(request: parts.AlterPartitionRequest, version: int) -> wire.Alt
                     for each in partitions
                 ),
             )
-            for topic_id, partitions in _grouped(request.partitions, lambda each: each.topic_id)
+            for topic_id, partitions in _grouped(request.partitions, "topic_id")
         ),
     )
 
@@ -221,10 +221,10 @@ def _assignments(
                             kinds.PartitionData(partition_index=each.partition) for each in here
                         ),
                     )
-                    for topic_id, here in _grouped(assigned, lambda each: each.topic_id)
+                    for topic_id, here in _grouped(assigned, "topic_id")
                 ),
             )
-            for directory_id, assigned in _grouped(request.assignments, lambda each: each.directory_id)
+            for directory_id, assigned in _grouped(request.assignments, "directory_id")
         ),
     )
 
@@ -310,8 +310,8 @@ def _tagged(body: Any, number: int, form: struct.Struct) -> int | None:
     return int(value)
 
 
-def _grouped(entries: Iterable[Part], key: Callable[[Part], Hashable]) -> Iterable[tuple[Any, list[Part]]]:
-    found: dict[Any, list[Part]] = {}
+def _grouped(entries: Iterable[Part], field: str) -> Iterable[tuple[Any, list[Part]]]:
+    groups: dict[Any, list[Part]] = {}
     for each in entries:
-        found.setdefault(key(each), []).append(each)
-    return found.items()
+        groups.setdefault(getattr(each, field), []).append(each)
+    return groups.items()

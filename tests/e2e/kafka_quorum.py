@@ -58,30 +58,29 @@ class KafkaQuorum(Cluster):
         self._broker_keys = broker_keys or {}
         super().__init__(directory, controllers=controllers, brokers=brokers, log_dirs=log_dirs)
 
+    @property
+    def by_kafka(self) -> dict[str, str]:
+        """With these lines a node asks controllers on their second listener."""
+        voters = [f"{each.node_id}@{HOST}:{each.kafka_port}:{each.directory_id}" for each in self.controllers]
+        return {
+            "controller.listener.names": "CONTROLLER,KAFKA",
+            "controller.quorum.protocol": "kafka",
+            "controller.quorum.voters": ",".join(voters),
+        }
+
     def write_config(self, node: Node) -> None:
         super().write_config(node)
         if not self.controllers[0].kafka_port:
             controllers = self.controllers
             for each, port in zip(controllers, free_ports(len(controllers)), strict=True):
                 each.kafka_port = port
-        voters = [f"{each.node_id}@{HOST}:{each.kafka_port}:{each.directory_id}" for each in self.controllers]
         if node.role == "broker":
-            if self._brokers_too:
-                node.set_properties(
-                    {
-                        "controller.listener.names": "CONTROLLER,KAFKA",
-                        "controller.quorum.protocol": "kafka",
-                        "controller.quorum.voters": ",".join(voters),
-                    }
-                )
-            node.set_properties(self._broker_keys)
+            node.set_properties({**(self.by_kafka if self._brokers_too else {}), **self._broker_keys})
             return
         node.set_properties(
             {
                 "listeners": f"CONTROLLER://{node.address},KAFKA://{HOST}:{node.kafka_port}",
-                "controller.listener.names": "CONTROLLER,KAFKA",
-                "controller.quorum.protocol": "kafka",
-                "controller.quorum.voters": ",".join(voters),
+                **self.by_kafka,
                 **self._keys,
             }
         )

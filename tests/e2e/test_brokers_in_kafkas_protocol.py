@@ -19,6 +19,8 @@ from tests.e2e.kafka_quorum import (
     SMALL_LOG,
     USERS,
     KafkaQuorum,
+    certificates,
+    mutual_tls,
 )
 
 FAST = FAST_BROKERS["controller"]
@@ -174,3 +176,38 @@ def ends_with(broker: Node, properties: dict[str, str], problem: str) -> bool:
     _, _, reason = problem.partition("cannot be asked: ")
     assert sum(problem in line for line in lines) == 1, lines
     return f"cannot be followed: {reason}" in lines[-1] and "could not register within" in lines[-1]
+
+
+def test_a_broker_changes_over_with_a_certificate(tmp_path: Path) -> None:
+    """From gRPC to the Kafka listener, with mutual TLS there, and back; a certificate of another authority is
+    refused in one line on each side."""
+    certificates(tmp_path)
+    with KafkaQuorum(tmp_path, keys=mutual_tls(tmp_path), controllers=1, brokers=1) as cluster:
+        (only,), (broker,) = cluster.controllers, cluster.brokers
+        cluster.start()
+        before = cluster.registrations()[broker.node_id].epoch
+        assert broker.stop() == 0
+        by_kafka = {
+            **cluster.by_kafka,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,KAFKA:SSL",
+            "listener.name.kafka.ssl.keystore.location": str(tmp_path / "node.pem"),
+            "listener.name.kafka.ssl.truststore.location": str(tmp_path / "authority.crt"),
+        }
+        broker.set_properties(by_kafka)
+        broker.start()
+        epoch = cluster.wait_new_epoch(broker.node_id, after=before).epoch
+        create(cluster, "over-tls", replicas=1)
+        assert broker.stop() == 0
+
+        stranger = {"listener.name.kafka.ssl.keystore.location": str(tmp_path / "stranger.pem")}
+        short = {"initial.broker.registration.timeout.ms": "5000"}
+        at = f"node {only.node_id} at {HOST}:{only.kafka_port} cannot be asked: "
+        assert ends_with(broker, stranger | short, f"{at}it closed the connection after the TLS handshake")
+        only.wait_for_line("its certificate is not accepted: unable to get local issuer certificate")
+
+        broker.set_properties(dict.fromkeys([*by_kafka, *short]))
+        broker.set_properties({"controller.quorum.voters": cluster.voters})
+        broker.start()
+        cluster.wait_new_epoch(broker.node_id, after=epoch)
+        assert "over-tls" in cluster.topics()
+        cluster.assert_no_bugs()

@@ -216,7 +216,7 @@ async def _forwarded(
     body = EnvelopeRequest(
         request_data=frame,
         request_principal=encode_principal(client),
-        client_host_address=ipaddress.ip_address(address).packed,
+        client_host_address=_packed(address),
         unknown_tags=((MARK, b""),),
     )
     answer = (await connection.ask(body, timeout_s=timeout_s)).body
@@ -227,6 +227,14 @@ async def _forwarded(
     if answer.error_code:
         raise refusal_of(answer)
     return ForwardedAnswer(frame=bytes(answer.response_data), offset=offset_of(answer))
+
+
+def _packed(address: str) -> bytes:
+    """An address as bytes; that of a client that has gone is not known."""
+    try:
+        return ipaddress.ip_address(address).packed
+    except ValueError:
+        return bytes(4)
 
 
 async def _sent(connection: NodeConnection, frame: bytes, timeout_s: float) -> ForwardedAnswer:

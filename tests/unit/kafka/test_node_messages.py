@@ -7,11 +7,12 @@ import base64
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec import structs
 
+from metaquorum.broker.channel import ChannelRequest
 from metaquorum.clients.kafka.node_messages import FORMS, MARK, answer_of, offset_of, offset_tags
 from metaquorum.listeners.forwarded.call import Call
 from metaquorum.listeners.forwarded.table import ASKED_BY_NODES
@@ -110,6 +111,10 @@ async def test_what_kafkas_brokers_ask_and_get_is_what_ours_would(shared_data: P
     few = {name: seen[name] for name in FORM_OF if seen[name] < 4}
     assert not few and seen["Envelope"] > 100
     assert seen["BrokerHeartbeat refused"]
+
+
+def test_each_request_of_a_broker_has_a_form() -> None:
+    assert set(FORMS) == set(get_args(ChannelRequest))
 
 
 REGISTRATION = core.RegisterBrokerRequest(

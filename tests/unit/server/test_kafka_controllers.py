@@ -245,13 +245,13 @@ class Quorum:
     def addresses(self) -> tuple[tuple[str, int], ...]:
         return tuple((each.host, each.port) for each in self._places.values())
 
-    async def forward(self, timeout_ms: int = 10_000) -> ForwardedAnswer:
+    async def forward(self, timeout_ms: int = 10_000, address: str = "10.0.0.7") -> ForwardedAnswer:
         header = codec.RequestHeader(CREATE_KEY, 7, 3, "client")
         return await self.forwarding.forward(
             b"".join(codec.encode_request(header, CREATE)),
             broker_id=1,
             principal="User:alice",
-            client_address="10.0.0.7",
+            client_address=address,
             by_token=True,
             timeout_ms=timeout_ms,
         )
@@ -317,6 +317,26 @@ async def test_a_request_of_the_brokers_own_is_sent_as_it_is() -> None:
         await quorum.forwarding.close()
 
 
+@pytest.mark.parametrize(
+    ("address", "packed"),
+    [("10.0.0.7", bytes([10, 0, 0, 7])), ("fe80::1%lo", b"\xfe\x80" + bytes(13) + b"\1"), ("", bytes(4))],
+)
+async def test_the_clients_address_is_in_the_envelope(address: str, packed: bytes) -> None:
+    """Also that of a client that has gone meanwhile, which is not known."""
+    seen = []
+
+    def note(body: wire.EnvelopeRequest) -> wire.EnvelopeResponse:
+        seen.append(bytes(body.client_host_address))
+        return wire.EnvelopeResponse(response_data=b"")
+
+    node = FakeNode({"Envelope": note})
+    async with running(node):
+        quorum = Quorum(node)
+        await quorum.forward(address=address)
+        assert seen == [packed]
+        await quorum.forwarding.close()
+
+
 async def test_what_no_controller_would_do_is_refused_at_once() -> None:
     node = refusing(ErrorCode.UNSUPPORTED_VERSION)
     async with running(node):
@@ -333,8 +353,8 @@ async def test_without_an_active_controller_the_last_problem_is_told() -> None:
     async with running(node):
         quorum = Quorum(node)
         with pytest.raises(ApiError, match="it is not the active controller"):
-            await quorum.forward(timeout_ms=200)
+            await quorum.forward(timeout_ms=1_500)
         assert len(node.open) == 1
         await quorum.forwarding.close()
     with pytest.raises(ClientError, match="no process listens there"):
-        await quorum.forward(timeout_ms=200)
+        await quorum.forward(timeout_ms=1_500)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from metaquorum.node.local_nodes import free_ports
@@ -52,11 +52,14 @@ class KafkaQuorum(Cluster):
         brokers_too: bool = False,
         broker_keys: Mapping[str, str] | None = None,
         log_dirs: int = 0,
+        formatting: Sequence[str] = (),
     ) -> None:
         self._keys = keys
         self._brokers_too = brokers_too
         self._broker_keys = broker_keys or {}
-        super().__init__(directory, controllers=controllers, brokers=brokers, log_dirs=log_dirs)
+        super().__init__(
+            directory, controllers=controllers, brokers=brokers, log_dirs=log_dirs, formatting=formatting
+        )
 
     @property
     def by_kafka(self) -> dict[str, str]:

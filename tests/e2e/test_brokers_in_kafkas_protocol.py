@@ -211,3 +211,32 @@ def test_a_broker_changes_over_with_a_certificate(tmp_path: Path) -> None:
         cluster.wait_new_epoch(broker.node_id, after=epoch)
         assert "over-tls" in cluster.topics()
         cluster.assert_no_bugs()
+
+
+class Bootstrapped(KafkaQuorum):
+    """The voters are in the log (kraft.version 1): nodes know an address to ask, and no ids."""
+
+    @property
+    def by_kafka(self) -> dict[str, str]:
+        servers = ",".join(f"{HOST}:{each.kafka_port}" for each in self.controllers)
+        named = super().by_kafka | {"controller.quorum.bootstrap.servers": servers}
+        return {key: value for key, value in named.items() if key != "controller.quorum.voters"}
+
+    def write_config(self, node: Node) -> None:
+        super().write_config(node)
+        node.set_properties({"controller.quorum.voters": None})
+
+    def _formatting(self, node: Node, cluster_id: str | None) -> list[str]:
+        return [each for each in super()._formatting(node, cluster_id) if each != "--new-cluster"]
+
+
+def test_a_broker_finds_controllers_that_are_in_the_log(tmp_path: Path) -> None:
+    with Bootstrapped(
+        tmp_path, keys={}, controllers=1, brokers=1, brokers_too=True, formatting=["--standalone"]
+    ) as cluster:
+        cluster.start()
+        create(cluster, "orders", replicas=1)
+        assert cluster.quorum().kraft_version == 1
+        assert DataCalls(cluster).produce_until_taken("orders", values(0, 3)).base_offset == 0
+        assert cluster.stop() == {node.name: 0 for node in cluster.nodes}
+        cluster.assert_no_bugs()

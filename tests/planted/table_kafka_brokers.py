@@ -60,13 +60,10 @@ KAFKA_BROKER_BUGS = (
         name="token-is-forgotten",
         breaks="a client that logged in with a token counts as one behind the broker, too",
         source="KIP-590",
-        file="wire/principal.py",
-        old="token_authenticated=forwarded.by_token",
-        new="token_authenticated=False",
-        caught_by=(
-            f"{MESSAGES}::test_a_principal_travels_in_an_envelope",
-            f"{SENT}::test_a_request_of_a_client_finds_the_active_controller",
-        ),
+        file=CALLS,
+        old="client = ForwardedPrincipal(principal, by_token)",
+        new="client = ForwardedPrincipal(principal, by_token=False)",
+        caught_by=(f"{SENT}::test_a_request_of_a_client_finds_the_active_controller",),
     ),
     Bug(
         name="asked-where-the-controller-was",

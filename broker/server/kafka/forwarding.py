@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from metaquorum.broker.server.calls import Calls
-from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.kafka.controllers import ForwardsRequests
 from metaquorum.clients.search import ClientError
 from metaquorum.listeners.answers import AnswerFrame, opened
 from metaquorum.listeners.forwarded.call import Call
@@ -27,11 +27,14 @@ OWN_IMAGE_WAIT_S = 0.5
 """How long an answer waits until this broker's image includes the controller's change, so that a client that
 creates a topic finds it here."""
 
+_PASSED_ON = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNSUPPORTED_VERSION})
+"""Refusals that no retry would change; clients repeat others."""
+
 
 class Forwarder:
     """`controllers` finds the active controller."""
 
-    def __init__(self, controllers: AdminClient, *, node_id: int, published: Published) -> None:
+    def __init__(self, controllers: ForwardsRequests, *, node_id: int, published: Published) -> None:
         self.controllers = controllers
         self._node_id = node_id
         self._published = published
@@ -71,7 +74,7 @@ class Forwarder:
         return AnswerFrame(header.api_key, header.version, answer.frame)
 
     async def _refusal(self, request: Request, client: Client, error: ApiError | ClientError) -> Any:
-        if isinstance(error, ApiError) and error.code is ErrorCode.UNKNOWN_SERVER_ERROR:
+        if isinstance(error, ApiError) and error.code in _PASSED_ON:
             refusal = error
         else:
             text = f"the active controller did not answer in time ({error}): try again"

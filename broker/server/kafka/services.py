@@ -31,7 +31,7 @@ from metaquorum.broker.server.kafka.transactions.verification import (
     TransactionOffsets,
     TransactionVerifier,
 )
-from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.kafka.controllers import ForwardsRequests
 from metaquorum.clock import Clock
 from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import new_authorizer
@@ -225,7 +225,7 @@ class GroupServices:
         view: Callable[[str], Viewpoint],
         *,
         node_id: int,
-        controllers: AdminClient,
+        controllers: ForwardsRequests,
     ) -> None:
         by_type = {GROUP: config.offsets_topic, TRANSACTION: config.transactions_topic}
         self._finding = CoordinatorHandlers(view, InternalTopics(controllers, by_type))

@@ -26,6 +26,7 @@ from metaquorum.metadata.inspect.log.coverage import (
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.walk.log_replay import LogReplay, Notes
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
@@ -38,7 +39,6 @@ from metaquorum.metadata.inspect.walk.states import (
     steps_from,
     with_quorum,
 )
-from metaquorum.metadata.inspect.walk.walk import Notes, Walk
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import UnknownControlRecord
 from metaquorum.metadata.records.types import UnknownRecord
@@ -268,7 +268,9 @@ class _Search:
         """The last state that is not false, to within STRIDE batches: those before it are replayed without an
         evaluation after each. Stops early at anything that the walk batch by batch must evaluate itself."""
         start = FoundState(state=good.state, snapshot=good.snapshot, quorum=good.quorum)
-        for found in Walk(self._log, start, Notes(None), past_corruption=False).strides(self._end, STRIDE):
+        for found in LogReplay(self._log, start, Notes(None), past_corruption=False).strides(
+            self._end, STRIDE
+        ):
             if self._asked(found) is Verdict.FALSE:
                 break
             good = found

@@ -51,7 +51,7 @@ class LogCursor:
             self._rest.appendleft(run.part(kept, run.batches_count))
         return run.part(0, kept) if count else next(run.part(0, 1).batches())
 
-    def put_back(self, item: RecordBatch) -> None:
+    def put_back(self, item: RecordBatch | Stretch) -> None:
         """Makes it the next one again."""
         self._ahead.appendleft(item)
 

@@ -190,17 +190,7 @@ class LogReplay:
                         self._notes.add(damage_line(item))
                 case WrongPlace() if item.is_mended:
                     if not self._past_corruption:
-                        damage, advice = (
-                            item.damage,
-                            "correct it with: metaquorum log repair --past-corruption",
-                        )
-                        text = f"{damage.file} at byte {damage.position}: {damage.reason}"
-                        self._stop(
-                            damage,
-                            item.expected,
-                            end,
-                            f"{text}; continue with --past-corruption, or {advice}",
-                        )
+                        self._stop(item.damage, item.expected, end, item.advice)
                         return
                     self._notes.add(item.line)
                 case WrongPlace() | LostRecords():

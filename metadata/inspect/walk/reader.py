@@ -80,8 +80,20 @@ class WrongPlace(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def line(self) -> str:
         """What was damaged, for one that `is_mended`."""
+        return f"{self._line}; it was corrected"
+
+    @property
+    def advice(self) -> str:
+        """The same for a consumer that stops there."""
+        advice = (
+            "continue with --past-corruption, or correct it with: metaquorum log repair --past-corruption"
+        )
+        return f"{self._line}; {advice}"
+
+    @property
+    def _line(self) -> str:
         damage = self.damage
-        return f"{damage.file} at byte {damage.position}: {damage.reason}; it was corrected"
+        return f"{damage.file} at byte {damage.position}: {damage.reason}"
 
 
 class StateKnown(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,28 +232,30 @@ class HistoryReader:
             yield from self._damage_before(base_offset)
             if not self._is_reached:
                 continue
+            displaced = None if base_offset == self.expected else self._displaced(item)
+            placed = item if displaced is None else displaced.mended
+            base_offset, next_offset, time_ms = place_of(placed)
             if limit is not None and base_offset >= limit:
                 return
-            taken: Happening = item
-            if isinstance(item, RecordBatch):
+            taken: Happening = placed
+            if isinstance(placed, RecordBatch):
                 if not self.end.covers(next_offset, time_ms):
-                    self.past = item.header
+                    self.past = placed.header
                     cursor.put_back(item)
                     return
-                self._last = item
-                taken = self._taken(item, end)
+                self._last = placed
+                taken = self._taken(placed, end)
                 if isinstance(taken, Damage):
                     yield taken  # the next batch shows what is lost
                     continue
-            if base_offset != self.expected is not None:
-                wrong = self._wrong(item, self.place)
-                yield wrong
+            if displaced is not None:
+                yield displaced
+            elif base_offset != self.expected is not None:
+                yield self._wrong(item, self.place)
                 if self.limit != limit:
                     self.expected = base_offset
                     self._open(base_offset)
                     return
-                if isinstance(wrong, WrongPlace) and wrong.is_mended:
-                    next_offset, taken = self._mended(wrong, end)
             self.expected = next_offset
             yield taken
         yield from self._ended(limit)
@@ -269,23 +283,22 @@ class HistoryReader:
                     return part
         return decode_item(batch)[0]
 
-    def _wrong(self, item: RecordBatch | Stretch, expected: int) -> WrongPlace | LostRecords:
-        """What is wrong with what does not begin at `expected`. If a snapshot cures it, sets `limit` to where
-        that ends."""
-        if isinstance(item, Stretch):
-            return self._lost(expected, next(item.part().batches()))
+    def _displaced(self, item: RecordBatch | Stretch) -> WrongPlace | None:
+        """A batch whose base offset is damaged: the next one continues as if it had the expected one."""
         following = self._opened.peek()
-        if following is not None:
-            follows = following.header if isinstance(following, RecordBatch) else following
-            if follows.base_offset == expected + item.header.last_offset_delta + 1:
-                return WrongPlace(batch=item, expected=expected, is_mended=True)
-        if item.header.base_offset < expected:
-            return WrongPlace(batch=item, expected=expected, is_mended=False)
-        return self._lost(expected, item)
+        if self.expected is None or isinstance(item, Stretch) or following is None:
+            return None
+        follows = following.header if isinstance(following, RecordBatch) else following
+        if follows.base_offset != self.expected + item.header.last_offset_delta + 1:
+            return None
+        return WrongPlace(batch=item, expected=self.expected, is_mended=True)
 
-    def _mended(self, wrong: WrongPlace, end: Point) -> tuple[int, Happening]:
-        batch = wrong.mended
-        return batch.header.next_offset, self._taken(batch, end)
+    def _wrong(self, item: RecordBatch | Stretch, expected: int) -> WrongPlace | LostRecords:
+        """Offsets that go back, or lost records. If a snapshot cures these, sets `limit` to where it ends."""
+        batch = next(item.part().batches()) if isinstance(item, Stretch) else item
+        if batch.header.base_offset < expected:
+            return WrongPlace(batch=batch, expected=expected, is_mended=False)
+        return self._lost(expected, batch)
 
     def _lost(self, start: int, batch: RecordBatch) -> LostRecords:
         log, limit, end = self._log, self.limit, batch.header.base_offset

@@ -180,26 +180,15 @@ class _Search:
 
     def _steps(self, first: FoundState) -> Iterator[WalkStep | Passed]:
         """The batches from `first` on; those that cannot change the answer are passed over together."""
-        found: Iterator[WalkStep | Passed]
-        if self._check.concern is None:
-            found = steps_from(
-                self._log,
-                first,
-                self._end,
-                self._on_problem,
-                past_corruption=self._past_corruption,
-                coverage=self._limits.coverage,
-            )
-        else:
-            found = steps_about(
-                self._log,
-                first,
-                self._check.concern,
-                self._end,
-                self._on_problem,
-                past_corruption=self._past_corruption,
-                coverage=self._limits.coverage,
-            )
+        found = steps_about(
+            self._log,
+            first,
+            self._check.concern,
+            self._end,
+            self._on_problem,
+            past_corruption=self._past_corruption,
+            coverage=self._limits.coverage,
+        )
         for step in found:
             if isinstance(step, Passed):
                 self._batches += step.batches

@@ -17,8 +17,7 @@ from metaquorum.metadata.inspect.log.points import Point, ms_hint, utc_text
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, pass_over, pieces
 from metaquorum.metadata.inspect.walk.cursor import Split
 from metaquorum.metadata.inspect.walk.leaps import Leap, first_unfit, versions_in
-from metaquorum.metadata.inspect.walk.lost_ends import ends_behind
-from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, WrongPlace
+from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, WrongPlace, ends_behind
 from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, WalkStep
 from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
 from metaquorum.metadata.records.control import SnapshotHeaderRecord, UnknownControlRecord

@@ -19,11 +19,19 @@ from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, decode_i
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.inspect.walk.cursor import LogCursor, Split, is_before, place_of
-from metaquorum.metadata.inspect.walk.lost_ends import ends_behind
 from metaquorum.metadata.inspect.walk.rewrite import with_header
+from metaquorum.metadata.records.types import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+)
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import MANY_RECORDS, BatchRun, run_of
+
+_ENDS = (EndTransactionRecord, AbortTransactionRecord)
+_MARKS = tuple(bytes((1, one.api_key)) for one in (BeginTransactionRecord, *_ENDS))
+"""How their values begin: frame version, api key."""
 
 
 class LostRecords(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,10 +216,7 @@ class HistoryReader:
         if known > expected and known > self._log.end_offset:
             behind = behind_the_log(self._log, self.end, expected)
         if behind is not None:  # the oldest snapshot with the state is behind the log's end
-            self.expected = known
-            yield LostRecords(
-                log=self._log, start=expected, end=known, cure=known, next_snapshot=known, behind=behind
-            )
+            yield self._lost_behind(behind, expected)
         self.limit = None
         yield StateKnown(offset=known)
         self._open(known)
@@ -329,8 +334,27 @@ class HistoryReader:
         behind = behind_the_log(self._log, self.end, expected)
         if behind is None:
             return
-        known = self.expected = self.limit = behind.to_offset or 0
-        yield LostRecords(
-            log=self._log, start=expected, end=known, cure=known, next_snapshot=known, behind=behind
-        )
-        self._open(known)
+        self.limit = behind.to_offset
+        yield self._lost_behind(behind, expected)
+        self._open(self.place)
+
+    def _lost_behind(self, behind: Uncovered, start: int) -> LostRecords:
+        """Records between the log's end and a snapshot behind it, at which reading continues."""
+        end = self.expected = behind.to_offset or 0
+        return LostRecords(log=self._log, start=start, end=end, cure=end, next_snapshot=end, behind=behind)
+
+
+def ends_behind(log: MetadataLog, offset: int) -> bool:
+    """Whether a metadata transaction (KIP-868) that is open before lost records ends after them: by the first
+    record of a transaction from `offset` on."""
+    for batch in log.batches(offset):
+        if not isinstance(batch, RecordBatch) or batch.header.next_offset <= offset:
+            continue
+        is_plain = batch.header.compression == 0
+        if batch.header.is_control or (is_plain and not any(mark in batch.data for mark in _MARKS)):
+            continue
+        for item in decode_item(batch):
+            for one in item.records if isinstance(item, ReadBatch) else ():
+                if isinstance(one.record, (BeginTransactionRecord, *_ENDS)):
+                    return isinstance(one.record, _ENDS)
+    return False

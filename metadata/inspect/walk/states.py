@@ -202,7 +202,7 @@ def steps(
 def steps_about(
     log: MetadataLog,
     found: FoundState,
-    concern: Concern,
+    concern: Concern | None,
     end: Point = END,
     on_problem: OnProblem | None = None,
     *,
@@ -225,8 +225,9 @@ def steps_from(
     coverage: Coverage | None = None,
 ) -> Iterator[WalkStep]:
     """As `steps`, from a known state of the same log; `found` is not changed."""
-    start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
-    for step in LogReplay(log, start, Notes(on_problem, coverage), past_corruption).steps(end):
+    for step in steps_about(
+        log, found, None, end, on_problem, past_corruption=past_corruption, coverage=coverage
+    ):
         if isinstance(step, WalkStep):
             yield step
 

@@ -237,9 +237,10 @@ class HistoryReader:
             yield from self._damage_before(base_offset)
             if not self._is_reached:
                 continue
-            displaced = None if base_offset == self.expected else self._displaced(item)
-            placed = item if displaced is None else displaced.mended
-            base_offset, next_offset, time_ms = place_of(placed)
+            placed, displaced = item, None
+            if base_offset != self.expected and (displaced := self._displaced(item)) is not None:
+                placed = displaced.mended
+                base_offset, next_offset, time_ms = place_of(placed)
             if limit is not None and base_offset >= limit:
                 return
             taken: Happening = placed
@@ -253,10 +254,10 @@ class HistoryReader:
                 if isinstance(taken, Damage):
                     yield taken  # the next batch shows what is lost
                     continue
-            if displaced is not None:
-                yield displaced
-            elif base_offset != self.expected is not None:
-                yield self._wrong(item, self.place)
+            fits = self.expected is None or base_offset == self.expected
+            wrong = displaced if fits else self._wrong(item, self.place)
+            if wrong is not None:
+                yield wrong
                 if self.limit != limit:
                     self.expected = base_offset
                     self._open(base_offset)

@@ -428,7 +428,6 @@ NAMES_OF_BANNED_WORDS = {
     "_count_anew",
     "_future_told",
     "_go_on",
-    "_goes_on",
     "_may_tell",
     "_tell",
     "_tell_all",

@@ -180,6 +180,11 @@ class AccessStep:
     def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
         return answer
 
+    def finishing(self, asked: AccessAsked, answer: Any, note: Any) -> Pauses:
+        """`after` with pauses."""
+        return self.after(asked, answer, note)
+        yield
+
     def needs_answer(self, note: Any) -> bool:
         """Whether `after` may change or refuse the answer: only then is one that a controller has encoded
         decoded here. A step with an `after` of its own says when it changes nothing."""

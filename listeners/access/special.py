@@ -20,6 +20,7 @@ from metaquorum.listeners.access.steps import (
     at_once,
     refused_item,
     refused_whole,
+    refusing,
 )
 from metaquorum.listeners.services import EndConnection
 from metaquorum.metadata.errors import ErrorCode
@@ -201,20 +202,22 @@ class StillRead(AccessStep):
             Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME, is_asked=False
         ):
             return answer
-        denied = set()
+        code = CODES[ResourceType.CLUSTER if note else ResourceType.TOPIC]
+        responses, is_changed = [], False
         for place, item in enumerate(answer.responses):
             if place % SLICE == SLICE - 1:
                 yield
-            if note or not self._reads(asked, item):
-                denied.add(place)
-        if not denied:
-            return answer
-        resource = ResourceType.CLUSTER if note else ResourceType.TOPIC
-        responses = tuple(
-            refused_item("Fetch", "responses", item, CODES[resource], UNREAD) if place in denied else item
-            for place, item in enumerate(answer.responses)
-        )
-        return replace(answer, responses=responses)
+            if (note or not self._reads(asked, item)) and not self._is_refused(item, code):
+                responses.append((yield from refusing("Fetch", "responses", item, code, UNREAD)))
+                is_changed = True
+            else:
+                responses.append(item)
+        return replace(answer, responses=tuple(responses)) if is_changed else answer
+
+    @staticmethod
+    def _is_refused(item: Any, code: ErrorCode) -> bool:
+        """Whether the request named it, and was refused it."""
+        return all(part.error_code == code for part in item.partitions)
 
     def _reads(self, asked: AccessAsked, item: Any) -> bool:
         name = asked.topic_name(item)

@@ -322,8 +322,12 @@ def refused_item(
 ) -> Any:
     """The result of a refused item: the fields that it repeats from the item, with the code at the top or at
     each of its partitions."""
-    schema = response_type(API_BY_NAME[api].key).schema
-    return at_once(_refusing(_of(schema, results), item, code, defaults or {}))
+    return at_once(refusing(api, results, item, code, defaults or {}))
+
+
+def refusing(api: str, results: str, item: Any, code: ErrorCode, defaults: Mapping[str, Any]) -> Pauses:
+    """`refused_item` with pauses."""
+    return _refusing(_of(response_type(API_BY_NAME[api].key).schema, results), item, code, defaults)
 
 
 def _of(schema: StructSchema, name: str) -> StructSchema:

@@ -13,6 +13,7 @@ from metaquorum.clients.search import ClientError
 from metaquorum.listeners.answers import AnswerFrame, opened
 from metaquorum.listeners.forwarded.call import Call
 from metaquorum.listeners.forwarded.table import FORWARDED, FORWARDED_BY_KEY, timeout_ms
+from metaquorum.listeners.forwarded.too_many import TOO_MANY, names_too_many, refused_in_slices
 from metaquorum.listeners.services import Client, Offered
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
@@ -57,6 +58,11 @@ class Forwarder:
         """The controller's answer as it has encoded it, or a refusal that says what to do. The controller
         gets the client's bytes, unless a check has changed the request."""
         header, frame = request.header, request.frame
+        api = FORWARDED_BY_KEY[header.api_key]
+        if names_too_many(api, request.body):
+            return await refused_in_slices(
+                api, request, lambda body: self._refused(request, client, body, TOO_MANY)
+            )
         if frame is None:
             frame = b"".join(codec.encode_request(header, request.body))
         try:
@@ -79,7 +85,9 @@ class Forwarder:
         else:
             text = f"the active controller did not answer in time ({error}): try again"
             refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
+        return await self._refused(request, client, request.body, refusal)
 
+    async def _refused(self, request: Request, client: Client, body: Any, refusal: ApiError) -> Any:
         async def refuse(_: ControllerRequest) -> ApiError:
             return refusal
 
@@ -93,7 +101,7 @@ class Forwarder:
             address=client.address,
             by_token=client.by_token,
         )
-        return await FORWARDED_BY_KEY[request.header.api_key].handle(request.body, call)
+        return await FORWARDED_BY_KEY[request.header.api_key].handle(body, call)
 
 
 # The newest image that a broker has published, and callers that wait for one that has their own changes.

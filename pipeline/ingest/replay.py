@@ -301,8 +301,8 @@ class _Feeder:
         return [*(row for file, row in known.items() if file not in lines), *lines.values()]
 
     def _as_used_now(self, line: FileRow) -> FileRow:
-        """A row of an earlier run. No table has the state of a snapshot that was read then if this replay starts
-        over without it."""
+        """A row of an earlier run. If this replay starts over without a snapshot that was read then, no table
+        has the state in it."""
         position = parse_snapshot_name(PurePath(line[1]).name)
         starts_over = not self._engine.is_resumed and line[5]
         if position is None or not starts_over or position.offset in self._used_snapshots.values():

@@ -16,7 +16,8 @@ from msgspec.structs import asdict
 from metaquorum.console.access import access
 from metaquorum.console.event_reader import is_users
 from metaquorum.console.moments import place_of
-from metaquorum.console.partitions import SHOWS, rows_in_trouble, topics_in_trouble
+from metaquorum.console.partitions import SHOWS, rows_in_trouble
+from metaquorum.console.problems import problems
 from metaquorum.console.record_bytes import record_bytes
 from metaquorum.console.strip import ACTIVE, Strip, broker_states
 from metaquorum.console.tables import GROUP_COLUMNS, TablePage, TableQuery, page_of, table_of
@@ -173,7 +174,8 @@ class Views:
             "numbers": numbers,
             "topics": len(image.topics),
             "partitions": image.topics.partition_count,
-            "problems": sorted(_problems(image, brokers, counts), key=_severity)[:_PROBLEMS_MAX],
+            "problems": problems(state, brokers, counts, self.strip.losses)[:_PROBLEMS_MAX],
+            "progress": self.strip.progress,
             "command": self.command("state", "--at", str(state.end_offset)),
         }
 
@@ -461,53 +463,3 @@ def _one_of(word: str, words: tuple[str, ...]) -> str:
     if word not in words:
         raise InspectError(f"{word!r} is not one of {', '.join(words)}")
     return word
-
-
-_ORDER = {CRITICAL: 0, WARNING: 1, INFO: 2, DETAIL: 3}
-
-
-def _severity(problem: Answer) -> tuple[int, int]:
-    return _ORDER[problem["severity"]], -problem["count"]
-
-
-def _problems(image: MetadataImage, brokers: dict[int, str], counts: dict[str, int]) -> Iterator[Answer]:
-    """What is wrong in a state. `target` is what `why` explains."""
-    if brokers and ACTIVE not in brokers.values():
-        yield _problem(CRITICAL, "no broker is active", "broker", f"broker/{min(brokers)}", len(brokers))
-    held = image.topics.replica_counts()
-    for broker_id, name in brokers.items():
-        if name != ACTIVE:
-            count, path = held.get(broker_id, 0), f"broker/{broker_id}"
-            word = "is fenced" if name == "fenced" else "is shutting down"
-            severity = WARNING if count else INFO
-            yield _problem(
-                severity, f"broker {broker_id} {word}; it holds {count} replicas", path, path, count
-            )
-    texts = {
-        "leaderless": (CRITICAL, "without a leader", ".leader"),
-        "underMinIsr": (WARNING, "under min ISR", ".isr"),
-        "outOfSync": (INFO, "with replicas out of the ISR", ".isr"),
-        "reassigning": (INFO, "being reassigned", ""),
-    }
-    for show, (severity, text, field) in texts.items():
-        if counts[show]:
-            yield from _by_topic(image, show, (severity, text, field))
-
-
-def _by_topic(image: MetadataImage, show: str, words: tuple[str, str, str]) -> Iterator[Answer]:
-    """A problem per topic; of the others, how many there are."""
-    severity, text, field = words
-    worst, more, rest = topics_in_trouble(image, show, SEARCHED_MAX)
-    for name, count, index in worst:
-        first = f"topic/{name}/{index}"
-        if count == 1:
-            yield _problem(severity, f"{name}-{index} is {text}", first, first + field, 1)
-        else:
-            text_of_all = f"{name}: {count} partitions {text}"
-            yield _problem(severity, text_of_all, f"topic/{name}", first + field, count)
-    if more:
-        yield _problem(severity, f"{more} more topics: {rest} partitions {text}", "topic", "", rest)
-
-
-def _problem(severity: str, text: str, path: str, target: str, count: int) -> Answer:
-    return {"severity": severity, "text": text, "path": path, "target": target, "count": count}

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from metaquorum.console.access import access
+from metaquorum.console.access import access, entries_about
 from metaquorum.console.event_reader import is_users
 from metaquorum.console.moments import place_of
 from metaquorum.console.partitions import SHOWS, rows_in_trouble
@@ -32,6 +32,7 @@ from metaquorum.metadata.inspect.answers import (
     span_json,
 )
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, WARNING
+from metaquorum.metadata.inspect.changes.record_texts import acl_text
 from metaquorum.metadata.inspect.checks.bisect import bisect
 from metaquorum.metadata.inspect.checks.checks import predicate_check
 from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
@@ -400,10 +401,11 @@ class Views:
         }
 
     def search(self, text: str, where: str | None) -> Answer:
-        """Moments, entities, settings and events that a text names."""
+        """Moments, entities, access control entries, settings and events that a text names."""
         state = self.state(where)
         wanted = text.strip().lower()
-        found: dict[str, list[Answer]] = {"moments": [], "entities": [], "settings": [], "events": []}
+        kinds = ("moments", "entities", "acls", "settings", "events")
+        found: dict[str, list[Answer]] = {kind: [] for kind in kinds}
         if not wanted:
             return found
         try:
@@ -415,6 +417,10 @@ class Views:
             (*_entities(state.image, wanted), *_first(continuations(text.strip(), state.image)))
         )
         found["entities"] = [{"path": path} for path in list(paths)[:SEARCHED_MAX]]
+        found["acls"] = _first(
+            {"path": f"acl/{uuid_to_text(entry_id)}", "text": acl_text(acl)}
+            for entry_id, acl in entries_about(state.image, text.strip())
+        )
         found["settings"] = _first(
             {"path": row["path"], "text": f"{row['resource']}: {row['key']}={row['value']}"}
             for row in table_of("configs", state, TableQuery(text=wanted, size=SEARCHED_MAX)).rows
@@ -438,12 +444,7 @@ def clock_time(log: MetadataLog, offset: int, stamp_ms: int) -> int:
 def _entities(image: MetadataImage, text: str) -> list[str]:
     topics = (f"topic/{topic.name}" for topic in image.topics.all() if text in topic.name.lower())
     others = (path for path in entities_of(image, with_topics=False) if text in path.lower())
-    principals = (
-        f"acl/{uuid_to_text(entry_id)}"
-        for entry_id, acl in image.acls.items_sorted()
-        if text in acl.principal.lower() or text in acl.resource_name.lower()
-    )
-    return [*_first(topics), *_first(others), *_first(principals)]
+    return [*_first(topics), *_first(others)]
 
 
 def _check(path: str) -> None:

@@ -380,6 +380,7 @@ export async function search(params, signal) {
   const groups = [
     group("Moments", answer.moments, (each) => h("a", { href: link("overview", { at: String(each.offset) }) }, `offset ${each.offset}, ${timeText(each.timeMs)}`)),
     group("Entities", answer.entities, (each) => h("a", { href: entityLink(each.path) }, each.path)),
+    group("Access control entries", answer.acls, (each) => h("a", { href: entityLink(each.path) }, each.text)),
     group("Settings", answer.settings, (each) => h("a", { href: entityLink(each.path) }, each.text)),
     group("Events", answer.events, (each) => [momentLink(each.offset, timeText(each.createTime)), ` ${each.kind}: ${each.text} `, aboutLinks(each)]),
   ].filter(Boolean);

@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { h, s, spanText, timeText, valueText, word } from "./dom.js";
 import { diamond, patterns, tickTimes, triangle } from "./drawing.js";
-import { frame } from "./frame.js";
+import { busySoon, frame } from "./frame.js";
 import { change, here, link } from "./place.js";
 import { captionOf, files, pager, sheet, SIZE, sorter, titleOf as columnOf } from "./tables.js";
 
@@ -13,6 +13,7 @@ const LEADERS = 8, AREA = 26, OUT = 8, LANE = 8, GAP = 2, NAME = 64;
 const main = document.getElementById("main");
 let loading = null;
 let fleet = null;
+let shown = null;
 let width = 1000;
 
 const titleOf = (view) => view[0].toUpperCase() + view.slice(1);
@@ -217,13 +218,14 @@ async function load() {
   const mine = (loading = new AbortController());
   const { view, params } = here();
   document.getElementById("nav").replaceChildren(...NAV.map((each) => h("a", { href: link(each), "aria-current": each === view ? "page" : null }, titleOf(each))));
-  const waiting = setTimeout(() => main.setAttribute("aria-busy", "true"), 200);
+  const waiting = busySoon(main, view === shown ? null : h("h1", {}, titleOf(view)));
   try {
     if (!VIEWS[view]) throw new Error(`There is no view ${view}. Choose one above.`);
     fleet ??= await ask("fleet", {}, mine.signal);
     document.getElementById("log-name").textContent = fleet.name;
     const nodes = await VIEWS[view](params, mine.signal);
     if (mine.signal.aborted) return;
+    shown = view;
     document.title = `${titleOf(view)} · ${fleet.name} · metaquorum`;
     const focus = document.activeElement?.id;
     main.replaceChildren(...nodes.flat(Infinity).filter(Boolean));

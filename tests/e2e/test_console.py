@@ -258,6 +258,33 @@ def test_a_growing_log_is_followed_until_the_handle_is_touched_and_a_lost_server
 
 
 @needs_browser
+def test_a_view_that_must_be_waited_for_shows_its_title_or_what_was_there_and_that_it_is_read(
+    served: Served,
+) -> None:
+    said = "getComputedStyle(document.querySelector('main'), '::before').content"
+    with Browser() as browser:
+        browser.open(f"{served.url}#/overview?at=150")
+        browser.settled()
+        assert browser.run(f"return {said}") == "none"
+        browser.run(
+            "const own = window.fetch; window.held = [];"
+            "window.fetch = async (...words) => {"
+            "  await new Promise((next) => held.push(next)); return own(...words); };"
+            "window.release = () => { window.fetch = own; held.forEach((next) => next()); };"
+        )
+        browser.run("location.hash = '#/topics?at=150'")
+        browser.wait("document.querySelector('main[aria-busy] h1')?.innerText === 'Topics'", "title")
+        assert "Reading" in browser.run(f"return {said}")
+        assert browser.run("return document.querySelector('main').children.length") == 1
+        browser.run("release()")
+        browser.settled()
+        table = browser.text("main table")
+        browser.run("window.fetch = () => new Promise(() => {}); location.hash = '#/topics?at=100'")
+        browser.wait("document.querySelector('main[aria-busy]')", "sign that it is read")
+        assert browser.text("main table") == table and "Reading" in browser.run(f"return {said}")
+
+
+@needs_browser
 def test_two_tabs_each_keep_their_moment(served: Served) -> None:
     with Browser() as browser:
         browser.open(f"{served.url}#/overview?at=50")

@@ -115,6 +115,12 @@ def number_of(request: Request, name: str, default: int) -> int:
     return number
 
 
+def times_of(request: Request) -> tuple[int | None, int | None]:
+    """The window of time that is asked for, Unix ms; None for an end that is open."""
+    low, high = (number_of(request, name, -1) for name in ("fromMs", "toMs"))
+    return (None if low < 0 else low, None if high < 0 else high)
+
+
 def query_of(request: Request) -> TableQuery:
     """The page of a table that is asked for; with `format`, the whole table."""
     is_whole = bool(text_of(request, "format"))

@@ -21,6 +21,7 @@ from metaquorum.console.answers import (
     query_of,
     static_routes,
     text_of,
+    times_of,
 )
 from metaquorum.console.guard import Guard
 from metaquorum.console.tables import TABLES
@@ -91,9 +92,7 @@ class _Api:
         }
 
     def _strip(self, request: Request) -> Answer:
-        times = [number_of(request, name, -1) for name in ("fromMs", "toMs")]
-        low, high = (None if time_ms < 0 else time_ms for time_ms in times)
-        return self._views.strip.cut(low, high, number_of(request, "width", 1000))
+        return self._views.strip.cut(*times_of(request), number_of(request, "width", 1000))
 
     def _table(self, request: Request) -> Response | Answer:
         """A page of a table; with `format`, the whole table as a file."""

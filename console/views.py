@@ -74,18 +74,21 @@ class Views:
     InspectError if the log does not have it."""
 
     def __init__(self, strip: Strip, words: tuple[str, ...], groups: GroupRows | None = None) -> None:
-        """`words` are the paths that were given, for command lines; `groups` asks a running cluster."""
+        """`words` are the paths that were given, or `--bootstrap`, its value and other options, for command
+        lines; `groups` asks a running cluster."""
         self._groups = groups
         self.moments = strip.moments
         self.strip = strip
         self._log: MetadataLog = strip.moments.log
         self._words = words
+        self._is_live = words[:1] == ("--bootstrap",)
         self._last_log: Answer = {}
         self._diffs: OrderedDict[tuple[int, int, str], list[EntityChange]] = OrderedDict()
 
     def command(self, tool: str, *words: str) -> str:
         """A command line of `metaquorum log`. Tools that read one log get the first path."""
-        paths = self._words if tool in ("timeline", "summary") else self._words[:1]
+        takes_all = self._is_live or tool in ("timeline", "summary")
+        paths = self._words if takes_all else self._words[:1]
         return shlex.join(["metaquorum", "log", tool, *paths, *words])
 
     def log(self) -> Answer:
@@ -104,7 +107,7 @@ class Views:
         identity = log.identity
         newest = self.strip.last_change()
         return {
-            "name": ", ".join(self._words),
+            "name": self._words[1] if self._is_live else ", ".join(self._words),
             "clusterId": None if identity is None else identity.cluster_id,
             "startOffset": log.start_offset,
             "knownFrom": known_from(log),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -317,3 +321,44 @@ def test_a_running_cluster_is_followed_said_to_be_gone_and_found_again(tmp_path:
         finally:
             errors = console.end()
         assert "Traceback" not in errors, errors
+
+
+def test_a_cluster_that_wants_a_login_is_shown_with_one_and_says_what_is_missing_without(
+    tmp_path: Path,
+) -> None:
+    with testing.Cluster(brokers=1, controllers=1, sasl="scram") as cluster:
+
+        def login(password: str) -> tuple[str, ...]:
+            module = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+            file = tmp_path / f"{password}.properties"
+            file.write_text(
+                "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+                f'sasl.jaas.config={module} username="{cluster.user}" password="{password}";\n'
+            )
+            return ("--bootstrap", cluster.bootstrap_servers, "--timeout", "5", "--command-config", str(file))
+
+        refused = (
+            (login("none")[:4], "may require a login (--command-config"),
+            (login("wrong"), "it refuses the login"),
+        )
+        for words, sentence in refused:
+            done = run("console", *words, "--no-browser")
+            assert done.returncode == 1 and sentence in done.stderr and "Traceback" not in done.stderr
+        assert cluster.password is not None
+        console = Served(*login(cluster.password))
+        try:
+            before = console.wait(lambda log: log["progress"] == 1, "whole strip")
+            assert before["name"] == cluster.bootstrap_servers
+            cluster.create_topic("orders")
+            console.wait(lambda log: log["endOffset"] > before["endOffset"], "records of the topic")
+            command = console.ask("entity", path="topic/orders/0")["command"]
+            printed = run(*shlex.split(command)[1:], "--json")
+            assert json.loads(printed.stdout)["leader"] >= 0, printed
+        finally:
+            errors = console.end()
+        assert "Traceback" not in errors, errors
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "metaquorum.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -15,7 +15,6 @@ from starlette.routing import Route
 from metaquorum.console.answers import (
     AnswerTurns,
     download,
-    encoded,
     number_of,
     page_file,
     query_of,
@@ -26,6 +25,7 @@ from metaquorum.console.answers import (
 from metaquorum.console.guard import Guard
 from metaquorum.console.tables import TABLES
 from metaquorum.console.views import Answer, Views
+from metaquorum.metadata.secrets import json_bytes
 
 _LONG = frozenset({"bisect", "diff", "groups", "history", "records", "search", "why"})
 """Views that may read much of the log, or ask a cluster; a move of the handle does not wait for them."""
@@ -114,7 +114,7 @@ class _Api:
             now = answer["version"], answer["endOffset"], answer["trouble"]
             if now != last:
                 last = now
-                yield b"data: " + encoded(answer) + b"\n\n"
+                yield b"data: " + json_bytes(answer) + b"\n\n"
             await asyncio.sleep(WATCH_S)
 
 

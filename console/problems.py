@@ -8,8 +8,9 @@ from typing import Any
 from metaquorum.console.partitions import offline_replicas, topics_in_trouble
 from metaquorum.console.strip import ACTIVE, TOPIC_DELETED
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.causes.brokers import STATES
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, WARNING
-from metaquorum.metadata.inspect.causes.table import STATES, severity_of
+from metaquorum.metadata.inspect.causes.table import severity_of
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.states import FoundState

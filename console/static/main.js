@@ -46,7 +46,7 @@ async function load() {
   const { view, params } = here();
   navigation(view);
   const make = VIEWS[view];
-  const waiting = busySoon(main, view === shown.view ? null : h("h1", {}, titleOf(view)));
+  let waiting = busySoon(main, view === shown.view ? null : h("h1", {}, titleOf(view)));
   try {
     if (!make) throw new Error(`There is no view ${view}. Choose one above.`);
     const made = await make(params, mine.signal);
@@ -54,7 +54,9 @@ async function load() {
     shown = { ...made, view };
     document.title = `${made.title} · metaquorum`;
     const focus = document.activeElement?.id;
+    clearTimeout(waiting);
     main.replaceChildren(...made.nodes.flat(Infinity).filter(Boolean));
+    waiting = busySoon(main, null);
     if (focus) document.getElementById(focus)?.focus();
     await showMoments(made, params, mine.signal);
   } catch (error) {

@@ -293,6 +293,22 @@ def test_a_view_that_must_be_waited_for_shows_its_title_or_what_was_there_and_th
 
 
 @needs_browser
+def test_a_view_that_is_there_stays_while_the_handles_wait_for_their_moments(served: Served) -> None:
+    with Browser() as browser:
+        browser.open(f"{served.url}#/overview?at=150")
+        browser.settled()
+        browser.run(
+            "const own = window.fetch; window.fetch = (address, ...words) =>"
+            " address.includes('/api/moment') ? new Promise(() => {}) : own(address, ...words);"
+            "location.hash = '#/record?offset=20&at=150&since=100'"
+        )
+        browser.wait(
+            "document.querySelector('main .bytes') && document.querySelector('main[aria-busy]')", "bytes"
+        )
+        assert "Its batch" in browser.text("main")
+
+
+@needs_browser
 def test_two_tabs_each_keep_their_moment(served: Served) -> None:
     with Browser() as browser:
         browser.open(f"{served.url}#/overview?at=50")

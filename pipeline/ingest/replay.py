@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from contextlib import suppress
+from pathlib import PurePath
 
 import msgspec
 
@@ -41,13 +42,14 @@ from metaquorum.pipeline.intervals.many_changes import feed_window
 from metaquorum.pipeline.intervals.moments import DAY_MS, Row
 from metaquorum.pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNotes, DamageRow, log_damage
 from metaquorum.pipeline.logs.identity import facts_of_image
-from metaquorum.pipeline.logs.merged import HistoryRun, MergedHistory
+from metaquorum.pipeline.logs.merged import SHARED_ID, HistoryRun, MergedHistory
 from metaquorum.pipeline.logs.pieces import part_of, read_piece
 from metaquorum.pipeline.logs.survey import LogSurvey, snapshot_file
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import StorageError
+from metaquorum.storage.files.snapshots import parse_snapshot_name
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.types import LogPosition
 
@@ -87,7 +89,8 @@ class _Feeder:
         self._merged = task.merged
         self._notes = DamageNotes()
         self._writer = writer
-        self._kept_notes: bytes | None = None
+        self._kept_notes = b""
+        self._kept_at = -1
         self._gathered = self._records = self._end_ms = 0
         self._node_of: dict[str, int | None] = {}
         self._used_snapshots: dict[str, int] = {}
@@ -204,8 +207,9 @@ class _Feeder:
 
     def _keep_notes(self) -> None:
         """At the resume point, keeps the notes so far with the state."""
-        if self._kept_notes is None and self._engine.saved_state is not None:
-            self._kept_notes = self._notes.save()
+        point, _ = self._engine.resume_point
+        if self._engine.saved_state is not None and self._kept_at != point:
+            self._kept_notes, self._kept_at = self._notes.save(), point
 
     def part(self) -> LeftPart:
         """What the first part leaves, after all its ended rows are written."""
@@ -270,16 +274,16 @@ class _Feeder:
             result.files = [msgspec.structs.replace(file, final=False) for file in files]
             return result
         folder.put(target + STATE_SUFFIX, engine.saved_state, private=True)
-        folder.put(target + STATE_SUFFIX + NOTES_SUFFIX, self._kept_notes or b"", private=True)
+        folder.put(target + STATE_SUFFIX + NOTES_SUFFIX, self._kept_notes, private=True)
         result.has_state = True
         result.resume_offset, result.resume_epoch = engine.resume_point
         return result
 
     def _told_damage(self) -> list[ToldDamage]:
         """Damage of logs that were not read, according to their headers; how logs differ; and what earlier
-        runs reported of logs that are gone."""
+        runs reported of logs that are gone. Whether a cluster shares its id is decided in each run."""
         given = {log.place.path for log in self._merged.logs if not log.place.is_retained}
-        known = [at for at in self._task.known_damage if at.log not in given]
+        known = [at for at in self._task.known_damage if at.log not in given and at.row.kind != SHARED_ID]
         return [*known, *_other_damage(self._merged)]
 
     def _told_files(self) -> list[tuple[int, FileRow]]:
@@ -290,12 +294,20 @@ class _Feeder:
                     why = self._merged.why_unused(log, at)
                     place = (log.place.node_id, at.file, at.size_bytes, at.start_offset, at.end_offset)
                     lines[at.file] = (day_of(at.last_ms), (*place, why is None, why))
-        known = {line[1]: line for _, line in self._task.known_files}
+        known = {line[1]: (day, self._as_used_now(line)) for day, line in self._task.known_files}
         for line in _snapshot_lines(self._merged, self._used_snapshots.keys()):
-            was_used = line[1] in known and known[line[1]][5]
-            lines[line[1]] = (day_of(self._end_ms), known[line[1]] if was_used else line)
-        gone = {line[1]: (day, line) for day, line in self._task.known_files if line[1] not in lines}
-        return [*gone.values(), *lines.values()]
+            was_used = line[1] in known and known[line[1]][1][5]
+            lines[line[1]] = (day_of(self._end_ms), known[line[1]][1] if was_used else line)
+        return [*(row for file, row in known.items() if file not in lines), *lines.values()]
+
+    def _as_used_now(self, line: FileRow) -> FileRow:
+        """A row of an earlier run. The state in a snapshot that was read then is in no table any more if this
+        replay has begun anew without it."""
+        position = parse_snapshot_name(PurePath(line[1]).name)
+        began_anew = not self._engine.is_resumed and line[5]
+        if position is None or not began_anew or position.offset in self._used_snapshots.values():
+            return line
+        return (*line[:5], False, _why_unused(self._merged, position.offset, position.epoch))
 
     def _write_damage(self, damage: list[tuple[DamageRow, bool]], told: list[ToldDamage], day: int) -> None:
         nodes = {log.place.path: log.place.node_id for log in self._merged.logs}

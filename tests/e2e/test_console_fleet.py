@@ -139,3 +139,8 @@ def test_axe_finds_nothing_in_any_view(served: Served) -> None:
             browser.run("location.hash = arguments[0]", f"#/{view}")
             browser.wait(f"document.title.toLowerCase().startsWith({view!r})", view)
             assert violations(browser) == [], view
+        browser.run("location.hash = '#/incidents'")
+        browser.wait("document.querySelector('main tbody td[data-column=what] a')", "incidents")
+        browser.run("document.querySelector('main tbody td[data-column=what] a').click()")
+        browser.wait("document.querySelector('main section:not([aria-busy])')", "incident")
+        assert violations(browser) == [], "incident"

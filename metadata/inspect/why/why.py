@@ -89,7 +89,7 @@ class Chain:
             wanted = self._target.partition
             if wanted is None:  # whose chain has its partitions only as they are created
                 topics = _named_topics(self._target.entity)
-                return Concern(topics=topics, changes=False, together=True, along=True)
+                return Concern(topics=topics, creations_only=True, together=True, along=True)
             return Concern(topics=frozenset({wanted[0]}), partition=wanted[1], together=True, along=True)
         number = self._target.entity.partition("/")[2]
         if self._kind == "broker" and not number.isdigit():

@@ -28,8 +28,8 @@ def problems(
     losses: Sequence[TimelineEvent],
 ) -> list[Problem]:
     """Lines for a state: `brokers` are their states, `counts` how many partitions are in each kind of
-    trouble, `losses` the log's events after which records may be lost and those that delete topics. What is
-    over and still hurts, which has the moment `at`, stands behind what goes on."""
+    trouble, `losses` the log's events after which records may be lost and those that delete topics. Lines
+    about the past, which have the moment `at`, are behind those about what goes on."""
     image = state.image
     found = [
         *_of_brokers(image, brokers),
@@ -37,7 +37,11 @@ def problems(
         *_of_partitions(image, counts),
         *_lost_records(event for event in losses if event.offset < state.end_offset),
     ]
-    return sorted(found, key=lambda one: (_ORDER[one["severity"]], one["at"] != "", -one["count"]))
+    return sorted(found, key=_rank)
+
+
+def _rank(problem: Problem) -> tuple[int, bool, int]:
+    return _ORDER[problem["severity"]], problem["at"] != "", -problem["count"]
 
 
 def _of_brokers(image: MetadataImage, brokers: Mapping[int, str]) -> Iterator[Problem]:
@@ -110,15 +114,15 @@ def _lost_records(losses: Iterable[TimelineEvent]) -> Iterator[Problem]:
         if number == 1:
             path, who = last, f"{name}-{last.rpartition('/')[2]}"
         text = f"{who} had an unclean election: records may be lost"
-        yield _problem(event.severity, text, path, f"{last}.leader", number, at=f"{event.offset}+")
+        yield _problem(event.severity, text, path, f"{last}.leader", number, moment=f"{event.offset}+")
     if len(elected) > TOPICS_MAX:
         rest = list(reversed(elected.values()))[TOPICS_MAX:]
         number = sum(map(len, rest))
         text = f"{len(rest)} more topics: {number} partitions had an unclean election earlier"
-        yield _problem(CRITICAL, text, "events", "", number, at="0")
+        yield _problem(CRITICAL, text, "events", "", number, moment="0")
 
 
-def _problem(severity: str, text: str, path: str, target: str, number: int, at: str = "") -> Problem:
-    """`path` is what the line is about, `target` what `why` explains, at the moment `at` or (empty) at that
+def _problem(severity: str, text: str, path: str, target: str, number: int, moment: str = "") -> Problem:
+    """`path` is what the line is about, `target` what `why` explains, at `moment` or (empty) at that
     of the page."""
-    return {"severity": severity, "text": text, "path": path, "target": target, "count": number, "at": at}
+    return {"severity": severity, "text": text, "path": path, "target": target, "count": number, "at": moment}

@@ -20,6 +20,8 @@ from metaquorum.metadata.settings.acls import (
 from metaquorum.metadata.text.tree import acl_tree
 from metaquorum.storage.uuids import uuid_to_text
 
+_NAMED_HOSTS = 3
+
 
 def access(image: MetadataImage, principal: str, operation: str, resource: str, host: str) -> dict[str, Any]:
     """Whether `principal` (`User:alice`) at `host` may perform `operation` on `resource` (`topic/orders`),
@@ -34,11 +36,13 @@ def access(image: MetadataImage, principal: str, operation: str, resource: str, 
         raise InspectError("write the principal as User:alice and the resource as topic/orders")
     kinds = {Operation.ALL, asked, *IMPLIED_BY.get(asked, ())}
     matching = AclFilter(resource_type=wanted, resource_name=name, pattern_type=PatternType.MATCH)
-    entries = [
+    own = [
         (entry_id, acl)
         for entry_id, acl in list_acls(image, matching)
-        if acl.principal in (principal, WILDCARD_PRINCIPAL) and acl.host in (host, WILDCARD)
+        if acl.principal in (principal, WILDCARD_PRINCIPAL)
     ]
+    hosts = {acl.host for _, acl in own if _denies(acl, asked) or acl.operation in kinds}
+    entries = [entry for entry in own if entry[1].host in (host, WILDCARD)]
     denies = [entry for entry in entries if _denies(entry[1], asked)]
     allows = [
         entry
@@ -53,12 +57,46 @@ def access(image: MetadataImage, principal: str, operation: str, resource: str, 
         sentence += ": an entry denies it"
     elif not allows:
         sentence += ": no entry allows it, unless the brokers are set to allow what has no entry"
+    if host == WILDCARD and (elsewhere := sorted(hosts - {WILDCARD})):
+        sentence += (
+            f"; there are other entries for single hosts: ask for {' or '.join(elsewhere[:_NAMED_HOSTS])}"
+        )
     return {
         "allowed": is_allowed,
         "sentence": sentence,
         "entries": [{"path": f"acl/{uuid_to_text(entry_id)}", **acl_tree(acl)} for entry_id, acl in deciding],
         "operations": [each.name for each in OPERATIONS_ON[wanted]],
     }
+
+
+def entries_about(image: MetadataImage, text: str) -> list[tuple[bytes, Acl]]:
+    """(id, entry) of the entries that have a text in their principal or resource, and of those that apply to
+    what it names: those for everyone if it is a principal, those with a prefix or for all if it is a topic.
+    Denials first: they decide."""
+    part, for_everyone = text.lower(), _is_principal(image, text)
+    topic = None
+    if image.topics.topic_named(text) is not None:
+        topic = AclFilter(
+            resource_type=ResourceType.TOPIC, resource_name=text, pattern_type=PatternType.MATCH
+        )
+    found = [
+        (entry_id, acl)
+        for entry_id, acl in image.acls.items_sorted()
+        if part in acl.principal.lower()
+        or part in acl.resource_name.lower()
+        or (for_everyone and acl.principal == WILDCARD_PRINCIPAL)
+        or (topic is not None and topic.matches(acl))
+    ]
+    return sorted(found, key=lambda entry: entry[1].permission_type == Permission.ALLOW)
+
+
+def _is_principal(image: MetadataImage, text: str) -> bool:
+    """Whether a text is a user, as User:alice or by a name that an entry or a credential has."""
+    name = text.removeprefix("User:")
+    if name != text:
+        return bool(name)
+    users = {user for (_, user), _ in image.scram.items_sorted()}
+    return text in users or any(acl.principal == f"User:{text}" for _, acl in image.acls.items_sorted())
 
 
 def _denies(acl: Acl, operation: Operation) -> bool:

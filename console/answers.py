@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
@@ -15,6 +14,7 @@ from starlette.routing import Route
 from metaquorum.console.event_reader import is_users
 from metaquorum.console.tables import TablePage, TableQuery, csv_text
 from metaquorum.metadata.errors import InspectError
+from metaquorum.metadata.secrets import json_bytes
 from metaquorum.metadata.settings.keys import MAX_LONG, whole_number
 
 STATIC = Path(__file__).parent / "static"
@@ -63,22 +63,9 @@ class AnswerTurns:
         return in_turn
 
 
-def encoded(value: Any) -> bytes:
-    """Compact JSON; what is secret is redacted."""
-    return msgspec.json.encode(value, enc_hook=_plain)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, str):  # a secret, which shows itself redacted
-        return str(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    raise NotImplementedError(f"no JSON form for {type(value).__name__}")
-
-
 def in_json(value: Any, status: int = 200) -> Response:
     """A value as a response."""
-    return Response(encoded(value), status, media_type="application/json")
+    return Response(json_bytes(value), status, media_type="application/json")
 
 
 def _sentence(error: Exception) -> Response:
@@ -93,7 +80,7 @@ def download(page: TablePage, form: str, name: str) -> Response:
     """A whole table as a file, CSV or JSON. Raises InspectError for another format."""
     if form not in ("csv", "json"):
         raise InspectError(f"there is no format {form!r}; known are csv and json")
-    body = csv_text(page).encode() if form == "csv" else encoded(page.rows)
+    body = csv_text(page).encode() if form == "csv" else json_bytes(page.rows)
     kind = "text/csv; charset=utf-8" if form == "csv" else "application/json"
     headers = {"content-disposition": f'attachment; filename="{name}.{form}"'}
     return Response(body, media_type=kind, headers=headers)
@@ -113,6 +100,12 @@ def number_of(request: Request, name: str, default: int) -> int:
     if number is None:
         raise InspectError(f"{name}={text!r} is not a number")
     return number
+
+
+def times_of(request: Request) -> tuple[int | None, int | None]:
+    """The window of time that is asked for, Unix ms; None for an end that is open."""
+    low, high = (number_of(request, name, -1) for name in ("fromMs", "toMs"))
+    return (None if low < 0 else low, None if high < 0 else high)
 
 
 def query_of(request: Request) -> TableQuery:

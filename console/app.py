@@ -15,16 +15,17 @@ from starlette.routing import Route
 from metaquorum.console.answers import (
     AnswerTurns,
     download,
-    encoded,
     number_of,
     page_file,
     query_of,
     static_routes,
     text_of,
+    times_of,
 )
 from metaquorum.console.guard import Guard
 from metaquorum.console.tables import TABLES
 from metaquorum.console.views import Answer, Views
+from metaquorum.metadata.secrets import json_bytes
 
 _LONG = frozenset({"bisect", "diff", "groups", "history", "records", "search", "why"})
 """Views that may read much of the log, or ask a cluster; a move of the handle does not wait for them."""
@@ -91,9 +92,7 @@ class _Api:
         }
 
     def _strip(self, request: Request) -> Answer:
-        times = [number_of(request, name, -1) for name in ("fromMs", "toMs")]
-        low, high = (None if time_ms < 0 else time_ms for time_ms in times)
-        return self._views.strip.cut(low, high, number_of(request, "width", 1000))
+        return self._views.strip.cut(*times_of(request), number_of(request, "width", 1000))
 
     def _table(self, request: Request) -> Response | Answer:
         """A page of a table; with `format`, the whole table as a file."""
@@ -115,7 +114,7 @@ class _Api:
             now = answer["version"], answer["endOffset"], answer["trouble"]
             if now != last:
                 last = now
-                yield b"data: " + encoded(answer) + b"\n\n"
+                yield b"data: " + json_bytes(answer) + b"\n\n"
             await asyncio.sleep(WATCH_S)
 
 

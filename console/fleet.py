@@ -120,12 +120,18 @@ class FleetViews:
             "isCut": len(brokers) > _SHOWN_BROKERS,
         }
 
-    def table(self, kind: str, query: TableQuery) -> TablePage:
-        """A page of `clusters`, `incidents` or `findings`; `show` selects a cluster."""
+    def table(
+        self, kind: str, query: TableQuery, from_ms: int | None = None, to_ms: int | None = None
+    ) -> TablePage:
+        """A page of `clusters`, `incidents` or `findings`; `show` selects a cluster, the times (Unix ms) what
+        began between them."""
         makers = {"clusters": self._clusters, "incidents": self._incidents, "findings": self._findings}
         if kind not in makers:
             raise InspectError(f"there is no table {kind!r}; known are {', '.join(makers)}")
         rows = [row for row in makers[kind]() if query.show in ("", row["cluster"])]
+        if from_ms is not None and to_ms is not None:
+            times = ((row["fromTime"], row) for row in rows)
+            rows = [row for begun, row in times if begun is not None and from_ms <= begun <= to_ms]
         return page_of(COLUMNS[kind], rows, query)
 
     def _clusters(self) -> Iterable[Row]:

@@ -13,7 +13,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from metaquorum.console.answers import AnswerTurns, download, page_file, query_of, static_routes, text_of
+from metaquorum.console.answers import (
+    AnswerTurns,
+    download,
+    page_file,
+    query_of,
+    static_routes,
+    text_of,
+    times_of,
+)
 from metaquorum.console.app import log_routes
 from metaquorum.console.fleet import FleetViews
 from metaquorum.console.guard import Guard
@@ -32,7 +40,7 @@ def fleet_application(
 
     def table(request: Request) -> Any:
         kind, form = text_of(request, "kind"), text_of(request, "format")
-        page = views.table(kind, query_of(request))
+        page = views.table(kind, query_of(request), *times_of(request))
         return download(page, form, f"fleet-{kind}") if form else msgspec.structs.asdict(page)
 
     handlers: dict[str, Callable[[Request], Any]] = {

@@ -202,18 +202,17 @@ class Moments:
         return with_quorum(self.log, state_at(self.log, Point(offset=offset), past_corruption=is_known))
 
     def _near(self, offset: int) -> FoundState | None:
-        """The newest state up to an offset that is at hand, or that a snapshot holds; None if `fill` has not
-        begun."""
+        """The newest state up to an offset that is at hand, or that a snapshot holds; None without any."""
         with self._lock:
             at_hand = bisect_right(self._kept, offset, key=lambda kept: kept.offset)
             near = self._kept[at_hand - 1].state if at_hand else None
-        if near is None:
-            return None
-        for state in (*self._recent.values(), *self._ahead.values()):
-            if near.end_offset < state.end_offset <= offset and not state.problems:
-                near = state
+            others = (*self._recent.values(), *self._ahead.values())
+        for state in others:
+            if state.end_offset <= offset and not state.problems:
+                near = state if near is None or near.end_offset < state.end_offset else near
         # Until the whole log was replayed once, a snapshot may be nearer.
-        nearer = [at.offset for at in self.log.snapshots() if near.end_offset < at.offset <= offset]
+        reached = -1 if near is None else near.end_offset
+        nearer = [at.offset for at in self.log.snapshots() if reached < at.offset <= offset]
         if not nearer:
             return near
         begun = with_quorum(self.log, state_at(self.log, Point(offset=nearer[-1]), past_corruption=True))
@@ -227,9 +226,9 @@ class Moments:
         if start.end_offset == offset:
             return start
         with self._lock:
-            first, filled = self._kept[0].offset, self._kept[-1].offset
+            filled = self._kept[-1].offset if self._kept else 0
         end = self.clock().end_offset
-        step = _step(first, end)
+        step = _step(known_from(self.log) or 0, end)
         between = range(max(start.end_offset, filled) + step, min(offset, end), step)
         state = start
         for state in states_along(self.log, start, (*between, offset)):
@@ -241,11 +240,19 @@ class Moments:
         return state
 
     def _pass(self, state: FoundState) -> None:
-        """Keeps a state that `fill` has not reached, if it needs little memory."""
-        before = max(self._ahead.values(), key=lambda state: state.end_offset, default=None)
-        self._ahead_bytes += cost_bytes(None if before is None else before.image, state.image)
-        if self._ahead_bytes <= self._memory_bytes * _AHEAD_SHARE:
-            self._ahead[state.end_offset] = state
+        """Keeps a state that `fill` has not reached, and fewer of them if they need too much memory."""
+        with self._lock:
+            ahead = {**self._ahead, state.end_offset: state}
+            below = max((at for at in ahead if at < state.end_offset), default=None)
+            self._ahead_bytes += cost_bytes(None if below is None else ahead[below].image, state.image)
+            while self._ahead_bytes > self._memory_bytes * _AHEAD_SHARE and len(ahead) > 1:
+                ahead = {at: ahead[at] for at in sorted(ahead)[::2]}
+                images = [None, *(each.image for each in ahead.values())]
+                self._ahead_bytes = sum(
+                    cost_bytes(before, each.image)
+                    for before, each in zip(images, ahead.values(), strict=False)
+                )
+            self._ahead = ahead
 
 
 def _step(first: int, end: int) -> int:

@@ -14,6 +14,7 @@ from metaquorum.metadata.image.chunk import (
     INDEX,
     LEADER,
     LEADER_EPOCH,
+    LISTS,
     N_ISR,
     N_REPLICAS,
     PARTITION_EPOCH,
@@ -23,6 +24,7 @@ from metaquorum.metadata.image.chunk import (
 )
 from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.inspect.timeline.spans import under_min_isr_rows
+from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.metadata.text.tree import partition_tree
 
@@ -40,6 +42,8 @@ _SORTED_BY = {
 
 _COUNTED_DIRECTLY_BELOW = 1 << 12
 """Broker ids below this are counted with one array of this size; larger ones by sorting."""
+
+_NO_ONE = -2
 
 Window = tuple[int, int | None]
 """The numbers of the rows that are wanted: the first one, and the one after the last (None: all)."""
@@ -87,6 +91,31 @@ def leaders_and_in_sync(image: MetadataImage) -> tuple[Counter[int], Counter[int
                 )
             counter.update(dict(pairs))
     return leaders, in_sync
+
+
+def offline_replicas(image: MetadataImage) -> dict[int, int]:
+    """How many replicas each broker has in log directories that are offline according to its registration;
+    brokers without any are absent."""
+    columns = image.topics.columns
+    usual = np.full(len(columns.directories), _NO_ONE, dtype=np.int64)  # which broker has a directory online
+    for broker_id, known in image.brokers.items():
+        own = (columns.directories.find(directory) for directory in known.directories)
+        usual[[code for code in own if code is not None]] = broker_id
+    doubtful: Counter[tuple[int, int]] = Counter()
+    for chunk in columns.chunks:
+        width = chunk.replica_width
+        lists = chunk.data[LISTS : LISTS + 2 * width, chunk.data[TOPIC] >= 0]
+        brokers, codes = lists[:width].ravel(), lists[width:].ravel()
+        odd = (brokers >= 0) & (usual[codes] != brokers)
+        if odd.any():
+            pairs, counts = np.unique(np.stack((brokers[odd], codes[odd])), axis=1, return_counts=True)
+            doubtful.update(dict(zip(map(tuple, pairs.T.tolist()), counts.tolist(), strict=True)))
+    found: dict[int, int] = {}
+    for (broker_id, code), count in doubtful.items():
+        (directory,) = columns.directories.ids([code])
+        if not directory_online(image.brokers, broker_id, directory):
+            found[broker_id] = found.get(broker_id, 0) + count
+    return found
 
 
 def topics_in_trouble(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import socket
@@ -85,7 +86,12 @@ class Console:
 
     def serve(self) -> None:
         """Serves until Ctrl-C or SIGTERM."""
-        self._server.run(sockets=[self._socket])
+        serving = self._server.serve(sockets=[self._socket])
+        try:
+            with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+                runner.run(serving)
+        finally:
+            serving.close()  # Ctrl-C may come before it began, about which Python would print a warning
 
 
 @contextlib.contextmanager

@@ -55,6 +55,8 @@ SLOW_S = 5.0
 """A running cluster without an answer for this time counts as gone."""
 _MARKED = at_least("warning")
 _DOUBTS = ("gap in time", "clock jumped")
+TOPIC_DELETED = "topic deleted"
+_LOSSES = ("unclean election", TOPIC_DELETED)
 
 
 class StripTurn(msgspec.Struct, frozen=True):
@@ -122,6 +124,8 @@ class _Events:
         """Warnings and critical events."""
         self.doubts: list[TimelineEvent] = []
         """Those about time of which the log says nothing, or whose clock is not certain."""
+        self.losses: list[TimelineEvent] = []
+        """Those after which records may be lost, and those that delete a topic with its records."""
         self.problems: list[str] = []
 
     def take(self, piece: EventPiece) -> None:
@@ -130,6 +134,7 @@ class _Events:
         self.events += piece.events
         self.marked += [event for event in piece.events if event.severity in _MARKED]
         self.doubts += [event for event in piece.events if event.kind in _DOUBTS]
+        self.losses += [event for event in piece.events if event.kind in _LOSSES]
         self.lines.area += piece.counts
         self.problems += piece.problems
 
@@ -280,6 +285,11 @@ class Strip:
     def events(self) -> list[TimelineEvent]:
         """The events from `info` on, as far as the log was read."""
         return self._fine.events
+
+    @property
+    def losses(self) -> list[TimelineEvent]:
+        """The events after which records may be lost, and those that delete topics."""
+        return self._fine.losses
 
     @property
     def problems(self) -> list[str]:

@@ -13,10 +13,11 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from metaquorum.console.access import access
+from metaquorum.console.access import access, entries_about
 from metaquorum.console.event_reader import is_users
 from metaquorum.console.moments import place_of
-from metaquorum.console.partitions import SHOWS, rows_in_trouble, topics_in_trouble
+from metaquorum.console.partitions import SHOWS, rows_in_trouble
+from metaquorum.console.problems import problems
 from metaquorum.console.record_bytes import record_bytes
 from metaquorum.console.strip import ACTIVE, Strip, broker_states
 from metaquorum.console.tables import GROUP_COLUMNS, TablePage, TableQuery, page_of, table_of
@@ -31,6 +32,7 @@ from metaquorum.metadata.inspect.answers import (
     span_json,
 )
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, WARNING
+from metaquorum.metadata.inspect.changes.record_texts import acl_text
 from metaquorum.metadata.inspect.checks.bisect import bisect
 from metaquorum.metadata.inspect.checks.checks import predicate_check
 from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
@@ -72,18 +74,21 @@ class Views:
     InspectError if the log does not have it."""
 
     def __init__(self, strip: Strip, words: tuple[str, ...], groups: GroupRows | None = None) -> None:
-        """`words` are the paths that were given, for command lines; `groups` asks a running cluster."""
+        """`words` are the paths that were given, or `--bootstrap`, its value and other options, for command
+        lines; `groups` asks a running cluster."""
         self._groups = groups
         self.moments = strip.moments
         self.strip = strip
         self._log: MetadataLog = strip.moments.log
         self._words = words
+        self._is_live = words[:1] == ("--bootstrap",)
         self._last_log: Answer = {}
         self._diffs: OrderedDict[tuple[int, int, str], list[EntityChange]] = OrderedDict()
 
     def command(self, tool: str, *words: str) -> str:
         """A command line of `metaquorum log`. Tools that read one log get the first path."""
-        paths = self._words if tool in ("timeline", "summary") else self._words[:1]
+        takes_all = self._is_live or tool in ("timeline", "summary")
+        paths = self._words if takes_all else self._words[:1]
         return shlex.join(["metaquorum", "log", tool, *paths, *words])
 
     def log(self) -> Answer:
@@ -102,7 +107,7 @@ class Views:
         identity = log.identity
         newest = self.strip.last_change()
         return {
-            "name": ", ".join(self._words),
+            "name": self._words[1] if self._is_live else ", ".join(self._words),
             "clusterId": None if identity is None else identity.cluster_id,
             "startOffset": log.start_offset,
             "knownFrom": known_from(log),
@@ -173,7 +178,8 @@ class Views:
             "numbers": numbers,
             "topics": len(image.topics),
             "partitions": image.topics.partition_count,
-            "problems": sorted(_problems(image, brokers, counts), key=_severity)[:_PROBLEMS_MAX],
+            "problems": problems(state, brokers, counts, self.strip.losses)[:_PROBLEMS_MAX],
+            "progress": self.strip.progress,
             "command": self.command("state", "--at", str(state.end_offset)),
         }
 
@@ -398,10 +404,11 @@ class Views:
         }
 
     def search(self, text: str, where: str | None) -> Answer:
-        """Moments, entities, settings and events that a text names."""
+        """Moments, entities, access control entries, settings and events that a text names."""
         state = self.state(where)
         wanted = text.strip().lower()
-        found: dict[str, list[Answer]] = {"moments": [], "entities": [], "settings": [], "events": []}
+        kinds = ("moments", "entities", "acls", "settings", "events")
+        found: dict[str, list[Answer]] = {kind: [] for kind in kinds}
         if not wanted:
             return found
         try:
@@ -413,6 +420,10 @@ class Views:
             (*_entities(state.image, wanted), *_first(continuations(text.strip(), state.image)))
         )
         found["entities"] = [{"path": path} for path in list(paths)[:SEARCHED_MAX]]
+        found["acls"] = _first(
+            {"path": f"acl/{uuid_to_text(entry_id)}", "text": acl_text(acl)}
+            for entry_id, acl in entries_about(state.image, text.strip())
+        )
         found["settings"] = _first(
             {"path": row["path"], "text": f"{row['resource']}: {row['key']}={row['value']}"}
             for row in table_of("configs", state, TableQuery(text=wanted, size=SEARCHED_MAX)).rows
@@ -436,12 +447,7 @@ def clock_time(log: MetadataLog, offset: int, stamp_ms: int) -> int:
 def _entities(image: MetadataImage, text: str) -> list[str]:
     topics = (f"topic/{topic.name}" for topic in image.topics.all() if text in topic.name.lower())
     others = (path for path in entities_of(image, with_topics=False) if text in path.lower())
-    principals = (
-        f"acl/{uuid_to_text(entry_id)}"
-        for entry_id, acl in image.acls.items_sorted()
-        if text in acl.principal.lower() or text in acl.resource_name.lower()
-    )
-    return [*_first(topics), *_first(others), *_first(principals)]
+    return [*_first(topics), *_first(others)]
 
 
 def _check(path: str) -> None:
@@ -461,53 +467,3 @@ def _one_of(word: str, words: tuple[str, ...]) -> str:
     if word not in words:
         raise InspectError(f"{word!r} is not one of {', '.join(words)}")
     return word
-
-
-_ORDER = {CRITICAL: 0, WARNING: 1, INFO: 2, DETAIL: 3}
-
-
-def _severity(problem: Answer) -> tuple[int, int]:
-    return _ORDER[problem["severity"]], -problem["count"]
-
-
-def _problems(image: MetadataImage, brokers: dict[int, str], counts: dict[str, int]) -> Iterator[Answer]:
-    """What is wrong in a state. `target` is what `why` explains."""
-    if brokers and ACTIVE not in brokers.values():
-        yield _problem(CRITICAL, "no broker is active", "broker", f"broker/{min(brokers)}", len(brokers))
-    held = image.topics.replica_counts()
-    for broker_id, name in brokers.items():
-        if name != ACTIVE:
-            count, path = held.get(broker_id, 0), f"broker/{broker_id}"
-            word = "is fenced" if name == "fenced" else "is shutting down"
-            severity = WARNING if count else INFO
-            yield _problem(
-                severity, f"broker {broker_id} {word}; it holds {count} replicas", path, path, count
-            )
-    texts = {
-        "leaderless": (CRITICAL, "without a leader", ".leader"),
-        "underMinIsr": (WARNING, "under min ISR", ".isr"),
-        "outOfSync": (INFO, "with replicas out of the ISR", ".isr"),
-        "reassigning": (INFO, "being reassigned", ""),
-    }
-    for show, (severity, text, field) in texts.items():
-        if counts[show]:
-            yield from _by_topic(image, show, (severity, text, field))
-
-
-def _by_topic(image: MetadataImage, show: str, words: tuple[str, str, str]) -> Iterator[Answer]:
-    """A problem per topic; of the others, how many there are."""
-    severity, text, field = words
-    worst, more, rest = topics_in_trouble(image, show, SEARCHED_MAX)
-    for name, count, index in worst:
-        first = f"topic/{name}/{index}"
-        if count == 1:
-            yield _problem(severity, f"{name}-{index} is {text}", first, first + field, 1)
-        else:
-            text_of_all = f"{name}: {count} partitions {text}"
-            yield _problem(severity, text_of_all, f"topic/{name}", first + field, count)
-    if more:
-        yield _problem(severity, f"{more} more topics: {rest} partitions {text}", "topic", "", rest)
-
-
-def _problem(severity: str, text: str, path: str, target: str, count: int) -> Answer:
-    return {"severity": severity, "text": text, "path": path, "target": target, "count": count}

@@ -8,8 +8,10 @@ them (`--secrets`).
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from typing import Any
+
+import msgspec
 
 from metaquorum.metadata.records.fields import SETTING_VALUE
 from metaquorum.metadata.records.schema import RECORD_SCHEMAS, SCHEMA_BY_CLASS
@@ -66,6 +68,20 @@ class Redacted(str):
         return REDACTED
 
     __repr__ = __str__
+
+
+def json_bytes(value: object, *, secrets: bool = False) -> bytes:
+    """Compact JSON: keys keep their order, sets are sorted, bytes in base64. Shows secrets only with
+    `secrets`."""
+    return msgspec.json.encode(value, enc_hook=partial(_plain, secrets=secrets))
+
+
+def _plain(value: object, *, secrets: bool) -> object:
+    if isinstance(value, Redacted):
+        return value.secret if secrets else REDACTED
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise NotImplementedError(f"no JSON form for {type(value).__name__}")
 
 
 def is_secret_setting(name: str) -> bool:

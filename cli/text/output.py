@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
-import msgspec
 
 from metaquorum.cli.errors import Failure
 from metaquorum.metadata.inspect.log.points import utc_text
-from metaquorum.metadata.secrets import REDACTED, Redacted
+from metaquorum.metadata.secrets import REDACTED, Redacted, json_bytes
 
 __all__ = [
     "echo_json",
@@ -72,7 +71,7 @@ def echo_json(value: object) -> None:
 
 def json_line(value: object) -> str:
     """Compact JSON. Bytes in base64, sets sorted."""
-    return msgspec.json.encode(value, enc_hook=_plain).decode()
+    return json_bytes(value, secrets=shows_secrets()).decode()
 
 
 def text_or_base64(name: str, content: bytes | None) -> dict[str, str | None]:
@@ -105,14 +104,6 @@ def shows_secrets() -> bool:
 def secret_text(value: Redacted) -> str:
     """A secret, redacted unless this command may show it."""
     return value.secret if shows_secrets() else REDACTED
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Redacted):
-        return secret_text(value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    raise NotImplementedError(f"no JSON form for {type(value).__name__}")
 
 
 def table_width() -> int | None:

@@ -8,15 +8,15 @@ export function query(params) {
 /** Where the page is: the log of a cluster in a fleet has a folder of its own. */
 export const BASE = new URL(".", location.href).pathname;
 
-export function address(view, params) {
+export function address(view, params, base = BASE) {
   const text = query(params);
-  return `${BASE}api/${view}${text ? `?${text}` : ""}`;
+  return `${base}api/${view}${text ? `?${text}` : ""}`;
 }
 
-export async function ask(view, params = {}, signal = undefined) {
+export async function ask(view, params = {}, signal = undefined, base = BASE) {
   let response;
   try {
-    response = await fetch(address(view, params), { signal });
+    response = await fetch(address(view, params, base), { signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Error("The server does not answer. If it was stopped, start metaquorum console again and open its new URL.");

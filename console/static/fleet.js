@@ -3,8 +3,9 @@
 import { ask } from "./api.js";
 import { h, s, spanText, timeText, valueText, word } from "./dom.js";
 import { diamond, patterns, tickTimes, triangle } from "./drawing.js";
-import { frame } from "./frame.js";
+import { busySoon, frame } from "./frame.js";
 import { change, here, link } from "./place.js";
+import { copy, save } from "./save.js";
 import { captionOf, files, pager, sheet, SIZE, sorter, titleOf as columnOf } from "./tables.js";
 
 const NAV = ["overview", "incidents", "findings", "clusters"];
@@ -13,6 +14,7 @@ const LEADERS = 8, AREA = 26, OUT = 8, LANE = 8, GAP = 2, NAME = 64;
 const main = document.getElementById("main");
 let loading = null;
 let fleet = null;
+let shown = { view: null, title: "", command: "" };
 let width = 1000;
 
 const titleOf = (view) => view[0].toUpperCase() + view.slice(1);
@@ -128,12 +130,13 @@ function strip(one, most, lanes) {
   return svg;
 }
 
-function block(one, most, lanes) {
+function block(one, most, lanes, isFixed = false) {
   const isOpen = here().params.cluster === one.cluster;
+  const toggle = () => change({ cluster: isOpen ? undefined : one.cluster });
   const { t } = here().params;
   const href = logLink(one.cluster, t ? isoOf(Number(t)) : undefined);
   return h("li", { class: "cluster" },
-    h("p", {}, h("button", { type: "button", "aria-expanded": String(isOpen), title: "Show or hide its brokers", onclick: () => change({ cluster: isOpen ? undefined : one.cluster }) }, shownName(one.cluster)),
+    h("p", {}, isFixed ? h("b", {}, shownName(one.cluster)) : h("button", { type: "button", "aria-expanded": String(isOpen), title: "Show or hide its brokers", onclick: toggle }, shownName(one.cluster)),
       h("span", { class: "moment" }, ` ${one.brokers} brokers, ${one.partitions} partitions, ${one.incidents.length} incidents `),
       href ? h("a", { href }, t ? "open its log at this moment" : "open its log") : isOpen && h("span", { class: "moment" }, WITHOUT)),
     strip(one, most, isOpen ? lanes : null));
@@ -147,10 +150,12 @@ function legend() {
     h("li", {}, s("svg", { width: 12, height: 10, "aria-hidden": "true" }, s("path", { d: triangle(6, 5), class: "mark-warning" })), "leaders moved, or left the ISR"));
 }
 
+const worstOf = (clusters) => Math.max(1, ...clusters.flatMap((each) => [...each.leaderless, ...each.underMinIsr]));
+
 async function overview(params, signal) {
   const lanes = params.cluster ? await ask("lanes", { cluster: params.cluster }, signal) : null;
   const worst = await ask("table", { kind: "incidents", size: 10 }, signal);
-  const most = Math.max(1, ...fleet.clusters.flatMap((each) => [...each.leaderless, ...each.underMinIsr]));
+  const most = worstOf(fleet.clusters);
   const hurt = (one) => one.leaderless.reduce((sum, value) => sum + value, 0) + one.underMinIsr.reduce((sum, value) => sum + value, 0) / 10;
   const clusters = [...fleet.clusters];
   if ((params.sort || "hurt") === "hurt") clusters.sort((a, b) => hurt(b) - hurt(a));
@@ -177,7 +182,10 @@ const CELLS = {
     const href = row.offset === null || row.offset === undefined ? null : logLink(row.cluster, `${row.offset}+`);
     return h("td", { class: "number" }, href ? h("a", { href, title: "Its log, after this record" }, String(row.offset)) : valueText(row.offset));
   },
-  what: (row) => h("td", {}, word(row.what, row.leaderless ? "critical" : row.isHurting ? "warning" : "detail")),
+  what: (row) => {
+    const name = word(row.what, row.leaderless ? "critical" : row.isHurting ? "warning" : "detail");
+    return h("td", {}, row.fromTime === null ? name : h("a", { href: incidentLink(row), title: "This incident, and what happened around it" }, name));
+  },
   text: (row) => h("td", { class: "long" }, row.text),
   availability: (row) => h("td", { class: "number" }, row.availability === null ? "–" : `${(100 * row.availability).toFixed(3)} %`),
   toTime: (row) => h("td", { class: "time" }, timeText(row.toTime, false)),
@@ -210,23 +218,80 @@ function tableView(kind) {
   };
 }
 
-const VIEWS = { overview, incidents: tableView("incidents"), findings: tableView("findings"), clusters: tableView("clusters") };
+const AROUND_MS = 60000, EVENTS = 200, LOOK_MS = 500;
+
+/** The page of an incident, at first with a minute before it and after it. */
+function incidentLink(row) {
+  const from = row.fromTime - AROUND_MS, to = row.fromTime + (row.lastedMs ?? 0) + AROUND_MS;
+  return link("incident", { cluster: row.cluster, begun: row.fromTime, t: row.fromTime, what: row.what, who: row.who, from, to });
+}
+
+/** One incident with what happened around it, in all clusters and in its cluster's log: what a ticket needs. */
+async function incident(params, signal) {
+  const [low, high] = span(), { cluster } = params;
+  const page = await ask("table", { kind: "incidents", fromMs: Math.round(low), toMs: Math.round(high), sort: "fromTime", size: SIZE }, signal);
+  const row = page.rows.find((each) => each.cluster === cluster && String(each.fromTime) === params.begun && each.what === params.what && each.who === params.who);
+  if (!row) throw new Error("There is no such incident between these times. Choose one in the table of incidents.");
+  const lanes = await ask("lanes", { cluster }, signal);
+  const near = fleet.clusters.filter((each) => each.cluster === cluster || page.rows.some((one) => one.cluster === each.cluster));
+  near.sort((a, b) => (b.cluster === cluster) - (a.cluster === cluster));
+  const title = `${row.who}: ${row.what}`, most = worstOf(near);
+  const facts = [row.cause && `Cause: ${row.cause}`, `${row.partitions} partitions`, row.leaderless > 0 && `${row.leaderless} of them leaderless, the longest for ${spanText(row.leaderlessMs ?? 0)}`,
+    row.lastedMs === null ? "not over when the log ends" : `lasted ${spanText(row.lastedMs)}`].filter(Boolean).join("; ");
+  const made = { title: `${title}, cluster ${cluster}`, nodes: null, command: "" };
+  const events = section("Events of its log");
+  if (logLink(cluster)) eventsOf(cluster, [low, high], signal, made).then((nodes) => fill(events, nodes), (error) => error.name !== "AbortError" && fill(events, [h("p", { class: "empty sheet" }, error.message)]));
+  else fill(events, [h("p", { class: "empty sheet" }, WITHOUT)]);
+  made.nodes = [h("h1", {}, title), h("p", { class: "moment" }, `Cluster ${cluster}, ${timeText(row.fromTime)}, record ${valueText(row.offset)}. ${facts}.`),
+    h("p", { class: "moment" }, `Shown: ${timeText(low)} to ${timeText(high)} (+ and - zoom).`),
+    h("ol", { class: "clusters" }, h("li", { class: "axis" }, axis([low, high])), near.map((each) => block(each, most, each.cluster === cluster ? lanes.brokers : null, true))),
+    legend(), h("h2", {}, "Incidents in all clusters meanwhile"), incidents(page, {}), events];
+  return made;
+}
+
+const section = (title) => h("section", { "aria-label": title, "aria-busy": "true" }, h("h2", {}, title), h("p", { class: "empty sheet" }, "Reading the log…"));
+
+function fill(made, nodes) {
+  made.replaceChildren(made.firstChild, ...nodes);
+  made.removeAttribute("aria-busy");
+}
+
+/** The events of a cluster's log between two times, once it was read that far. */
+async function eventsOf(cluster, [low, high], signal, made) {
+  const first = fleet.clusters.find((each) => each.cluster === cluster).fromMs; // an earlier time is none of the log's
+  const wanted = { severity: "info", from: isoOf(Math.max(low, first)), to: isoOf(Math.max(high, first)), size: EVENTS };
+  let answer;
+  for (;;) {
+    answer = await ask("events", wanted, signal, `/log/${encodeURIComponent(cluster)}/`);
+    if (answer.progress === 1) break;
+    await new Promise((next) => setTimeout(next, LOOK_MS));
+    if (signal.aborted) throw new DOMException("overtaken", "AbortError");
+  }
+  made.command = shown.command = answer.command;
+  const rows = answer.events.map((each) => [h("td", { class: "time" }, timeText(each.createTime)), word(each.severity, each.severity), each.kind, h("td", { class: "long" }, each.text, each.rule ? ` [${each.rule}]` : ""),
+    h("a", { href: logLink(cluster, `${each.offset}+`), title: "Its log, after this record" }, String(each.offset))]);
+  return [sheet(`${answer.events.length} of ${answer.count} events`, ["time", "severity", "kind", "what happened", "record"], rows, "The log has no event between these times.")];
+}
+
+const VIEWS = { overview, incident, incidents: tableView("incidents"), findings: tableView("findings"), clusters: tableView("clusters") };
 
 async function load() {
   loading?.abort();
   const mine = (loading = new AbortController());
   const { view, params } = here();
   document.getElementById("nav").replaceChildren(...NAV.map((each) => h("a", { href: link(each), "aria-current": each === view ? "page" : null }, titleOf(each))));
-  const waiting = setTimeout(() => main.setAttribute("aria-busy", "true"), 200);
+  const waiting = busySoon(main, view === shown.view ? null : h("h1", {}, titleOf(view)));
   try {
     if (!VIEWS[view]) throw new Error(`There is no view ${view}. Choose one above.`);
     fleet ??= await ask("fleet", {}, mine.signal);
     document.getElementById("log-name").textContent = fleet.name;
-    const nodes = await VIEWS[view](params, mine.signal);
+    const found = await VIEWS[view](params, mine.signal);
+    const made = Array.isArray(found) ? { nodes: found } : found;
     if (mine.signal.aborted) return;
-    document.title = `${titleOf(view)} · ${fleet.name} · metaquorum`;
+    shown = { view, title: made.title || titleOf(view), command: made.command || fleet.command };
+    document.title = `${shown.title} · ${fleet.name} · metaquorum`;
     const focus = document.activeElement?.id;
-    main.replaceChildren(...nodes.flat(Infinity).filter(Boolean));
+    main.replaceChildren(...made.nodes.flat(Infinity).filter(Boolean));
     if (focus) document.getElementById(focus)?.focus();
   } catch (error) {
     if (error.name === "AbortError" || mine.signal.aborted) return;
@@ -238,6 +303,9 @@ async function load() {
 }
 
 frame(load);
+const notice = (text) => { const line = document.getElementById("notice"); line.hidden = !text; line.textContent = text; };
+document.getElementById("copy").addEventListener("click", async () => notice(await copy(shown.command)));
+document.getElementById("save").addEventListener("click", () => (main.querySelector("[aria-busy]") ? notice("The log is still being read; save again when its events are there.") : save(shown.title, shown.command)));
 new ResizeObserver(() => {
   const now = Math.max(200, Math.min(1700, Math.round(main.clientWidth - 32)));
   if (Math.abs(now - width) > 4) { width = now; if (fleet) load(); }

@@ -27,3 +27,11 @@ export function frame(draw) {
   });
   document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); document.getElementById("main").focus(); });
 }
+
+/** Says, if an answer takes longer than a person notices, that it is read: beside what is shown, or under the title of the view that follows. */
+export function busySoon(main, title) {
+  return setTimeout(() => {
+    if (title) main.replaceChildren(title);
+    main.setAttribute("aria-busy", "true");
+  }, 200);
+}

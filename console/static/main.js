@@ -2,7 +2,7 @@
 
 import { ask, BASE } from "./api.js";
 import { h, timeText } from "./dom.js";
-import { frame } from "./frame.js";
+import { busySoon, frame } from "./frame.js";
 import { go, here, link, moments } from "./place.js";
 import { copy, save } from "./save.js";
 import * as strip from "./strip.js";
@@ -19,7 +19,7 @@ const TITLES = { diff: "Difference", find: "Find a moment", acls: "ACLs", "produ
 const main = document.getElementById("main");
 let loading = null;
 let again = false;
-let shown = { title: "", command: "" };
+let shown = { title: "", command: "", view: null };
 let log = null;
 let lastCritical = null;
 
@@ -46,15 +46,17 @@ async function load() {
   const { view, params } = here();
   navigation(view);
   const make = VIEWS[view];
-  const waiting = setTimeout(() => main.setAttribute("aria-busy", "true"), 200);
+  let waiting = busySoon(main, view === shown.view ? null : h("h1", {}, titleOf(view)));
   try {
     if (!make) throw new Error(`There is no view ${view}. Choose one above.`);
     const made = await make(params, mine.signal);
     if (mine.signal.aborted) return;
-    shown = made;
+    shown = { ...made, view };
     document.title = `${made.title} · metaquorum`;
     const focus = document.activeElement?.id;
+    clearTimeout(waiting);
     main.replaceChildren(...made.nodes.flat(Infinity).filter(Boolean));
+    waiting = busySoon(main, null);
     if (focus) document.getElementById(focus)?.focus();
     await showMoments(made, params, mine.signal);
   } catch (error) {

@@ -51,8 +51,11 @@ export async function overview(params, signal) {
     const href = link(each.table, { ...moments(), show: each.show });
     return h("li", {}, h("a", { href, class: isGood ? "good" : "bad" }, h("b", {}, String(each.value)), `${each.name} `, h("span", {}, `of ${each.of}`)));
   });
+  const href = (each) => (each.path === "events" ? link("events", { ...moments(), severity: each.severity, text: "unclean election" })
+    : each.path.includes("/") ? entityLink(each.path) : link("partitions", moments()));
   const problems = answer.problems.map((each) => h("li", {}, word(each.severity, each.severity), " ",
-    h("a", { href: each.path.includes("/") ? entityLink(each.path) : link("partitions", moments()) }, each.text), each.target && whyDetails(each.target)));
+    h("a", { href: href(each) }, each.text), each.target && whyDetails(each.target, each.at || params.at)));
+  const unread = answer.progress < 1 ? " The log is still being read: an unclean election may be added." : "";
   return {
     title: "Overview", command: answer.command, moment: answer,
     nodes: [
@@ -60,7 +63,7 @@ export async function overview(params, signal) {
       h("p", { class: "moment" }, `${answer.topics} topics, ${answer.partitions} partitions.`),
       await difference(signal, ""),
       h("h2", {}, "What is wrong at this moment"),
-      problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, "Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync. If clients have trouble all the same, look at what was changed last: a setting, an access control entry, a deleted topic."),
+      problems.length ? h("ul", { class: "problems" }, problems) : h("p", { class: "empty sheet" }, `Nothing that the log shows: every broker is active, every partition has its leader and all its replicas in sync.${unread} If clients have trouble all the same, look at what was changed last: a setting, an access control entry, a deleted topic.`),
       lastChanges(answer.offset, signal),
     ],
   };
@@ -79,15 +82,15 @@ function lastChanges(end, signal) {
   return made;
 }
 
-/** `why`, asked when it is opened. */
-function whyDetails(target) {
+/** `why` at a moment, asked when it is opened. */
+function whyDetails(target, at) {
   const body = h("p", {}, "Reading the records…");
   const details = h("details", {}, h("summary", {}, "why?"), body);
   details.addEventListener("toggle", async () => {
     if (!details.open || body.dataset.done) return;
     body.dataset.done = "1";
     try {
-      const found = await ask("why", { target, at: here().params.at, last: 1 });
+      const found = await ask("why", { target, at, last: 1 });
       body.replaceChildren(found.headline, ". ", ...found.records.map((each) => recordLink(each.offset)));
     } catch (error) {
       body.textContent = error.message;
@@ -377,6 +380,7 @@ export async function search(params, signal) {
   const groups = [
     group("Moments", answer.moments, (each) => h("a", { href: link("overview", { at: String(each.offset) }) }, `offset ${each.offset}, ${timeText(each.timeMs)}`)),
     group("Entities", answer.entities, (each) => h("a", { href: entityLink(each.path) }, each.path)),
+    group("Access control entries", answer.acls, (each) => h("a", { href: entityLink(each.path) }, each.text)),
     group("Settings", answer.settings, (each) => h("a", { href: entityLink(each.path) }, each.text)),
     group("Events", answer.events, (each) => [momentLink(each.offset, timeText(each.createTime)), ` ${each.kind}: ${each.text} `, aboutLinks(each)]),
   ].filter(Boolean);

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -27,9 +28,13 @@ class Served:
         assert self.url.startswith("http://127.0.0.1:"), self.process.communicate(timeout=WAIT_S)
 
     def log(self) -> dict[str, Any]:
-        """What the server says about the log, asked without a browser."""
+        """What the server says about the log."""
+        return self.ask("log")
+
+    def ask(self, view: str, **params: str) -> dict[str, Any]:
+        """What the server answers, asked without a browser."""
         host, token = self.url.split("/")[2], self.url.partition("token=")[2]
-        request = urllib.request.Request(f"http://{host}/api/log")
+        request = urllib.request.Request(f"http://{host}/api/{view}?{urllib.parse.urlencode(params)}")
         request.add_header("cookie", f"{COOKIE}-{host.partition(':')[2]}={token}")
         with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
             found: dict[str, Any] = json.load(answer)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,9 +53,13 @@ def served(tmp_path: Path) -> Iterator[Served]:
         console.end()
 
 
-def test_ctrl_c_ends_it_quietly(served: Served) -> None:
+@pytest.mark.parametrize("is_serving", [False, True])
+def test_ctrl_c_ends_it_quietly(served: Served, is_serving: bool) -> None:
+    """Also as soon as the URL is there, before the server runs."""
+    if is_serving:
+        served.log()
     errors = served.end()
-    assert "Traceback" not in errors, errors
+    assert errors.strip() == ""
     assert served.process.returncode in (0, 130, -signal.SIGINT)
 
 
@@ -258,6 +266,49 @@ def test_a_growing_log_is_followed_until_the_handle_is_touched_and_a_lost_server
 
 
 @needs_browser
+def test_a_view_that_must_be_waited_for_shows_its_title_or_what_was_there_and_that_it_is_read(
+    served: Served,
+) -> None:
+    said = "getComputedStyle(document.querySelector('main'), '::before').content"
+    with Browser() as browser:
+        browser.open(f"{served.url}#/overview?at=150")
+        browser.settled()
+        assert browser.run(f"return {said}") == "none"
+        browser.run(
+            "const own = window.fetch; window.held = [];"
+            "window.fetch = async (...words) => {"
+            "  await new Promise((next) => held.push(next)); return own(...words); };"
+            "window.release = () => { window.fetch = own; held.forEach((next) => next()); };"
+        )
+        browser.run("location.hash = '#/topics?at=150'")
+        browser.wait("document.querySelector('main[aria-busy] h1')?.innerText === 'Topics'", "title")
+        assert "Reading" in browser.run(f"return {said}")
+        assert browser.run("return document.querySelector('main').children.length") == 1
+        browser.run("release()")
+        browser.settled()
+        table = browser.text("main table")
+        browser.run("window.fetch = () => new Promise(() => {}); location.hash = '#/topics?at=100'")
+        browser.wait("document.querySelector('main[aria-busy]')", "sign that it is read")
+        assert browser.text("main table") == table and "Reading" in browser.run(f"return {said}")
+
+
+@needs_browser
+def test_a_view_that_is_there_stays_while_the_handles_wait_for_their_moments(served: Served) -> None:
+    with Browser() as browser:
+        browser.open(f"{served.url}#/overview?at=150")
+        browser.settled()
+        browser.run(
+            "const own = window.fetch; window.fetch = (address, ...words) =>"
+            " address.includes('/api/moment') ? new Promise(() => {}) : own(address, ...words);"
+            "location.hash = '#/record?offset=20&at=150&since=100'"
+        )
+        browser.wait(
+            "document.querySelector('main .bytes') && document.querySelector('main[aria-busy]')", "bytes"
+        )
+        assert "Its batch" in browser.text("main")
+
+
+@needs_browser
 def test_two_tabs_each_keep_their_moment(served: Served) -> None:
     with Browser() as browser:
         browser.open(f"{served.url}#/overview?at=50")
@@ -290,3 +341,44 @@ def test_a_running_cluster_is_followed_said_to_be_gone_and_found_again(tmp_path:
         finally:
             errors = console.end()
         assert "Traceback" not in errors, errors
+
+
+def test_a_cluster_that_wants_a_login_is_shown_with_one_and_says_what_is_missing_without(
+    tmp_path: Path,
+) -> None:
+    with testing.Cluster(brokers=1, controllers=1, sasl="scram") as cluster:
+
+        def login(password: str) -> tuple[str, ...]:
+            module = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+            file = tmp_path / f"{password}.properties"
+            file.write_text(
+                "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+                f'sasl.jaas.config={module} username="{cluster.user}" password="{password}";\n'
+            )
+            return ("--bootstrap", cluster.bootstrap_servers, "--timeout", "5", "--command-config", str(file))
+
+        refused = (
+            (login("none")[:4], "may require a login (--command-config"),
+            (login("wrong"), "it refuses the login"),
+        )
+        for words, sentence in refused:
+            done = run("console", *words, "--no-browser")
+            assert done.returncode == 1 and sentence in done.stderr and "Traceback" not in done.stderr
+        assert cluster.password is not None
+        console = Served(*login(cluster.password))
+        try:
+            before = console.wait(lambda log: log["progress"] == 1, "whole strip")
+            assert before["name"] == cluster.bootstrap_servers
+            cluster.create_topic("orders")
+            console.wait(lambda log: log["endOffset"] > before["endOffset"], "records of the topic")
+            command = console.ask("entity", path="topic/orders/0")["command"]
+            printed = run(*shlex.split(command)[1:], "--json")
+            assert json.loads(printed.stdout)["leader"] >= 0, printed
+        finally:
+            errors = console.end()
+        assert "Traceback" not in errors, errors
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "metaquorum.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

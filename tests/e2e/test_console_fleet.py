@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,70 @@ def test_an_incident_leads_to_its_moment_in_all_clusters_and_to_the_log(served: 
 
 
 @needs_browser
+def test_an_incident_is_saved_with_what_happened_around_it_as_one_file_that_needs_no_server(
+    served: Served, tmp_path: Path
+) -> None:
+    with Browser() as browser:
+        browser.open(f"{served.url}#/incidents?sort=fromTime")
+        browser.wait("document.querySelector('main tbody a')", "table of incidents")
+        reach = browser.run(
+            "const fleet = await (await fetch('/api/fleet')).json();"
+            "return fleet.clusters.find((each) => each.isWithinReach).cluster"
+        )
+        browser.run("location.hash = arguments[0]", f"#/incidents?show={reach}")
+        browser.wait(
+            "[...document.querySelectorAll('main tbody td[data-column=cluster]')]"
+            f".every(each => each.innerText === '{reach}')",
+            "incidents of the cluster whose log was given",
+        )
+        browser.run("document.querySelector('main tbody td[data-column=what] a').click()")
+        browser.wait(
+            "document.querySelector('main section:not([aria-busy]) tbody tr')",
+            "events of the log",
+        )
+        shown = browser.text("main")
+        assert f"Cluster {reach}" in shown and "Incidents in all clusters meanwhile" in shown
+        events = browser.text("main section table")
+        saved = browser.run(
+            "const made = [];"
+            "URL.createObjectURL = (blob) => { made.push(blob); return '#'; };"
+            "document.getElementById('save').click();"
+            "return new Promise(async (done) => {"
+            "  while (!made.length) await new Promise((next) => setTimeout(next, 20));"
+            "  done(await made[0].text()); })"
+        )
+        page = tmp_path / "incident.html"
+        page.write_text(saved)
+        browser.open(page.as_uri())
+        assert browser.text("main section table").split() == events.split()
+        assert browser.text("main pre").startswith("metaquorum log timeline ")
+        assert browser.run("return document.querySelectorAll('.cluster svg.time .lane-active').length") > 0
+        assert browser.messages() == []
+    assert re.findall(r"<script|https?://(?!www\.w3\.org)|href=", saved) == []
+
+
+@needs_browser
+def test_an_incident_that_is_not_there_and_a_log_that_was_not_given_are_said(served: Served) -> None:
+    with Browser() as browser:
+        browser.open(f"{served.url}#/incident?cluster=none&begun=1&what=x&who=y")
+        browser.wait("document.querySelector('main .error')", "sentence")
+        assert "no such incident" in browser.text("main .error")
+        far = browser.run(
+            "const fleet = await (await fetch('/api/fleet')).json();"
+            "return fleet.clusters.find((each) => !each.isWithinReach && each.incidents.length).cluster"
+        )
+        browser.run("location.hash = arguments[0]", f"#/incidents?show={far}")
+        browser.wait(
+            "[...document.querySelectorAll('main tbody td[data-column=cluster]')]"
+            f".some(each => each.innerText === '{far}')",
+            "incidents of a cluster whose log was not given",
+        )
+        browser.run("document.querySelector('main tbody td[data-column=what] a').click()")
+        browser.wait("document.querySelector('main section[aria-label=\"Events of its log\"]')", "section")
+        assert "Its log was not given" in browser.text("main section")
+
+
+@needs_browser
 def test_axe_finds_nothing_in_any_view(served: Served) -> None:
     source = axe_source()
     with Browser() as browser:
@@ -73,3 +139,8 @@ def test_axe_finds_nothing_in_any_view(served: Served) -> None:
             browser.run("location.hash = arguments[0]", f"#/{view}")
             browser.wait(f"document.title.toLowerCase().startsWith({view!r})", view)
             assert violations(browser) == [], view
+        browser.run("location.hash = '#/incidents'")
+        browser.wait("document.querySelector('main tbody td[data-column=what] a')", "incidents")
+        browser.run("document.querySelector('main tbody td[data-column=what] a').click()")
+        browser.wait("document.querySelector('main section:not([aria-busy])')", "incident")
+        assert violations(browser) == [], "incident"

@@ -77,11 +77,13 @@ class Concern(msgspec.Struct, frozen=True, kw_only=True):
     `topics` are the names of the topics whose partitions matter, or of which only the one with the index
     `partition` does; `brokers` are the ids of the brokers whose own records matter; None for all. With
     `together`, partition changes in their usual forms are passed over many at a time, in stretches that
-    include the idle batches between them and, with `along`, the records of brokers.
+    include the idle batches between them and, with `along`, the records of brokers. With `creations_only`,
+    those of `topics` are among them, too: their partitions then matter only as they are created.
     """
 
     topics: frozenset[str] | None = None
     partition: int | None = None
+    creations_only: bool = False
     brokers: frozenset[int] | None = None
     stops: frozenset[int] = frozenset()
     together: bool = False
@@ -245,7 +247,7 @@ class _Sieve:
         records, groups = None, list[ChangeRows]()
         passed: Bools = np.full(len(idle), concern.topics is None and concern.together)
         if concern.topics is not None:
-            ids = (topic_id(name) for name in concern.topics)
+            ids = (topic_id(name) for name in (() if concern.creations_only else concern.topics))
             passed = _other_partitions(frames, {one for one in ids if one is not None}, concern.partition)
         if concern.together:
             passed &= (frames.keys == CHANGE_API_KEY) & (frames.versions <= _LATEST[1])
@@ -258,7 +260,8 @@ class _Sieve:
             records = RunRecords(frames, changed, tuple(groups), others)
         starts = run.offsets[:-1] - run.base_offset
         needed = np.logical_or.reduceat(~(passed | idle), starts)
-        if concern.topics and (created := self._created(concern.topics)) is not None:
+        asked = None if concern.creations_only else concern.topics
+        if asked and (created := self._created(asked)) is not None:
             needed[created:] = True  # the question may be about it from there on
         self._stop(needed)
         return needed, records, np.logical_and.reduceat(idle, starts)

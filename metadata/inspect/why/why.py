@@ -36,6 +36,7 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.text.tree import broker_tree, partition_tree
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import BatchRun
+from metaquorum.storage.uuids import uuid_from_text
 
 
 class Chain:
@@ -86,8 +87,9 @@ class Chain:
             return Concern()  # the partition's topic is unknown
         if self._kind == "topic":
             wanted = self._target.partition
-            if wanted is None:
-                return Concern()
+            if wanted is None:  # whose chain has its partitions only as they are created
+                topics = _named_topics(self._target.entity)
+                return Concern(topics=topics, creations_only=True, together=True, along=True)
             return Concern(topics=frozenset({wanted[0]}), partition=wanted[1], together=True, along=True)
         number = self._target.entity.partition("/")[2]
         if self._kind == "broker" and not number.isdigit():
@@ -400,3 +402,14 @@ class Chain:
         names += [f"broker/{one}" for one in self._feed.stories]
         similar = suggestion(self._target.entity, self._feed.state.freeze(), names)
         return similar + "".join(f" ({place.text})" for place in self.limits.shown)
+
+
+def _named_topics(entity: str) -> frozenset[str] | None:
+    """The topic that an entity is or belongs to; None if it is not known by its name: all topics, or an id,
+    which a record may have whose topic's name is not known before it."""
+    name = entity.split("/")[1] if "/" in entity else ""
+    try:
+        uuid_from_text(name)
+    except ValueError:
+        return frozenset({name}) if name else None
+    return None

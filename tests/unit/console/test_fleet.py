@@ -98,6 +98,10 @@ def test_the_tables_are_those_of_the_audit(page: AskedPage, facts: Fleet) -> Non
     of_one = page.view("table", kind="incidents", show=one, sort="offset", size=1000)["rows"]
     assert {row["cluster"] for row in of_one} == {one}
     assert [row["offset"] for row in of_one] == sorted(row["offset"] for row in of_one)
+    times = sorted(row["fromTime"] for row in incidents["rows"] if row["fromTime"] is not None)
+    low, high = times[len(times) // 4], times[len(times) // 2]
+    between = page.view("table", kind="incidents", fromMs=low, toMs=high, size=1000)["rows"]
+    assert sorted(row["fromTime"] for row in between) == [time for time in times if low <= time <= high]
     saved = page.get("/api/table?kind=clusters&format=csv")
     lines = list(csv.DictReader(io.StringIO(saved.body.decode())))
     assert [line["cluster"] for line in lines] == [one.cluster for one in facts.clusters]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,6 +47,7 @@ from metaquorum.metadata.invariants import (
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.uuids import uuid_to_text
 from tests.conftest import shared_data_path
 from tests.unit.metadata.made_logs import START_MS, Batch, leads, make_node, memory_disk, topic
 
@@ -258,9 +260,9 @@ def test_a_search_finds_what_one_that_looks_at_every_batch_finds(log: MetadataLo
 def test_chains_events_and_rows_are_those_of_every_batch(log: MetadataLog, end: int) -> None:
     point = Point(offset=min(end, log.end_offset))
     timeline, told = Timeline(), list[TimelineEvent]()
-    chains = {
-        text: Chain(parse_target(text)) for text in ("topic/t1/5.leader", "broker/1", "config/topic/t0")
-    }
+    targets = ("topic/t1/5.leader", "broker/1", "config/topic/t0", "topic/t3", "topic/t0", "topic")
+    by_id = f"topic/{uuid_to_text(TOPICS[3])}"
+    chains = {text: Chain(parse_target(text)) for text in (*targets, by_id)}
     for item in log.items():
         assert isinstance(item, ReadBatch)
         header = item.batch.header
@@ -284,6 +286,41 @@ def test_chains_events_and_rows_are_those_of_every_batch(log: MetadataLog, end: 
         expected_rows = [row for row in everything if Wanted(path).has(row.entity)]
         key = operator.attrgetter("entity", "from_offset")
         assert sorted(history(log, Wanted(path)), key=key) == sorted(expected_rows, key=key)
+
+
+@pytest.mark.parametrize(
+    ("target", "last"),
+    [
+        ("topic/t1", "CONFIG_RECORD"),
+        ("topic", "CONFIG_RECORD"),
+        (f"topic/{uuid_to_text(TOPICS[1])}", "PARTITION_RECORD"),
+    ],
+)
+def test_a_topics_chain_passes_over_what_happens_to_partitions(
+    target: str, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changes of partitions are no links of it, and nearly all that a large log holds."""
+    seen: list[int] = []
+    own = Chain.batch
+
+    def counted(chain: Chain, epoch: int, time_ms: int, records: Sequence[tuple[int, object]]) -> None:
+        seen.extend(offset for offset, _ in records)
+        own(chain, epoch, time_ms, records)
+
+    monkeypatch.setattr(Chain, "batch", counted)
+    changes: list[Batch] = [
+        (1, [r.PartitionChangeRecord(at % 3, TOPICS[1], leader=at % 2)]) for at in range(200)
+    ]
+    brokers = [r.BrokerRecord(at, TOPICS[0], at, fenced=False) for at in range(6)]
+    end: Batch = (1, [r.ConfigRecord(2, "t1", "k", "1")])
+    node = make_node(memory_disk(), [(1, brokers), (1, topic("t1", TOPICS[1], 3)), *changes, end])
+    found = explain(node.log, parse_target(target))
+    first = len(brokers)
+    assert [link.offset for link in found.links if link.type_name == "PARTITION_RECORD"] == [
+        *range(first + 1, first + 4)
+    ]
+    assert found.links[-1].type_name == last
+    assert len(seen) < 20
 
 
 STEPS_MS = (*(4 * [500]), 0, -300, 999, 4_000, 6_000, -5_000, 70_000, -70_000, 86_400_000, -86_400_000)

@@ -1,0 +1,128 @@
+"""What is wrong at a moment, the worst first: lines for people, each with what `why` explains about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from metaquorum.console.partitions import offline_replicas, topics_in_trouble
+from metaquorum.console.strip import ACTIVE, TOPIC_DELETED
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.causes.brokers import STATES
+from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, WARNING
+from metaquorum.metadata.inspect.causes.table import severity_of
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
+from metaquorum.metadata.inspect.timeline.event_groups import count
+from metaquorum.metadata.inspect.walk.states import FoundState
+
+Problem = dict[str, Any]
+TOPICS_MAX = 20
+"""How many topics have a line of their own for each kind of trouble."""
+_ORDER = {CRITICAL: 0, WARNING: 1, INFO: 2, DETAIL: 3}
+
+
+def problems(
+    state: FoundState,
+    brokers: Mapping[int, str],
+    counts: Mapping[str, int],
+    losses: Sequence[TimelineEvent],
+) -> list[Problem]:
+    """Lines for a state: `brokers` are their states, `counts` how many partitions are in each kind of
+    trouble, `losses` the log's events after which records may be lost and those that delete topics. Lines
+    about the past, which have the moment `at`, are behind those about what goes on."""
+    image = state.image
+    found = [
+        *_of_brokers(image, brokers),
+        *_of_directories(image),
+        *_of_partitions(image, counts),
+        *_lost_records(event for event in losses if event.offset < state.end_offset),
+    ]
+    return sorted(found, key=_rank)
+
+
+def _rank(problem: Problem) -> tuple[int, bool, int]:
+    return _ORDER[problem["severity"]], problem["at"] != "", -problem["count"]
+
+
+def _of_brokers(image: MetadataImage, brokers: Mapping[int, str]) -> Iterator[Problem]:
+    if brokers and ACTIVE not in brokers.values():
+        yield _problem(CRITICAL, "no broker is active", "broker", f"broker/{min(brokers)}", len(brokers))
+    held = image.topics.replica_counts()
+    for broker_id, name in brokers.items():
+        if name != ACTIVE:
+            number, path = held.get(broker_id, 0), f"broker/{broker_id}"
+            word = "is fenced" if name == "fenced" else "is shutting down"
+            severity = WARNING if number else INFO
+            text = f"broker {broker_id} {word}; it holds {number} replicas"
+            yield _problem(severity, text, path, path, number)
+
+
+def _of_directories(image: MetadataImage) -> Iterator[Problem]:
+    """The replicas of registered brokers that are in no directory which their broker has online."""
+    severity = severity_of(STATES, "directory-failed", WARNING)
+    for broker_id, number in sorted(offline_replicas(image).items()):
+        if broker_id in image.brokers:
+            path = f"broker/{broker_id}"
+            text = f"broker {broker_id} has {count(number, 'replica')} in log directories that are offline"
+            yield _problem(severity, text, path, f"{path}.logDirs", number)
+
+
+def _of_partitions(image: MetadataImage, counts: Mapping[str, int]) -> Iterator[Problem]:
+    texts = {
+        "leaderless": (CRITICAL, "without a leader", ".leader"),
+        "underMinIsr": (WARNING, "under min ISR", ".isr"),
+        "outOfSync": (INFO, "with replicas out of the ISR", ".isr"),
+        "reassigning": (INFO, "being reassigned", ""),
+    }
+    for show, (severity, text, field) in texts.items():
+        if counts[show]:
+            yield from _by_topic(image, show, (severity, text, field))
+
+
+def _by_topic(image: MetadataImage, show: str, words: tuple[str, str, str]) -> Iterator[Problem]:
+    """A problem per topic; of the others, how many there are."""
+    severity, text, field = words
+    worst, more, rest = topics_in_trouble(image, show, TOPICS_MAX)
+    for name, number, index in worst:
+        first = f"topic/{name}/{index}"
+        if number == 1:
+            yield _problem(severity, f"{name}-{index} is {text}", first, first + field, 1)
+        else:
+            text_of_all = f"{name}: {number} partitions {text}"
+            yield _problem(severity, text_of_all, f"topic/{name}", first + field, number)
+    if more:
+        yield _problem(severity, f"{more} more topics: {rest} partitions {text}", "topic", "", rest)
+
+
+def _lost_records(losses: Iterable[TimelineEvent]) -> Iterator[Problem]:
+    """A line for each topic with an unclean election since it was created: `why` explains the last one. Of
+    the topics, those where it was last."""
+    elected: dict[str, dict[str, TimelineEvent]] = {}
+    for event in losses:
+        if event.kind == TOPIC_DELETED:
+            elected.pop(event.entity, None)
+            continue
+        for path in event.entities:
+            if not path.startswith("topic/"):
+                continue
+            topic = path.rpartition("/")[0]
+            elected[topic] = {**elected.pop(topic, {}), path: event}
+    for topic, partitions in list(reversed(elected.items()))[:TOPICS_MAX]:
+        last, event = max(partitions.items(), key=lambda item: item[1].offset)
+        number, name = len(partitions), topic.partition("/")[2]
+        path, who = topic, f"{name}: {number} partitions"
+        if number == 1:
+            path, who = last, f"{name}-{last.rpartition('/')[2]}"
+        text = f"{who} had an unclean election: records may be lost"
+        yield _problem(event.severity, text, path, f"{last}.leader", number, moment=f"{event.offset}+")
+    if len(elected) > TOPICS_MAX:
+        rest = list(reversed(elected.values()))[TOPICS_MAX:]
+        number = sum(map(len, rest))
+        text = f"{len(rest)} more topics: {number} partitions had an unclean election earlier"
+        yield _problem(CRITICAL, text, "events", "", number, moment="0")
+
+
+def _problem(severity: str, text: str, path: str, target: str, number: int, moment: str = "") -> Problem:
+    """`path` is what the line is about, `target` what `why` explains, at `moment` or (empty) at that
+    of the page."""
+    return {"severity": severity, "text": text, "path": path, "target": target, "count": number, "at": moment}

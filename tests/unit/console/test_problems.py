@@ -1,0 +1,100 @@
+"""What the overview says is wrong: also what the five numbers do not count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaquorum.console.partitions import offline_replicas
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.offline import directory_online
+from metaquorum.metadata.records import types as r
+from metaquorum.storage.disk.posix import PosixDisk
+from tests.unit.console.asked import Asked
+from tests.unit.console.test_views import GOLDEN, moments_of
+from tests.unit.metadata.made_logs import ORDERS, Batch, leads, make_node, topic
+
+GOOD, FAILED = b"g" * 16, b"f" * 16
+BROKERS: list[Batch] = [
+    (1, [leads(3000)]),  # 0
+    (1, [r.FeatureLevelRecord("metadata.version", 19)]),  # 1
+    (1, [r.BrokerRecord(1, ORDERS, 2, fenced=False, log_dirs=(GOOD, FAILED))]),  # 2
+    (1, [r.BrokerRecord(2, GOOD, 3, fenced=False)]),  # 3
+    (1, topic("orders", ORDERS)),  # 4 to 6
+]
+UNCLEAN = r.PartitionChangeRecord(1, ORDERS, replicas=(1, 2), isr=(2,), leader=2)
+
+
+def asked(home: Path, *batches: Batch) -> Asked:
+    make_node(PosixDisk(), [*BROKERS, *batches], home=str(home))
+    return Asked(home)
+
+
+def lines(console: Asked, at: int | str, words: str) -> list[dict[str, Any]]:
+    """The problems at a moment whose text has these words."""
+    return [each for each in console.view("overview", at=at)["problems"] if words in each["text"]]
+
+
+def test_an_unclean_election_is_a_line_from_then_on_until_its_topic_is_deleted(tmp_path: Path) -> None:
+    """Also when the five numbers are good again: what was lost stays lost."""
+    console = asked(
+        tmp_path,
+        (1, [UNCLEAN]),  # 7
+        (1, [r.PartitionChangeRecord(1, ORDERS, isr=(2, 1))]),  # 8
+        (1, [r.RemoveTopicRecord(ORDERS)]),  # 9
+        (1, topic("orders", GOOD)),  # 10 to 12
+    )
+    assert lines(console, 7, "unclean") == []
+    for at in (8, 9):
+        (one,) = lines(console, at, "unclean")
+        assert one["text"] == "orders-1 had an unclean election: records may be lost"
+        assert (one["severity"], one["path"], one["at"]) == ("critical", "topic/orders/1", "7+")
+    why = console.view("why", target=one["target"], at=one["at"], last=1)
+    assert why["records"][0]["offset"] == 7
+    assert why["records"][0]["causes"][0]["rule"] == "unclean-election"
+    assert lines(console, 10, "unclean") == lines(console, "end", "unclean") == []
+
+
+def test_what_goes_on_is_said_before_what_is_over(tmp_path: Path) -> None:
+    console = asked(tmp_path, (1, [UNCLEAN]), (1, [r.PartitionChangeRecord(0, ORDERS, leader=-1)]))
+    texts = [each["text"] for each in console.view("overview")["problems"]]
+    assert texts[:2] == [
+        "orders-0 is without a leader",
+        "orders-1 had an unclean election: records may be lost",
+    ]
+
+
+def test_replicas_in_a_failed_log_directory_are_a_line_of_their_broker(tmp_path: Path) -> None:
+    placed = [
+        r.PartitionChangeRecord(0, ORDERS, directories=(FAILED,)),
+        r.PartitionChangeRecord(1, ORDERS, directories=(GOOD,)),
+    ]
+    console = asked(
+        tmp_path,
+        (1, placed),  # 7, 8
+        (1, [r.BrokerRegistrationChangeRecord(1, 2, log_dirs=(GOOD,))]),  # 9
+        (1, [r.BrokerRecord(1, GOOD, 10, fenced=False, log_dirs=(GOOD, FAILED))]),  # 10
+    )
+    assert lines(console, 9, "director") == lines(console, 11, "director") == []
+    (one,) = lines(console, 10, "director")
+    assert one["text"] == "broker 1 has 1 replica in log directories that are offline"
+    assert (one["severity"], one["path"], one["count"]) == ("warning", "broker/1", 1)
+    why = console.view("why", target=one["target"], at=10, last=1)
+    assert why["records"][0]["causes"][0]["rule"] == "directory-failed"
+    assert why["records"][0]["offset"] == 9
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=[path.name for path in GOLDEN])
+def test_as_many_replicas_are_offline_as_the_rule_of_the_controllers_says(path: Path) -> None:
+    console = Asked(path)
+    for offset in moments_of(console.log, 12):
+        image = console.moments.state(Point(offset=offset)).image
+        found: dict[int, int] = {}
+        for entry in image.topics.all():
+            for info in image.topics.partitions_of(entry.topic_id):
+                for broker_id, directory in zip(info.replicas, info.directories, strict=True):
+                    if not directory_online(image.brokers, broker_id, directory):
+                        found[broker_id] = found.get(broker_id, 0) + 1
+        assert offline_replicas(image) == found

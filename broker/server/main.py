@@ -22,7 +22,7 @@ from metaquorum.broker.server.identity import settle_identity
 from metaquorum.broker.server.kafka.forwarding import Forwarder, Published
 from metaquorum.broker.server.kafka.services import TransactionServices, broker_services
 from metaquorum.broker.server.metrics import BrokerFigures
-from metaquorum.broker.server.services import BrokerImages, BrokerSelfService
+from metaquorum.broker.server.services import BrokerSelfService
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import new_authorizer
@@ -45,13 +45,10 @@ from metaquorum.observability.metadata_log import MetadataLines
 from metaquorum.observability.metrics.service import BoundMetrics, bind_metrics
 from metaquorum.observability.metrics.statistics import NodeStatistics
 from metaquorum.proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
-from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.channels import bind, new_server
 from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.health import Health
-from metaquorum.rpc.image_service import MetadataService
-from metaquorum.rpc.messages.errors import Hints
 from metaquorum.rpc.rights import grpc_rights
 from metaquorum.storage.disk.file_pool import OpenFiles
 from metaquorum.storage.errors import DiskError
@@ -231,15 +228,6 @@ class BrokerRole:
     def _add_services(self) -> None:
         config, server = self._config, self._server
         server.admit_by(grpc_rights(config, self.image))
-        images = BrokerImages(self._node, self._clock)
-        hints = Hints(self._controllers)
-        service = MetadataService(
-            images,
-            node_id=config.node_id,
-            cluster_id=self._cluster_id,
-            hints=hints,
-        )
-        add_MetadataServicer_to_server(service, server)
         own = BrokerSelfService(
             lambda: self._node.status(now_ms=self._clock.monotonic_ms()),
             self._data.requests,

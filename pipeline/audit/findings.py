@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, Incident, bursts, quantiles
+from metaquorum.pipeline.logs.merged import SHARED_ID
 from metaquorum.pipeline.tables import FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
 
 ERROR, WARNING, INFO = "error", "warning", "info"
@@ -106,7 +107,8 @@ def damage(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
         grouped[row["kind"], row["file"]].append(row)
     for (kind, file), rows in sorted(grouped.items()):
         first = min(rows, key=lambda row: (row["position"] or 0, row["offset"] or 0))
-        text = f"{kind} at byte {first['position']}: {first['reason']}"
+        where = "" if kind == SHARED_ID else f" at byte {first['position']}"
+        text = f"{kind}{where}: {first['reason']}"
         severity = _DAMAGE_SEVERITY.get(kind, ERROR)
         place = {"time_ms": first.get("time"), "end_ms": None, "offset": first["offset"]}
         yield _finding(one, severity, "damage", file, text, count=len(rows), **place)

@@ -11,7 +11,7 @@ import msgspec
 
 from metaquorum.pipeline.ingest.layout import ClusterEntry, HistoryLook, LogLook, Manifest
 from metaquorum.pipeline.intervals.cluster import RESUME_EVERY
-from metaquorum.pipeline.logs.merged import MergedHistory, merge_logs
+from metaquorum.pipeline.logs.merged import SHARED_ID, MergedHistory, merge_logs
 from metaquorum.pipeline.logs.survey import LogSurvey
 
 Say = Callable[[str], None]
@@ -77,7 +77,11 @@ def plan_clusters(
         found = merged, ClusterEntry(), False
         absorbed = _absorbed(merged, manifest)
         if absorbed:
-            found = merged, _united([manifest.clusters[name] for name in (merged.cluster, *absorbed)]), True
+            entries = [
+                manifest.clusters[merged.cluster],
+                *(_as_one(manifest.clusters[at]) for at in absorbed),
+            ]
+            found = merged, _united(entries), True
         elif known is not None and known.logs == looks(given) and not known.failure:
             report.unchanged.append(merged.cluster)
             continue
@@ -169,13 +173,19 @@ def _united(entries: list[ClusterEntry]) -> ClusterEntry:
     )
 
 
+def _as_one(absorbed: ClusterEntry) -> ClusterEntry:
+    """What was known of another cluster with this id, now that it is the same one."""
+    damage = [at for at in absorbed.damage if at.row.kind != SHARED_ID]
+    return msgspec.structs.replace(absorbed, damage=damage)
+
+
 def _absorbed(merged: MergedHistory, manifest: Manifest) -> list[str]:
     told = {log.place.told for log in merged.logs if log.place.told} & manifest.clusters.keys()
     return sorted(told - {merged.cluster}) if merged.cluster in told else []
 
 
 def _anew(merged: MergedHistory, of_given: MergedHistory) -> MergedHistory:
-    shared = [at for at in merged.conflicts if at not in of_given.conflicts and at.kind == "shared-id"]
+    shared = [at for at in merged.conflicts if at not in of_given.conflicts and at.kind == SHARED_ID]
     return msgspec.structs.replace(of_given, conflicts=[*shared, *of_given.conflicts])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from contextlib import suppress
+from pathlib import PurePath
 
 import msgspec
 
@@ -48,6 +49,7 @@ from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import StorageError
+from metaquorum.storage.files.snapshots import parse_snapshot_name
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.types import LogPosition
 
@@ -87,7 +89,8 @@ class _Feeder:
         self._merged = task.merged
         self._notes = DamageNotes()
         self._writer = writer
-        self._kept_notes: bytes | None = None
+        self._kept_notes = b""
+        self._kept_at = -1
         self._gathered = self._records = self._end_ms = 0
         self._node_of: dict[str, int | None] = {}
         self._used_snapshots: dict[str, int] = {}
@@ -204,8 +207,9 @@ class _Feeder:
 
     def _keep_notes(self) -> None:
         """At the resume point, keeps the notes so far with the state."""
-        if self._kept_notes is None and self._engine.saved_state is not None:
-            self._kept_notes = self._notes.save()
+        point, _ = self._engine.resume_point
+        if self._engine.saved_state is not None and self._kept_at != point:
+            self._kept_notes, self._kept_at = self._notes.save(), point
 
     def part(self) -> LeftPart:
         """What the first part leaves, after all its ended rows are written."""
@@ -270,7 +274,7 @@ class _Feeder:
             result.files = [msgspec.structs.replace(file, final=False) for file in files]
             return result
         folder.put(target + STATE_SUFFIX, engine.saved_state, private=True)
-        folder.put(target + STATE_SUFFIX + NOTES_SUFFIX, self._kept_notes or b"", private=True)
+        folder.put(target + STATE_SUFFIX + NOTES_SUFFIX, self._kept_notes, private=True)
         result.has_state = True
         result.resume_offset, result.resume_epoch = engine.resume_point
         return result
@@ -290,12 +294,20 @@ class _Feeder:
                     why = self._merged.why_unused(log, at)
                     place = (log.place.node_id, at.file, at.size_bytes, at.start_offset, at.end_offset)
                     lines[at.file] = (day_of(at.last_ms), (*place, why is None, why))
-        known = {line[1]: line for _, line in self._task.known_files}
+        known = {line[1]: (day, self._as_used_now(line)) for day, line in self._task.known_files}
         for line in _snapshot_lines(self._merged, self._used_snapshots.keys()):
-            was_used = line[1] in known and known[line[1]][5]
-            lines[line[1]] = (day_of(self._end_ms), known[line[1]] if was_used else line)
-        gone = {line[1]: (day, line) for day, line in self._task.known_files if line[1] not in lines}
-        return [*gone.values(), *lines.values()]
+            was_used = line[1] in known and known[line[1]][1][5]
+            lines[line[1]] = (day_of(self._end_ms), known[line[1]][1] if was_used else line)
+        return [*(row for file, row in known.items() if file not in lines), *lines.values()]
+
+    def _as_used_now(self, line: FileRow) -> FileRow:
+        """A row of an earlier run. The state in a snapshot that was read then is in no table any more if this
+        replay has begun anew without it."""
+        position = parse_snapshot_name(PurePath(line[1]).name)
+        began_anew = not self._engine.is_resumed and line[5]
+        if position is None or not began_anew or position.offset in self._used_snapshots.values():
+            return line
+        return (*line[:5], False, _why_unused(self._merged, position.offset, position.epoch))
 
     def _write_damage(self, damage: list[tuple[DamageRow, bool]], told: list[ToldDamage], day: int) -> None:
         nodes = {log.place.path: log.place.node_id for log in self._merged.logs}

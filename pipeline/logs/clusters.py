@@ -170,8 +170,8 @@ def _merged(name: str, told: str, one: _Cluster, first: _Cluster) -> MergedHisto
     paths = sorted({log.place.path for log in first.logs})
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     reason = (
-        f"{paths[0]}{more} has the same cluster id {name} but is another cluster ({one.why}); this one is "
-        f"named {told}"
+        f"another cluster has the id {name}, too ({one.why}); this one is named {told}, the other one is "
+        f"{paths[0]}{more}"
     )
     shared = Conflict(merged.logs[0], merged.start_offset, SHARED_ID, reason)
     return msgspec.structs.replace(merged, conflicts=[shared, *merged.conflicts])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from html import escape
+from textwrap import shorten
 from typing import Any
 from zlib import crc32
 
@@ -13,7 +14,6 @@ from metaquorum.pipeline.audit.findings import AuditFinding, seconds_text
 from metaquorum.pipeline.report.html import (
     Cell,
     code,
-    cut,
     left_out,
     moment,
     name,
@@ -107,7 +107,7 @@ def _what(cluster: ClusterFacts, worst: AuditFinding | None) -> str:
     """The most severe finding of a cluster, damage, and the time for which it was not observed."""
     said = []
     if worst is not None and worst.severity != "info":
-        said.append(f"{worst.kind}: {cut(worst.text, MAX_WHAT)}")
+        said.append(f"{worst.kind}: {shorten(worst.text, MAX_WHAT, placeholder=' …')}")
     damaged = len({row["file"] for row in cluster.damage})
     if damaged and (worst is None or worst.kind != "damage"):
         said.append(f"damage in {_many(damaged, 'file')}")

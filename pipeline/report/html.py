@@ -200,7 +200,7 @@ body{margin:0;background:var(--paper);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,
 "Helvetica Neue",Arial,sans-serif;font-variant-numeric:tabular-nums}
 .skip{position:absolute;left:-999px}.skip:focus{left:8px;top:8px;background:var(--card);padding:6px 10px}
-header,main,footer{max-width:1200px;margin:0 auto;padding:0 24px}
+header,main,footer{max-width:1320px;margin:0 auto;padding:0 24px}
 header{padding-top:28px}h1{font-size:26px;line-height:1.2;margin:0 0 4px;font-weight:650;
 letter-spacing:-.01em}
 h2{font-size:19px;margin:0 0 4px;font-weight:620}h3{font-size:15px;margin:18px 0 4px;font-weight:600}

@@ -4,6 +4,7 @@ time.
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
-from tests.e2e.cluster import FAST_BROKERS, Cluster, log_bytes, log_end_offset, log_start_offset
+from tests.e2e.cluster import FAST_BROKERS, Cluster, Node, log_bytes, log_end_offset, log_start_offset
 from tests.e2e.processes import run_cli, wait_until
 
 pytestmark = pytest.mark.e2e
@@ -134,6 +135,63 @@ def test_sigterm_of_the_active_controller_hands_over(cluster: Cluster) -> None:
         assert node.stop() == 0
         node.start()
         cluster.wait_caught_up(node)
+
+
+@pytest.mark.parametrize("when", ["the last stop", "before what Kafka deleted was written"])
+def test_a_log_that_kafka_trimmed_meanwhile_is_verified_and_led(tmp_path: Path, when: str) -> None:
+    """Kafka's retention knows nothing of recovery-point, which then names segments that are gone."""
+    small = {
+        "metadata.log.max.record.bytes.between.snapshots": "3000",
+        "metadata.log.segment.ms": "100",
+    }
+    properties = {"controller": small, "broker": small}
+    with Cluster(tmp_path, controllers=1, brokers=1, properties=properties) as cluster:
+        cluster.start()
+        voter = cluster.controllers[0]
+        point = voter.metadata_log / "recovery-point"
+        cluster.create_topic("early")
+        assert voter.stop() == 0
+        first_stop = point.read_bytes()
+        voter.start()
+        for number in range(40):
+            cluster.create_topic(f"kept-{number}", partitions=5)
+        topics = cluster.topics()
+        cluster.wait(lambda: bool(voter.snapshots()), "a snapshot")
+        assert voter.stop() == 0
+        start = _trimmed_as_kafka_does(voter)
+        if when != "the last stop":
+            point.write_bytes(first_stop)
+        voter.start()
+        cluster.wait_leader()
+        assert cluster.topics() == topics
+        assert log_start_offset(voter) == start
+        assert "another program has written this log since recovery-point was stored" in voter.output()
+        cluster.create_topic("after")
+        assert voter.stop() == 0
+        voter.start()
+        cluster.wait_leader()
+        assert {*topics, "after"} == set(cluster.topics())
+        assert "another program" not in voter.output()
+        cluster.assert_no_bugs()
+
+
+def _trimmed_as_kafka_does(node: Node) -> int:
+    """Keeps the newest snapshot and what follows it; the start of the log from then on."""
+    *older, newest = node.snapshots()
+    covered, _ = map(int, newest.stem.split("-"))
+    segments = node.segments()
+    gone = [one for one, behind in itertools.pairwise(segments) if int(behind.stem) <= covered]
+    assert gone, f"{[one.name for one in segments]} with a snapshot at {covered}"
+    start = int(segments[len(gone)].stem)
+    for path in [*older, *gone]:
+        path.unlink()
+    path = node.metadata_log / "leader-epoch-checkpoint"
+    version, _, *lines = path.read_text().splitlines()
+    epochs = [(epoch, int(offset)) for epoch, offset in (line.split() for line in lines)]
+    before = [epoch for epoch, offset in epochs if offset <= covered][-1:]
+    kept = [(epoch, covered) for epoch in before] + [(e, offset) for e, offset in epochs if offset > covered]
+    path.write_text("\n".join([version, str(len(kept)), *(f"{epoch} {at}" for epoch, at in kept)]) + "\n")
+    return start
 
 
 def test_a_node_far_behind_catches_up_by_snapshot_and_leads(tmp_path: Path) -> None:

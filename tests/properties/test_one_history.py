@@ -201,7 +201,10 @@ class Facts:
                 "in controlled shutdown": known is not None and known.in_controlled_shutdown,
             }
             assert truth[number], cause
-        if cause.rule in ("stopped-idle", "stopped-or-silent", "shutdown-finished") and "led nothing" in text:
+        if (
+            cause.rule in ("idle-fenced-early", "stopped-or-silent", "shutdown-finished")
+            and "led nothing" in text
+        ):
             assert cause.broker_id not in self._led_before, cause
         if step is not None and step.before is not None and step.after is not None:
             self._of_partition(cause, step)

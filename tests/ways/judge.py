@@ -37,7 +37,7 @@ _LOSSES = {
 }
 """Rules that are right about a leadership that a broker lost."""
 _WORDS = {
-    SILENT: ("no heartbeat", "unclear", "fenced early"),
+    SILENT: ("no heartbeat", "unclear", "fenced early", "probably shut down cleanly"),
     STOPPED: ("shut down cleanly", "unclear"),
     BOUNCED: ("restarted", "no heartbeat", "unclear", "fenced early"),
 }

@@ -112,11 +112,13 @@ def _fence(step: BrokerStep, scene: Scene) -> tuple[Cause, str]:
     return found
 
 
+_STOPPED_OR_SILENT = "it shut down cleanly or sent no heartbeat in time; the log does not show which"
 _BRIEFLY = {
     "shutdown-finished": "end of its controlled shutdown",
     "stopped-idle": "it shut down cleanly",
+    "idle-fenced-early": _STOPPED_OR_SILENT,
     "fenced-early": "sooner than a session with the default timeout ends; the log does not show why",
-    "stopped-or-silent": "it shut down cleanly or sent no heartbeat in time; the log does not show which",
+    "stopped-or-silent": _STOPPED_OR_SILENT,
     "fence-requested": "it asked for it",
     "metadata-lag": "it applied no metadata for too long",
     "directory-failed": "no log directory is left",
@@ -302,29 +304,39 @@ def shutdown_finished(change: BrokerChange) -> Reason | None:
 
 @FENCES.rule(
     "stopped-idle",
-    "the broker led nothing: the batch says that the controller let it stop; without a cause in the log: it "
-    "was fenced "
-    "less than the default session timeout (9 s) after its last sign of life",
+    "the broker led nothing, and the batch says that the controller let it stop",
     precedence=26,
     word="shut down cleanly",
 )
 def stopped_idle(change: BrokerChange) -> Reason | None:
+    if change.written != "controlled-shutdown":
+        return None
+    return Reason(f"broker {change.broker} asked to shut down, and was let go", broker_id=change.broker)
+
+
+@FENCES.rule(
+    "idle-fenced-early",
+    "without a cause in the log: the broker led nothing, and was fenced less than the default session "
+    "timeout (9 s) after its last sign of life",
+    precedence=27,
+    word="probably shut down cleanly",
+    readings=(_STOPPED, _SHORT_TIMEOUT),
+)
+def idle_fenced_early(change: BrokerChange) -> Reason | None:
     broker, scene = change.broker, change.scene
-    if change.written == "controlled-shutdown":
-        return Reason(f"broker {broker} asked to shut down, and was let go", broker_id=broker)
     if not (_leads_nothing(change) and change.lived_just_before):
         return None
     text = (
-        f"broker {broker} shut down cleanly while it led nothing: it was alive at "
-        f"{scene.since(change.alive)}, and a session lasts at least 9 s (the default) after that"
+        f"broker {broker} led nothing when it was fenced, less than 9 s (the default session timeout) after "
+        f"it was alive at {scene.since(change.alive)}"
     )
-    return Reason(text, broker_id=broker)
+    return Reason(text, broker_id=broker, readings=(_STOPPED, _SHORT_TIMEOUT))
 
 
 @FENCES.rule(
     "stopped-or-silent",
     "the same, but later, and the batch has no cause: a clean shutdown, or no heartbeat in time",
-    precedence=27,
+    precedence=28,
     severity=WARNING,
     word="unclear",
     readings=(_STOPPED, _NO_HEARTBEAT),

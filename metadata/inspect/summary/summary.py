@@ -275,7 +275,10 @@ class Summary:
     @property
     def uncertain_fences(self) -> int:
         """Fences for which the log does not show whether the broker shut down cleanly."""
-        return sum(known.rules["stopped-or-silent"] for known in self._brokers.values())
+        return sum(
+            known.rules["stopped-or-silent"] + known.rules["idle-fenced-early"]
+            for known in self._brokers.values()
+        )
 
     def finish(self) -> list[Section]:
         """Returns the sections (also in `sections`): quorum, brokers, changes, and any others with

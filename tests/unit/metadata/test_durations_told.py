@@ -32,6 +32,6 @@ def test_a_number_is_the_duration_that_the_text_tells(name: str, tmp_path: Path)
             if event.kind in (*OF_CLOCKS, "election"):
                 assert event.span_ms is None or event.kind == "election"
             elif event.span_ms is None:
-                assert told == [] or event.rule == "stopped-idle", event
+                assert told == [] or event.rule == "idle-fenced-early", event
             else:
                 assert f"{event.bound}{duration(event.span_ms)}" in told, event

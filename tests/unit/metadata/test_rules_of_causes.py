@@ -59,7 +59,7 @@ def test_a_list_for_a_terminal_has_every_rule_and_what_would_confirm_it() -> Non
 
 def test_only_a_clean_stop_is_no_fault() -> None:
     orderly = {rule.name for rule in FENCES.rules if is_orderly(rule.name)}
-    assert orderly == {"shutdown-finished", "stopped-idle"}
+    assert orderly == {"shutdown-finished", "stopped-idle", "idle-fenced-early"}
     assert is_orderly("controlled-shutdown")
     assert (
         not is_orderly(None) and not is_orderly("broker-restarted") and not is_orderly("of a newer release")

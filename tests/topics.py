@@ -13,7 +13,6 @@ from metaquorum.clients.kafka.controllers import ControllersClient
 from metaquorum.clients.kafka.live_log import LiveSource, LogSpool, copy_log
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.listeners.forwarded.table import FORWARDED
-from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage, PartitionInfo
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.walk.states import state_at
@@ -39,14 +38,6 @@ async def create_topics(
 ) -> tuple[TopicResult, ...]:
     """One result per topic, in Kafka's protocol over the client's connection to the active controller."""
     return await kafka.create_topics(_Controllers(client, timeout_ms=timeout_ms), topics)
-
-
-async def create_topic(client: AdminClient, name: str, partitions: int = 1, replicas: int = 1) -> TopicResult:
-    """Creates it and returns the result, which must be a success."""
-    new = NewTopic(name=name, partitions=partitions, replication_factor=replicas)
-    (result,) = await create_topics(client, [new])
-    assert result.error is ErrorCode.NONE, result
-    return result
 
 
 async def delete_topics(

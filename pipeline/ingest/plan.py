@@ -77,11 +77,7 @@ def plan_clusters(
         found = merged, ClusterEntry(), False
         absorbed = _absorbed(merged, manifest)
         if absorbed:
-            entries = [
-                manifest.clusters[merged.cluster],
-                *(_as_one(manifest.clusters[at]) for at in absorbed),
-            ]
-            found = merged, _united(entries), True
+            found = merged, _united([manifest.clusters[name] for name in (merged.cluster, *absorbed)]), True
         elif known is not None and known.logs == looks(given) and not known.failure:
             report.unchanged.append(merged.cluster)
             continue
@@ -171,12 +167,6 @@ def _united(entries: list[ClusterEntry]) -> ClusterEntry:
         damage=[row for one in entries for row in one.damage],
         learned=sorted({offset for one in entries for offset in one.learned}),
     )
-
-
-def _as_one(absorbed: ClusterEntry) -> ClusterEntry:
-    """What was known of another cluster with this id, now that it is the same one."""
-    damage = [at for at in absorbed.damage if at.row.kind != SHARED_ID]
-    return msgspec.structs.replace(absorbed, damage=damage)
 
 
 def _absorbed(merged: MergedHistory, manifest: Manifest) -> list[str]:

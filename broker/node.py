@@ -28,8 +28,8 @@ from metaquorum.broker.replica.deadlines import earliest
 from metaquorum.broker.replica.events import DataEffect, DataEvent, OfflineDirectoriesChanged
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.session import BrokerSession
-from metaquorum.broker.status import broker_status, not_serving
-from metaquorum.metadata.errors import ApiError, InvariantViolation, ReplayError
+from metaquorum.broker.status import broker_status
+from metaquorum.metadata.errors import InvariantViolation, ReplayError
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import MetadataImage, Provenance
 from metaquorum.metadata.node_configs.broker import BrokerConfig
@@ -214,15 +214,9 @@ class BrokerNode:
             return None
         return Farewell(self._channel, request, now_ms=now_ms, timeout_ms=timeout_ms)
 
-    def read_image(self, *, now_ms: int) -> tuple[MetadataImage, int] | ApiError:
-        """The image and its offset (everything below is in it), only while unfenced at `now_ms` (S2.17). Read
-        `now_ms` for this call: a process that was paused past its lease has had no tick yet."""
-        if self.serves(now_ms):
-            return self._image, self._image.provenance.offset
-        return not_serving(self._session.state, self._config.node_id)
-
     def serves(self, now_ms: int) -> bool:
-        """Whether clients are served now: the broker is unfenced and its lease is valid."""
+        """Whether clients are served at `now_ms`: the broker is unfenced and its lease is valid (S2.17). Read
+        the clock for this call: a process that was paused past its lease has had no tick yet."""
         return now_ms < self._serves_before_ms
 
     def status(self, *, now_ms: int) -> BrokerStatus:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from metaquorum.broker.session import BrokerSession
-from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.requests.status import BrokerState, BrokerStatus
+from metaquorum.metadata.requests.status import BrokerStatus
 from metaquorum.raft.core import RaftCore
 
 
@@ -29,14 +28,4 @@ def broker_status(
         quorum_epoch=raft.epoch,
         failures=session.exchange.failures,
         last_problem="" if serves else session.exchange.last_problem,
-    )
-
-
-def not_serving(state: BrokerState, node_id: int) -> ApiError:
-    """The error that a client gets from a broker that does not serve."""
-    doing = "is shutting down" if state.ended or state.wants_shutdown else "is fenced"
-    return ApiError(
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        f"broker {node_id} {doing} ({state.name}: {state.meaning}) and does not serve clients: use another "
-        "broker, or try again later",
     )

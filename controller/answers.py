@@ -87,11 +87,9 @@ def not_controller(node_id: int, leader_id: int | None) -> ApiError:
     return ApiError(ErrorCode.NOT_CONTROLLER, text, leader_id)
 
 
-def image_response(image: MetadataImage, raft: RaftCore) -> ReadImageResponse:
+def image_response(image: MetadataImage) -> ReadImageResponse:
     """The committed image of this node, and its end offset."""
-    return ReadImageResponse(
-        image=image, offset=image.provenance.offset, leader_id=raft.leader_id, epoch=raft.epoch
-    )
+    return ReadImageResponse(image=image, offset=image.provenance.offset)
 
 
 def transfer_target(raft: RaftCore, wanted: int | None, now_ms: int) -> int | ApiError:

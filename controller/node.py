@@ -315,7 +315,7 @@ class ControllerNode:
                 self.counters.heartbeats += 1
                 self._turns.add(arrived)
             case api.ReadImageRequest(linearizable=False):
-                self._answer(key, image_response(self.ledger.committed.image, raft))
+                self._answer(key, image_response(self.ledger.committed.image))
             case api.DescribeQuorumRequest():
                 self._answer(key, describe_quorum(raft, self.ledger.committed.image, self.now_ms))
             case api.TransferLeadershipRequest(target_id=target_id):
@@ -331,7 +331,7 @@ class ControllerNode:
     def _serve_reads(self) -> None:
         """Serves reads whose round is over and whose offset is applied; the others stay in order."""
         for key in self._reads.take(self.ledger.committed_offset):
-            self._answer(key, image_response(self.ledger.committed.image, self.raft))
+            self._answer(key, image_response(self.ledger.committed.image))
 
     def _answer(self, key: int, response: api.ControllerResponse | ApiError) -> None:
         self._out.append(Answer(key=key, response=response))

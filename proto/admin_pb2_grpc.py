@@ -15,16 +15,6 @@ class AdminStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.CreateTopics = channel.unary_unary(
-                '/metaquorum.v1.Admin/CreateTopics',
-                request_serializer=metaquorum_dot_proto_dot_admin__pb2.CreateTopicsRequest.SerializeToString,
-                response_deserializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
-                _registered_method=True)
-        self.DeleteTopics = channel.unary_unary(
-                '/metaquorum.v1.Admin/DeleteTopics',
-                request_serializer=metaquorum_dot_proto_dot_admin__pb2.DeleteTopicsRequest.SerializeToString,
-                response_deserializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
-                _registered_method=True)
         self.DescribeQuorum = channel.unary_unary(
                 '/metaquorum.v1.Admin/DescribeQuorum',
                 request_serializer=metaquorum_dot_proto_dot_admin__pb2.DescribeQuorumRequest.SerializeToString,
@@ -44,18 +34,6 @@ class AdminStub:
 
 class AdminServicer:
     """Missing associated documentation comment in .proto file."""
-
-    def CreateTopics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DeleteTopics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def DescribeQuorum(self, request, context):
         """Missing associated documentation comment in .proto file."""
@@ -78,16 +56,6 @@ class AdminServicer:
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'CreateTopics': grpc.unary_unary_rpc_method_handler(
-                    servicer.CreateTopics,
-                    request_deserializer=metaquorum_dot_proto_dot_admin__pb2.CreateTopicsRequest.FromString,
-                    response_serializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.SerializeToString,
-            ),
-            'DeleteTopics': grpc.unary_unary_rpc_method_handler(
-                    servicer.DeleteTopics,
-                    request_deserializer=metaquorum_dot_proto_dot_admin__pb2.DeleteTopicsRequest.FromString,
-                    response_serializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.SerializeToString,
-            ),
             'DescribeQuorum': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeQuorum,
                     request_deserializer=metaquorum_dot_proto_dot_admin__pb2.DescribeQuorumRequest.FromString,
@@ -113,60 +81,6 @@ def add_AdminServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Admin:
     """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def CreateTopics(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/metaquorum.v1.Admin/CreateTopics',
-            metaquorum_dot_proto_dot_admin__pb2.CreateTopicsRequest.SerializeToString,
-            metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DeleteTopics(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/metaquorum.v1.Admin/DeleteTopics',
-            metaquorum_dot_proto_dot_admin__pb2.DeleteTopicsRequest.SerializeToString,
-            metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def DescribeQuorum(request,

@@ -31,8 +31,6 @@ class AdminStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
-    CreateTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateTopicsRequest, _admin_pb2.TopicsResponse]
-    DeleteTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicsRequest, _admin_pb2.TopicsResponse]
     DescribeQuorum: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeQuorumRequest, _admin_pb2.DescribeQuorumResponse]
     DescribeNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]
     TransferLeadership: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TransferLeadershipRequest, _admin_pb2.TransferLeadershipResponse]
@@ -40,27 +38,11 @@ class AdminStub:
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
-    CreateTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateTopicsRequest, _admin_pb2.TopicsResponse]  # type: ignore[assignment]
-    DeleteTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicsRequest, _admin_pb2.TopicsResponse]  # type: ignore[assignment]
     DescribeQuorum: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeQuorumRequest, _admin_pb2.DescribeQuorumResponse]  # type: ignore[assignment]
     DescribeNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeNodeRequest, _admin_pb2.DescribeNodeResponse]  # type: ignore[assignment]
     TransferLeadership: _aio.UnaryUnaryMultiCallable[_admin_pb2.TransferLeadershipRequest, _admin_pb2.TransferLeadershipResponse]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
-    @_abc_1.abstractmethod
-    def CreateTopics(
-        self,
-        request: _admin_pb2.CreateTopicsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.TopicsResponse, _abc.Awaitable[_admin_pb2.TopicsResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def DeleteTopics(
-        self,
-        request: _admin_pb2.DeleteTopicsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.TopicsResponse, _abc.Awaitable[_admin_pb2.TopicsResponse]]: ...
-
     @_abc_1.abstractmethod
     def DescribeQuorum(
         self,

@@ -15,55 +15,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmetaquorum/proto/metadata.proto\x12\rmetaquorum.v1\"r\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretriable\x18\x04 \x01(\x08\x12)\n\x06leader\x18\x05 \x01(\x0b\x32\x19.metaquorum.v1.LeaderHint\"4\n\nLeaderHint\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"v\n\x08ReadInfo\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x14\n\x0clinearizable\x18\x05 \x01(\x08\x42\x0c\n\n_leader_id\"O\n\x08\x45ndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x19\n\x11security_protocol\x18\x04 \x01(\x05\"U\n\x07\x46\x65\x61ture\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x15min_supported_version\x18\x02 \x01(\x05\x12\x1d\n\x15max_supported_version\x18\x03 \x01(\x05\"\x80\x02\n\x06\x42roker\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12*\n\tendpoints\x18\x04 \x03(\x0b\x32\x17.metaquorum.v1.Endpoint\x12(\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x16.metaquorum.v1.Feature\x12\x11\n\x04rack\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x66\x65nced\x18\x07 \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\x08 \x01(\x08\x12\x13\n\x0b\x64irectories\x18\t \x03(\x0c\x42\x07\n\x05_rack\"\xd2\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12,\n\npartitions\x18\x04 \x03(\x0b\x32\x18.metaquorum.v1.Partition\x12\x32\n\x07\x63onfigs\x18\x05 \x03(\x0b\x32!.metaquorum.v1.Topic.ConfigsEntry\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x83\x02\n\tPartition\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x13\n\x06leader\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x04 \x01(\x05\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x0b\n\x03isr\x18\x06 \x03(\x05\x12\x0e\n\x06\x61\x64\x64ing\x18\x07 \x03(\x05\x12\x10\n\x08removing\x18\x08 \x03(\x05\x12\x13\n\x0b\x64irectories\x18\t \x03(\x0c\x12\x0b\n\x03\x65lr\x18\n \x03(\x05\x12\x16\n\x0elast_known_elr\x18\x0b \x03(\x05\x12\x1d\n\x15leader_recovery_state\x18\x0c \x01(\x05\x42\t\n\x07_leader\"I\n\x16\x44\x65scribeClusterRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\"\xbd\x02\n\x17\x44\x65scribeClusterResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12.\n\x0b\x63ontrollers\x18\x04 \x03(\x0b\x32\x19.metaquorum.v1.LeaderHint\x12\x14\n\x0c\x62roker_count\x18\x05 \x01(\x05\x12\x1b\n\x13\x66\x65nced_broker_count\x18\x06 \x01(\x05\x12\x13\n\x0btopic_count\x18\x07 \x01(\x05\x12\x17\n\x0fpartition_count\x18\x08 \x01(\x03\x12\x31\n\x08\x66\x65\x61tures\x18\t \x03(\x0b\x32\x1f.metaquorum.v1.FinalizedFeature\"/\n\x10\x46inalizedFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05level\x18\x02 \x01(\x05\"Y\n\x12ListBrokersRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\x12\x12\n\nbroker_ids\x18\x02 \x03(\x05\"\x9e\x01\n\x13ListBrokersResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12&\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x15.metaquorum.v1.Broker\x12\x13\n\x0bunknown_ids\x18\x04 \x03(\x05\"b\n\x11ListTopicsRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\x05\"\x94\x01\n\x12ListTopicsResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12$\n\x06topics\x18\x03 \x03(\x0b\x32\x14.metaquorum.v1.Topic\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\xae\x01\n\x15\x44\x65scribeTopicsRequest\x12/\n\x0b\x63onsistency\x18\x01 \x01(\x0e\x32\x1a.metaquorum.v1.Consistency\x12\r\n\x05names\x18\x02 \x03(\t\x12\x11\n\ttopic_ids\x18\x03 \x03(\x0c\x12)\n\x05start\x18\x04 \x01(\x0b\x32\x1a.metaquorum.v1.TopicCursor\x12\x17\n\x0fpartition_limit\x18\x05 \x01(\x05\"\xe0\x01\n\x16\x44\x65scribeTopicsResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12$\n\x06topics\x18\x03 \x03(\x0b\x32\x14.metaquorum.v1.Topic\x12\x15\n\runknown_names\x18\x04 \x03(\t\x12\x13\n\x0bunknown_ids\x18\x05 \x03(\x0c\x12(\n\x04next\x18\x06 \x01(\x0b\x32\x1a.metaquorum.v1.TopicCursor\".\n\x0bTopicCursor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05*[\n\x0b\x43onsistency\x12\x17\n\x13\x43ONSISTENCY_DEFAULT\x10\x00\x12\x1c\n\x18\x43ONSISTENCY_LINEARIZABLE\x10\x01\x12\x15\n\x11\x43ONSISTENCY_STALE\x10\x02\x32\xf4\x02\n\x08Metadata\x12`\n\x0f\x44\x65scribeCluster\x12%.metaquorum.v1.DescribeClusterRequest\x1a&.metaquorum.v1.DescribeClusterResponse\x12T\n\x0bListBrokers\x12!.metaquorum.v1.ListBrokersRequest\x1a\".metaquorum.v1.ListBrokersResponse\x12Q\n\nListTopics\x12 .metaquorum.v1.ListTopicsRequest\x1a!.metaquorum.v1.ListTopicsResponse\x12]\n\x0e\x44\x65scribeTopics\x12$.metaquorum.v1.DescribeTopicsRequest\x1a%.metaquorum.v1.DescribeTopicsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmetaquorum/proto/metadata.proto\x12\rmetaquorum.v1\"r\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretriable\x18\x04 \x01(\x08\x12)\n\x06leader\x18\x05 \x01(\x0b\x32\x19.metaquorum.v1.LeaderHint\"4\n\nLeaderHint\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\" \n\x08ReadInfo\x12\x0e\n\x06offset\x18\x01 \x01(\x03J\x04\x08\x02\x10\x06\"O\n\x08\x45ndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x19\n\x11security_protocol\x18\x04 \x01(\x05\"U\n\x07\x46\x65\x61ture\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x15min_supported_version\x18\x02 \x01(\x05\x12\x1d\n\x15max_supported_version\x18\x03 \x01(\x05\"\x80\x02\n\x06\x42roker\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12*\n\tendpoints\x18\x04 \x03(\x0b\x32\x17.metaquorum.v1.Endpoint\x12(\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x16.metaquorum.v1.Feature\x12\x11\n\x04rack\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x66\x65nced\x18\x07 \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\x08 \x01(\x08\x12\x13\n\x0b\x64irectories\x18\t \x03(\x0c\x42\x07\n\x05_rack\".\n\x12ListBrokersRequest\x12\x12\n\nbroker_ids\x18\x02 \x03(\x05J\x04\x08\x01\x10\x02\"\x9e\x01\n\x13ListBrokersResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12%\n\x04read\x18\x02 \x01(\x0b\x32\x17.metaquorum.v1.ReadInfo\x12&\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x15.metaquorum.v1.Broker\x12\x13\n\x0bunknown_ids\x18\x04 \x03(\x05\x32`\n\x08Metadata\x12T\n\x0bListBrokers\x12!.metaquorum.v1.ListBrokersRequest\x1a\".metaquorum.v1.ListBrokersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'metaquorum.proto.metadata_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOPIC_CONFIGSENTRY']._loaded_options = None
-  _globals['_TOPIC_CONFIGSENTRY']._serialized_options = b'8\001'
-  _globals['_CONSISTENCY']._serialized_start=2641
-  _globals['_CONSISTENCY']._serialized_end=2732
   _globals['_ERROR']._serialized_start=50
   _globals['_ERROR']._serialized_end=164
   _globals['_LEADERHINT']._serialized_start=166
   _globals['_LEADERHINT']._serialized_end=218
   _globals['_READINFO']._serialized_start=220
-  _globals['_READINFO']._serialized_end=338
-  _globals['_ENDPOINT']._serialized_start=340
-  _globals['_ENDPOINT']._serialized_end=419
-  _globals['_FEATURE']._serialized_start=421
-  _globals['_FEATURE']._serialized_end=506
-  _globals['_BROKER']._serialized_start=509
-  _globals['_BROKER']._serialized_end=765
-  _globals['_TOPIC']._serialized_start=768
-  _globals['_TOPIC']._serialized_end=978
-  _globals['_TOPIC_CONFIGSENTRY']._serialized_start=932
-  _globals['_TOPIC_CONFIGSENTRY']._serialized_end=978
-  _globals['_PARTITION']._serialized_start=981
-  _globals['_PARTITION']._serialized_end=1240
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=1242
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=1315
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=1318
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=1635
-  _globals['_FINALIZEDFEATURE']._serialized_start=1637
-  _globals['_FINALIZEDFEATURE']._serialized_end=1684
-  _globals['_LISTBROKERSREQUEST']._serialized_start=1686
-  _globals['_LISTBROKERSREQUEST']._serialized_end=1775
-  _globals['_LISTBROKERSRESPONSE']._serialized_start=1778
-  _globals['_LISTBROKERSRESPONSE']._serialized_end=1936
-  _globals['_LISTTOPICSREQUEST']._serialized_start=1938
-  _globals['_LISTTOPICSREQUEST']._serialized_end=2036
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=2039
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=2187
-  _globals['_DESCRIBETOPICSREQUEST']._serialized_start=2190
-  _globals['_DESCRIBETOPICSREQUEST']._serialized_end=2364
-  _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=2367
-  _globals['_DESCRIBETOPICSRESPONSE']._serialized_end=2591
-  _globals['_TOPICCURSOR']._serialized_start=2593
-  _globals['_TOPICCURSOR']._serialized_end=2639
-  _globals['_METADATA']._serialized_start=2735
-  _globals['_METADATA']._serialized_end=3107
+  _globals['_READINFO']._serialized_end=252
+  _globals['_ENDPOINT']._serialized_start=254
+  _globals['_ENDPOINT']._serialized_end=333
+  _globals['_FEATURE']._serialized_start=335
+  _globals['_FEATURE']._serialized_end=420
+  _globals['_BROKER']._serialized_start=423
+  _globals['_BROKER']._serialized_end=679
+  _globals['_LISTBROKERSREQUEST']._serialized_start=681
+  _globals['_LISTBROKERSREQUEST']._serialized_end=727
+  _globals['_LISTBROKERSRESPONSE']._serialized_start=730
+  _globals['_LISTBROKERSRESPONSE']._serialized_end=888
+  _globals['_METADATA']._serialized_start=890
+  _globals['_METADATA']._serialized_end=986
 # @@protoc_insertion_point(module_scope)

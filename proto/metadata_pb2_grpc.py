@@ -15,50 +15,17 @@ class MetadataStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.DescribeCluster = channel.unary_unary(
-                '/metaquorum.v1.Metadata/DescribeCluster',
-                request_serializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterRequest.SerializeToString,
-                response_deserializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterResponse.FromString,
-                _registered_method=True)
         self.ListBrokers = channel.unary_unary(
                 '/metaquorum.v1.Metadata/ListBrokers',
                 request_serializer=metaquorum_dot_proto_dot_metadata__pb2.ListBrokersRequest.SerializeToString,
                 response_deserializer=metaquorum_dot_proto_dot_metadata__pb2.ListBrokersResponse.FromString,
-                _registered_method=True)
-        self.ListTopics = channel.unary_unary(
-                '/metaquorum.v1.Metadata/ListTopics',
-                request_serializer=metaquorum_dot_proto_dot_metadata__pb2.ListTopicsRequest.SerializeToString,
-                response_deserializer=metaquorum_dot_proto_dot_metadata__pb2.ListTopicsResponse.FromString,
-                _registered_method=True)
-        self.DescribeTopics = channel.unary_unary(
-                '/metaquorum.v1.Metadata/DescribeTopics',
-                request_serializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsRequest.SerializeToString,
-                response_deserializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsResponse.FromString,
                 _registered_method=True)
 
 
 class MetadataServicer:
     """Missing associated documentation comment in .proto file."""
 
-    def DescribeCluster(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def ListBrokers(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListTopics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DescribeTopics(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -67,25 +34,10 @@ class MetadataServicer:
 
 def add_MetadataServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'DescribeCluster': grpc.unary_unary_rpc_method_handler(
-                    servicer.DescribeCluster,
-                    request_deserializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterRequest.FromString,
-                    response_serializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterResponse.SerializeToString,
-            ),
             'ListBrokers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListBrokers,
                     request_deserializer=metaquorum_dot_proto_dot_metadata__pb2.ListBrokersRequest.FromString,
                     response_serializer=metaquorum_dot_proto_dot_metadata__pb2.ListBrokersResponse.SerializeToString,
-            ),
-            'ListTopics': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListTopics,
-                    request_deserializer=metaquorum_dot_proto_dot_metadata__pb2.ListTopicsRequest.FromString,
-                    response_serializer=metaquorum_dot_proto_dot_metadata__pb2.ListTopicsResponse.SerializeToString,
-            ),
-            'DescribeTopics': grpc.unary_unary_rpc_method_handler(
-                    servicer.DescribeTopics,
-                    request_deserializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsRequest.FromString,
-                    response_serializer=metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -97,33 +49,6 @@ def add_MetadataServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Metadata:
     """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def DescribeCluster(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/metaquorum.v1.Metadata/DescribeCluster',
-            metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterRequest.SerializeToString,
-            metaquorum_dot_proto_dot_metadata__pb2.DescribeClusterResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def ListBrokers(request,
@@ -142,60 +67,6 @@ class Metadata:
             '/metaquorum.v1.Metadata/ListBrokers',
             metaquorum_dot_proto_dot_metadata__pb2.ListBrokersRequest.SerializeToString,
             metaquorum_dot_proto_dot_metadata__pb2.ListBrokersResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListTopics(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/metaquorum.v1.Metadata/ListTopics',
-            metaquorum_dot_proto_dot_metadata__pb2.ListTopicsRequest.SerializeToString,
-            metaquorum_dot_proto_dot_metadata__pb2.ListTopicsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DescribeTopics(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/metaquorum.v1.Metadata/DescribeTopics',
-            metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsRequest.SerializeToString,
-            metaquorum_dot_proto_dot_metadata__pb2.DescribeTopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,

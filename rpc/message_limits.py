@@ -7,14 +7,11 @@ _MIB = 1024 * 1024
 MAX_MESSAGE_BYTES = 64 * _MIB
 """A request of a client in Kafka's protocol that a broker forwards; responses, too, have this limit."""
 LISTS_MAX_BYTES = 8 * _MIB
-"""Requests about many topics or partitions."""
+"""Requests about many partitions."""
 USUAL_MAX_BYTES = 1 * _MIB
 
 LIMITS: dict[str, int] = {
     "Forwarding/Forward": MAX_MESSAGE_BYTES,
-    "Admin/CreateTopics": LISTS_MAX_BYTES,
-    "Admin/DeleteTopics": LISTS_MAX_BYTES,
-    "Metadata/DescribeTopics": LISTS_MAX_BYTES,
     "Partitions/AlterPartition": LISTS_MAX_BYTES,
     "Partitions/AssignReplicasToDirs": LISTS_MAX_BYTES,
 }

@@ -269,7 +269,7 @@ BOUNDS = (
     ),
     Bound(
         what="message of a gRPC call",
-        per="call about many topics or partitions",
+        per="call about many partitions",
         constant="rpc.message_limits:LISTS_MAX_BYTES",
         at="refused",
     ),

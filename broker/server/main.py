@@ -29,7 +29,7 @@ from metaquorum.broker.server.kafka_controllers import (
     way_to_controllers,
 )
 from metaquorum.broker.server.metrics import BrokerFigures
-from metaquorum.broker.server.services import BrokerImages, BrokerSelfService
+from metaquorum.broker.server.services import BrokerSelfService
 from metaquorum.clients.kafka.controllers import ForwardsRequests
 from metaquorum.clients.kafka.raft_client import KafkaRaftClient, KafkaWay
 from metaquorum.clients.quorum.admin import AdminClient
@@ -54,14 +54,10 @@ from metaquorum.observability.metadata_log import MetadataLines
 from metaquorum.observability.metrics.service import BoundMetrics, bind_metrics
 from metaquorum.observability.metrics.statistics import NodeStatistics
 from metaquorum.proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
-from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.channels import bind, new_server
-from metaquorum.rpc.controllers import GrpcAddresses
 from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.health import Health
-from metaquorum.rpc.image_service import MetadataService
-from metaquorum.rpc.messages.errors import Hints
 from metaquorum.rpc.raft_client import RaftCaller
 from metaquorum.rpc.rights import grpc_rights
 from metaquorum.rpc.transport import EventSink
@@ -245,16 +241,6 @@ class BrokerRole:
     def _add_services(self) -> None:
         config, server = self._config, self._server
         server.admit_by(grpc_rights(config, self.image))
-        images = BrokerImages(self._node, self._clock)
-        by_grpc = GrpcAddresses(config.grpc_controller_listener, self._raft, self.image)
-        hints = Hints(by_grpc if config.quorum_speaks_kafka else self._controllers)
-        service = MetadataService(
-            images,
-            node_id=config.node_id,
-            cluster_id=self._cluster_id,
-            hints=hints,
-        )
-        add_MetadataServicer_to_server(service, server)
         own = BrokerSelfService(
             lambda: self._node.status(now_ms=self._clock.monotonic_ms()),
             self._data.requests,

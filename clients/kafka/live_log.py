@@ -57,14 +57,13 @@ from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.proto import admin_pb2 as admin
-from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.admin_pb2_grpc import AdminStub
-from metaquorum.proto.metadata_pb2_grpc import MetadataStub
 from metaquorum.proto.raft_pb2_grpc import RaftStub
 from metaquorum.raft.messages import FetchRequest, FetchSnapshotRequest
 from metaquorum.rpc.channels import END_OF_STREAM, open_channel
 from metaquorum.rpc.messages import admin as admin_codec
 from metaquorum.rpc.messages import raft as raft_codec
+from metaquorum.rpc.messages.errors import leader_from_pb
 from metaquorum.rpc.reach import UNREADABLE, Reasons, lasts
 from metaquorum.storage.batches.format import hop_headers
 from metaquorum.storage.disk.interface import Disk, DiskFile, join
@@ -414,18 +413,22 @@ class _GrpcNode:
         self._correlation = 0
 
     async def locate(self, timeout_s: float) -> QuorumNodes | NothingHeard:
-        request = pb.DescribeClusterRequest(consistency=pb.CONSISTENCY_STALE)
+        """The leader knows where all voters listen; another controller names the leader."""
+        stub = AdminStub(self._channel)
         try:
-            found = await MetadataStub(self._channel).DescribeCluster(request, timeout=timeout_s)
+            node = await stub.DescribeNode(admin.DescribeNodeRequest(), timeout=timeout_s)
+            quorum = await stub.DescribeQuorum(admin.DescribeQuorumRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             return await self._failed(error)
-        if found is None:  # gRPC returns None for what it cannot decode
+        if node is None or quorum is None:  # gRPC returns None for what it cannot decode
             return NothingHeard(text=UNREADABLE, lasts=True)
-        controllers = {each.id: (each.host, each.port) for each in found.controllers}
-        is_controller = not controllers or self._address in controllers.values()
-        return QuorumNodes(
-            controllers=controllers, is_controller=is_controller, cluster_id=found.cluster_id or None
-        )
+        controllers = {
+            each.node_id: (at.host, at.port) for each in quorum.voters for at in each.endpoints[:1]
+        }
+        leader = leader_from_pb(quorum.error)
+        if leader is not None:
+            controllers[leader.node_id] = (leader.host, leader.port)
+        return QuorumNodes(controllers=controllers, is_controller=True, cluster_id=node.cluster_id or None)
 
     async def voters(self, timeout_s: float) -> Sequence[VoterEnd] | NothingHeard:
         try:

@@ -1,15 +1,15 @@
 """The admin client: finds the active controller, retries retriable errors, reports one clear error.
 
 Responses are values of `metadata.requests` and of the image, never protobuf. `AdminClient` is asyncio;
-`BlockingClient` is the same for a command line. For reads, a broker's address suffices (it answers from its
-own image while it is unfenced); changes need a controller's.
+`BlockingClient` is the same for a command line. What Kafka's protocol has, too, is asked in its frames
+(`forward`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 import grpc
@@ -18,7 +18,7 @@ import msgspec
 
 from metaquorum.clients.search import Address, Attempts, ClientError, NodeChoice, parse_bootstrap
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image.types import BrokerRegistration, PartitionInfo, TopicInfo
+from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.requests import common as api
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.proto import admin_pb2 as admin
@@ -29,8 +29,8 @@ from metaquorum.proto.forwarding_pb2_grpc import ForwardingStub
 from metaquorum.proto.metadata_pb2_grpc import MetadataStub
 from metaquorum.rpc.channels import Route, direct, open_channel
 from metaquorum.rpc.messages import admin as codec
-from metaquorum.rpc.messages.errors import LeaderAddress, error_from_pb, leader_from_pb
-from metaquorum.rpc.messages.image import BROKER, PARTITION, READ_INFO, ReadInfo
+from metaquorum.rpc.messages.brokers import BROKER
+from metaquorum.rpc.messages.errors import error_from_pb, leader_from_pb
 from metaquorum.rpc.reach import SPEAKS_KAFKA, UNREADABLE, Reasons, lasts
 
 ATTEMPT_MAX_MS = 5_000
@@ -55,17 +55,6 @@ NOT_LOOKED_AT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_
 again."""
 
 
-class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
-    read: ReadInfo
-    cluster_id: str
-    controllers: tuple[LeaderAddress, ...]
-    broker_count: int
-    fenced_broker_count: int
-    topic_count: int
-    partition_count: int
-    features: Mapping[str, int]
-
-
 class ForwardedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The frame of a response in Kafka's protocol; everything below `offset` was committed when the
     controller encoded it."""
@@ -75,47 +64,22 @@ class ForwardedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerListing(msgspec.Struct, frozen=True, kw_only=True):
-    read: ReadInfo
+    """Registrations as of `offset`: everything below it is in them."""
+
+    offset: int
     brokers: tuple[BrokerRegistration, ...]
     unknown_ids: tuple[int, ...] = ()
 
 
-class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
-    info: TopicInfo
-    partition_count: int
-
-
-class TopicListing(msgspec.Struct, frozen=True, kw_only=True):
-    """`read` is that of the last response, if there were several."""
-
-    read: ReadInfo
-    topics: tuple[TopicSummary, ...]
-
-
-class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
-    info: TopicInfo
-    partitions: tuple[PartitionInfo, ...]
-    configs: Mapping[str, str] = msgspec.field(default_factory=dict)
-
-
-class TopicDescriptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`read` is that of the last response, if there were several."""
-
-    read: ReadInfo
-    topics: tuple[TopicDescription, ...]
-    unknown_names: tuple[str, ...] = ()
-    unknown_ids: tuple[bytes, ...] = ()
-
-
 class AdminClient:
-    """`bootstrap`: addresses of controllers (and brokers, for reads), or a function that returns the current
-    ones. `timeout_ms` bounds one call with all its retries; `attempts_max` 1 disables retries, for callers
-    that must know what happened. `gives_up`: what a person has to correct first ends a call at once, for
-    commands: a right or a certificate that is refused, names that cannot be resolved. A node waits. `route`:
-    where to connect for an address.
+    """`bootstrap`: addresses of controllers, or a function that returns the current ones. `timeout_ms` bounds
+    one call with all its retries; `attempts_max` 1 disables retries, for callers that must know what
+    happened. `gives_up`: what a person has to correct first ends a call at once, for commands: a right or a
+    certificate that is refused, names that cannot be resolved. A node waits. `route`: where to connect for an
+    address.
 
     Every call raises ApiError if it is refused, ClientError if no node responds. After a ClientError, or a
-    retry, a change may have been made already: creating a topic again then fails because it exists.
+    retry, a change may have been made already.
     """
 
     def __init__(
@@ -157,20 +121,6 @@ class AdminClient:
 
     # --- changes
 
-    async def create_topics(
-        self, topics: Sequence[api.NewTopic], *, validate_only: bool = False
-    ) -> api.TopicsResponse:
-        """Creates topics; each result has its own error."""
-        request = codec.CREATE_TOPICS.to_pb(
-            api.CreateTopicsRequest(topics=tuple(topics), validate_only=validate_only)
-        )
-        return codec.TOPICS.from_pb(await self._admin(lambda stub: stub.CreateTopics, request))
-
-    async def delete_topics(self, topics: Sequence[str | bytes]) -> api.TopicsResponse:
-        """Deletes topics by name or by id; each result has its own error."""
-        request = codec.DELETE_TOPICS.to_pb(api.DeleteTopicsRequest(topics=tuple(topics)))
-        return codec.TOPICS.from_pb(await self._admin(lambda stub: stub.DeleteTopics, request))
-
     async def transfer_leadership(self, target_id: int | None = None) -> None:
         """Starts a transfer to a voter (None: the most caught-up one). Does not wait for the new leader."""
         request = codec.TRANSFER_LEADERSHIP.to_pb(api.TransferLeadershipRequest(target_id=target_id))
@@ -182,67 +132,13 @@ class AdminClient:
         request = admin.DescribeQuorumRequest()
         return codec.QUORUM.from_pb(await self._admin(lambda stub: stub.DescribeQuorum, request))
 
-    async def describe_cluster(self, *, stale: bool = False) -> ClusterDescription:
-        request = pb.DescribeClusterRequest(consistency=_consistency(stale))
-        answer = await self._metadata(lambda stub: stub.DescribeCluster, request)
-        return ClusterDescription(
-            read=READ_INFO.from_pb(answer.read),
-            cluster_id=answer.cluster_id,
-            controllers=tuple(LeaderAddress(each.id, each.host, each.port) for each in answer.controllers),
-            broker_count=answer.broker_count,
-            fenced_broker_count=answer.fenced_broker_count,
-            topic_count=answer.topic_count,
-            partition_count=answer.partition_count,
-            features={each.name: each.level for each in answer.features},
-        )
-
-    async def list_brokers(self, broker_ids: Sequence[int] = (), *, stale: bool = False) -> BrokerListing:
-        """The brokers with these ids; all if none is given."""
-        request = pb.ListBrokersRequest(consistency=_consistency(stale), broker_ids=broker_ids)
-        answer = await self._metadata(lambda stub: stub.ListBrokers, request)
+    async def list_brokers(self, broker_ids: Sequence[int] = ()) -> BrokerListing:
+        """The registrations of the brokers with these ids, from a linearizable read; all if none is given."""
+        request = pb.ListBrokersRequest(broker_ids=broker_ids)
+        answer = await self.ask(lambda channel: MetadataStub(channel).ListBrokers, request)
         return BrokerListing(
-            read=READ_INFO.from_pb(answer.read),
+            offset=answer.read.offset,
             brokers=tuple(BROKER.from_pb(each) for each in answer.brokers),
-            unknown_ids=tuple(answer.unknown_ids),
-        )
-
-    async def list_topics(self, *, stale: bool = False) -> TopicListing:
-        """All topics by ascending name."""
-        topics: list[TopicSummary] = []
-        request = pb.ListTopicsRequest(consistency=_consistency(stale))
-        while True:
-            answer = await self._metadata(lambda stub: stub.ListTopics, request)
-            topics += [
-                TopicSummary(info=TopicInfo(each.topic_id, each.name), partition_count=each.partition_count)
-                for each in answer.topics
-            ]
-            if not answer.more:
-                return TopicListing(read=READ_INFO.from_pb(answer.read), topics=tuple(topics))
-            request.after = answer.topics[-1].name
-
-    async def describe_topics(
-        self, names: Sequence[str] = (), topic_ids: Sequence[bytes] = (), *, stale: bool = False
-    ) -> TopicDescriptions:
-        """These topics with all their partitions; every topic if none is given."""
-        request = pb.DescribeTopicsRequest(consistency=_consistency(stale), names=names, topic_ids=topic_ids)
-        found: dict[str, TopicDescription] = {}
-        while True:
-            answer = await self._metadata(lambda stub: stub.DescribeTopics, request)
-            for each in answer.topics:
-                earlier = found.get(each.name)
-                partitions = tuple(PARTITION.from_pb(one, each.topic_id) for one in each.partitions)
-                found[each.name] = TopicDescription(
-                    info=TopicInfo(each.topic_id, each.name),
-                    partitions=(earlier.partitions if earlier else ()) + partitions,
-                    configs=dict(sorted(each.configs.items())),
-                )
-            if not answer.HasField("next"):
-                break
-            request.start.CopyFrom(answer.next)
-        return TopicDescriptions(
-            read=READ_INFO.from_pb(answer.read),
-            topics=tuple(found.values()),
-            unknown_names=tuple(answer.unknown_names),
             unknown_ids=tuple(answer.unknown_ids),
         )
 
@@ -280,9 +176,6 @@ class AdminClient:
 
     async def _admin(self, method: Callable[[Any], Any], request: Any) -> Any:
         return await self.ask(lambda channel: method(AdminStub(channel)), request)
-
-    async def _metadata(self, method: Callable[[Any], Any], request: Any) -> Any:
-        return await self.ask(lambda channel: method(MetadataStub(channel)), request)
 
     async def ask(
         self,
@@ -369,12 +262,8 @@ class AdminClient:
             self._channels = {}
 
 
-def _consistency(stale: bool) -> pb.Consistency.ValueType:
-    return pb.CONSISTENCY_STALE if stale else pb.CONSISTENCY_DEFAULT
-
-
 class BlockingClient:
-    """`AdminClient` for code without a loop: `BlockingClient(bootstrap).call(lambda c: c.list_topics())`."""
+    """`AdminClient` for code without a loop: `BlockingClient(bootstrap).call(lambda c: c.list_brokers())`."""
 
     def __init__(
         self, bootstrap: Sequence[Address] | str, *, timeout_ms: int = 15_000, tls: TlsMaterial | None = None

@@ -22,7 +22,7 @@ from metaquorum.controller.server.services import (
     AdminService,
     BrokerIdsService,
     BrokerLifecycleService,
-    ControllerImages,
+    MetadataService,
     PartitionsService,
 )
 from metaquorum.controller.server.voter_changes import VoterChanges, VotersService
@@ -61,7 +61,6 @@ from metaquorum.rpc.channels import bind, new_server
 from metaquorum.rpc.controllers import GrpcAddresses
 from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.health import Health
-from metaquorum.rpc.image_service import MetadataService
 from metaquorum.rpc.messages.errors import Hints
 from metaquorum.rpc.messages.node import NodeReport
 from metaquorum.rpc.raft_client import RaftCaller, RaftClient
@@ -217,12 +216,10 @@ class ControllerRole:
         add_AdminServicer_to_server(AdminService(self._requests, hints, self._report), self._server)
         lifecycle = BrokerLifecycleService(self._requests, hints, Authorizers(self._config.values))
         add_BrokerLifecycleServicer_to_server(lifecycle, self._server)
-        broker_ids = BrokerIdsService(self._requests, hints, self._config.node_id)
+        broker_ids = BrokerIdsService(self._requests, hints)
         add_BrokerIdsServicer_to_server(broker_ids, self._server)
         add_PartitionsServicer_to_server(PartitionsService(self._requests, hints), self._server)
-        images = ControllerImages(self._requests)
-        metadata = MetadataService(images, node_id=self._config.node_id, cluster_id=cluster_id, hints=hints)
-        add_MetadataServicer_to_server(metadata, self._server)
+        add_MetadataServicer_to_server(MetadataService(self._requests, hints), self._server)
         voters = VotersService(self._requests, self._voter_changes, hints)
         add_VotersServicer_to_server(voters, self._server)
         calls = KafkaCalls(

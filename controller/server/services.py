@@ -1,4 +1,4 @@
-"""The gRPC services of a controller: topics and the quorum for operators, the lifecycle for brokers.
+"""The gRPC services of a controller: the quorum and brokers for operators, the lifecycle for brokers.
 
 An expected refusal is the response's `error` field, never a gRPC status; gRPC statuses are for the transport.
 """
@@ -24,11 +24,11 @@ from metaquorum.proto import partitions_pb2 as partitions_pb
 from metaquorum.proto.admin_pb2_grpc import AdminServicer
 from metaquorum.proto.broker_ids_pb2_grpc import BrokerIdsServicer
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleServicer
+from metaquorum.proto.metadata_pb2_grpc import MetadataServicer
 from metaquorum.proto.partitions_pb2_grpc import PartitionsServicer
 from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.channels import END_OF_STREAM
 from metaquorum.rpc.decoding import peer_text
-from metaquorum.rpc.image_service import ImageRead
 from metaquorum.rpc.messages import admin as admin_codec
 from metaquorum.rpc.messages import broker_ids as codec
 from metaquorum.rpc.messages import brokers as broker_codec
@@ -114,22 +114,6 @@ class AdminService(AdminServicer):
         self._hints = hints
         self._report = report
 
-    async def CreateTopics(self, request: admin.CreateTopicsRequest, context: Any) -> admin.TopicsResponse:
-        return await self._topics(admin_codec.CREATE_TOPICS.from_pb(request))
-
-    async def DeleteTopics(self, request: admin.DeleteTopicsRequest, context: Any) -> admin.TopicsResponse:
-        try:
-            decoded = admin_codec.DELETE_TOPICS.from_pb(request)
-        except ApiError as error:
-            return admin.TopicsResponse(error=self._error(error))
-        return await self._topics(decoded)
-
-    async def _topics(
-        self, request: api.CreateTopicsRequest | api.DeleteTopicsRequest
-    ) -> admin.TopicsResponse:
-        response = await ask(self._requests, request, api.TopicsResponse)
-        return admin_codec.TOPICS.answer_to_pb(response, self._hints)
-
     async def DescribeQuorum(
         self, request: admin.DescribeQuorumRequest, context: Any
     ) -> admin.DescribeQuorumResponse:
@@ -154,25 +138,26 @@ class AdminService(AdminServicer):
         return error_to_pb(error, self._hints)
 
 
-class ControllerImages:
-    """Reads of the committed image: linearizable unless the caller accepts a stale one."""
+class MetadataService(MetadataServicer):
+    """The registrations of brokers, from a linearizable read."""
 
-    def __init__(self, requests: WaitingRequests) -> None:
+    def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
         self._requests = requests
+        self._hints = hints
 
-    async def read(self, consistency: common.Consistency.ValueType) -> ImageRead | ApiError:
-        linearizable = consistency != common.CONSISTENCY_STALE
-        response = await ask(
-            self._requests, api.ReadImageRequest(linearizable=linearizable), api.ReadImageResponse
-        )
-        if isinstance(response, ApiError):
-            return response
-        return ImageRead(
-            image=response.image,
-            offset=response.offset,
-            leader_id=response.leader_id,
-            epoch=response.epoch,
-            linearizable=linearizable,
+    async def ListBrokers(
+        self, request: common.ListBrokersRequest, context: Any
+    ) -> common.ListBrokersResponse:
+        read = await ask(self._requests, api.ReadImageRequest(), api.ReadImageResponse)
+        if isinstance(read, ApiError):
+            return common.ListBrokersResponse(error=error_to_pb(read, self._hints))
+        brokers = read.image.brokers
+        wanted = sorted(set(request.broker_ids)) or list(brokers)
+        found = [brokers.get(broker_id) for broker_id in wanted]
+        return common.ListBrokersResponse(
+            read=common.ReadInfo(offset=read.offset),
+            brokers=[broker_codec.BROKER.to_pb(broker) for broker in found if broker is not None],
+            unknown_ids=[broker_id for broker_id in wanted if broker_id not in brokers],
         )
 
 
@@ -209,11 +194,9 @@ class BrokerIdsService(BrokerIdsServicer):
     bindings.
     """
 
-    def __init__(self, requests: WaitingRequests, hints: Hints, node_id: int) -> None:
+    def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
         self._requests = requests
-        self._images = ControllerImages(requests)
         self._hints = hints
-        self._node_id = node_id
 
     async def Allocate(
         self, request: pb.AllocateBrokerIdRequest, context: Any
@@ -230,12 +213,10 @@ class BrokerIdsService(BrokerIdsServicer):
         return pb.UnbindBrokerIdResponse(error=self._error(response))
 
     async def List(self, request: pb.ListBrokerIdsRequest, context: Any) -> pb.ListBrokerIdsResponse:
-        read = await self._images.read(common.CONSISTENCY_DEFAULT)
+        read = await ask(self._requests, api.ReadImageRequest(), api.ReadImageResponse)
         if isinstance(read, ApiError):
             return pb.ListBrokerIdsResponse(error=error_to_pb(read, self._hints))
-        answer = codec.LISTING.to_pb(_listing_of(read.image, read.offset))
-        answer.read.CopyFrom(read.info(self._node_id))
-        return answer
+        return codec.LISTING.to_pb(_listing_of(read.image, read.offset))
 
     def _error(self, response: Done | ApiError) -> common.Error | None:
         return error_to_pb(response, self._hints) if isinstance(response, ApiError) else None

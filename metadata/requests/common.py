@@ -226,12 +226,10 @@ class ReadImageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadImageResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The image, with everything below `offset`. `leader_id` is the leader known to this node."""
+    """The image, with everything below `offset`."""
 
     image: MetadataImage
     offset: int
-    leader_id: int | None
-    epoch: int
 
 
 class DescribeQuorumRequest(msgspec.Struct, frozen=True, kw_only=True):

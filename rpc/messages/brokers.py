@@ -1,9 +1,11 @@
-"""The lifecycle of brokers (KIP-631) and their own status, between values and protobuf."""
+"""The lifecycle of brokers (KIP-631), their registrations and their own status, between values and
+protobuf."""
 
 from __future__ import annotations
 
 from metaquorum.metadata.broker_ids import key_problem
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.requests import common as api
 from metaquorum.metadata.requests import data
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -59,6 +61,9 @@ HEARTBEAT = MessageCodec(
 HEARTBEAT_ANSWER = MessageCodec(api.BrokerHeartbeatResponse, pb.BrokerHeartbeatResponse)
 ALLOCATE_PRODUCER_IDS = MessageCodec(AllocateProducerIdsRequest, pb.AllocateProducerIdsRequest)
 ALLOCATED_PRODUCER_IDS = MessageCodec(AllocateProducerIdsResponse, pb.AllocateProducerIdsResponse)
+BROKER = MessageCodec(
+    BrokerRegistration, common.Broker, epoch="broker_epoch", is_migrating_zk_broker=FieldRule(local=True)
+)
 BROKER_STATUS = MessageCodec(BrokerStatus, pb.DescribeBrokerResponse)
 """`from_pb` raises ValueError for a state that this release does not know."""
 MARK_LOG_DIR_OFFLINE = MessageCodec(

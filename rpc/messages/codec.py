@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Concatenate, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
@@ -37,10 +37,9 @@ class MessageCodec(Generic[Value, Pb]):
         return compile_encoder(self.shape)
 
     @cached_property
-    def from_pb(self) -> Callable[Concatenate[Pb, ...], Value]:
-        """The function from a message, followed by the fields marked `given`, to a value. It raises the
-        errors of a rule's `check` or `decode`, and ValueError for a value that an enum does not have
-        (ErrorCode has a member for every code)."""
+    def from_pb(self) -> Callable[[Pb], Value]:
+        """The function from a message to a value. It raises the errors of a rule's `check` or `decode`, and
+        ValueError for a value that an enum does not have (ErrorCode has a member for every code)."""
         return compile_decoder(self.shape)
 
     def answer_to_pb(self, answer: Value | ApiError, hints: Hints = NO_HINTS) -> Pb:

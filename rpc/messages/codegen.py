@@ -8,7 +8,6 @@ assigned into another one, with all its records.
 from __future__ import annotations
 
 import contextlib
-import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -57,11 +56,11 @@ class _Source:
         self._names[name] = value
         return name
 
-    def function(self, title: str, arguments: list[str], result: str) -> Callable[..., Any]:
-        lines = [f"def convert({', '.join(arguments)}):", *self._lines, f"    return {result}"]
+    def function(self, title: str, argument: str, result: str) -> Callable[[Any], Any]:
+        lines = [f"def convert({argument}):", *self._lines, f"    return {result}"]
         # The source contains only text from the tables and the descriptors.
         exec(compile("\n".join(lines), f"<{title}>", "exec"), self._names)
-        function: Callable[..., Any] = self._names["convert"]
+        function: Callable[[Any], Any] = self._names["convert"]
         return function
 
 
@@ -69,15 +68,14 @@ def compile_encoder(shape: Shape) -> Callable[[Any], Any]:
     """The function from a value to its message."""
     out = _Encoder()
     result = out.message(shape, "value", out.bind(GetMessageClass(shape.descriptor)))
-    return out.function(f"{shape.make.__name__} to protobuf", ["value"], result)
+    return out.function(f"{shape.make.__name__} to protobuf", "value", result)
 
 
-def compile_decoder(shape: Shape) -> Callable[..., Any]:
-    """The function from a message to its value; fields marked `given` are further arguments."""
+def compile_decoder(shape: Shape) -> Callable[[Any], Any]:
+    """The function from a message to its value."""
     out = _Decoder()
     result = out.value(shape, "message")
-    given = [part.name for part in shape.parts if part.rule.given]
-    return out.function(f"{shape.make.__name__} from protobuf", ["message", *given], result)
+    return out.function(f"{shape.make.__name__} from protobuf", "message", result)
 
 
 class _Encoder(_Source):
@@ -97,13 +95,10 @@ class _Encoder(_Source):
 
     def _parts(self, shape: Shape, value: str, tree: _Tree, repeated: list[tuple[Part, str]]) -> None:
         for part in shape.parts:
-            whole = value + part.get
+            whole = f"{value}.{part.name}"
             match part.kind:
                 case PartKind.NOWHERE:
                     pass
-                case PartKind.BY_HAND:
-                    for name, encode in (part.rule.encode or {}).items():
-                        tree[name] = f"{self.bind(encode)}({value})"
                 case PartKind.SPREAD:
                     self._parts(part.inner, self.assign("v", whole), tree, repeated)
                 case PartKind.MESSAGES:
@@ -142,8 +137,6 @@ class _Encoder(_Source):
         return found
 
     def _plain(self, part: Part, whole: str) -> str:
-        if part.kind is PartKind.MAP:
-            return f"dict({whole})"
         if part.kind is PartKind.SCALARS:
             return f"{whole} or ()" if part.optional else whole
         if part.is_plain_enum and part.optional:
@@ -170,18 +163,15 @@ class _Decoder(_Source):
         around: dict[tuple[str, ...], str] = {(): message}
         for part in shape.parts:
             if not part.rule.local:
-                arguments.append(part.put + self._part(part, message, around))
-            if part.kind is PartKind.ERROR:
-                arguments.append(f"message={arguments[-1].removeprefix(part.put)}_text")
-        if shape.make is None:
-            return arguments[0]
+                found = self._part(part, message, around)
+                arguments.append(f"{part.name}={found}")
+                if part.kind is PartKind.ERROR:
+                    arguments.append(f"message={found}_text")
         return f"{self.bind(shape.make)}({', '.join(arguments)})"
 
     def _part(self, part: Part, message: str, around: dict[tuple[str, ...], str]) -> str:
         if part.rule.decode is not None:
             return f"{self.bind(part.rule.decode)}({message})"
-        if part.rule.given:
-            return part.name
         if part.kind is PartKind.SPREAD:
             return self.value(part.inner, message)
         holder = part.path[:-1]
@@ -198,9 +188,6 @@ class _Decoder(_Source):
                 return self._nested(part, whole, present)
             case PartKind.MESSAGES:
                 return self._elements(part, whole)
-            case PartKind.MAP:
-                make = "tuple" if typing.get_origin(part.type) is tuple else "dict"
-                return f"{make}(sorted({whole}.items()))"
             case PartKind.SCALARS:
                 return self._scalars(part, whole)
             case _:

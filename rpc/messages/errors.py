@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -31,11 +31,9 @@ class Address(Protocol):
 
 
 class AddressBook(Protocol):
-    """Ids of controllers in ascending order, and where each listens; a dict is one."""
+    """Where controllers listen, by id; a dict is one."""
 
     def get(self, node_id: int, /) -> Address | None: ...
-
-    def __iter__(self) -> Iterator[int]: ...
 
 
 class Hints:
@@ -49,9 +47,6 @@ class Hints:
         if node_id is None or node_id < 0 or address is None:
             return None
         return common.LeaderHint(id=node_id, host=address.host, port=address.port)
-
-    def all(self) -> list[common.LeaderHint]:
-        return [hint for node_id in self._controllers if (hint := self.of(node_id)) is not None]
 
 
 NO_HINTS = Hints({})

@@ -6,8 +6,8 @@ message.
 | Field of the value | Field of the message |
 | --- | --- |
 | a number, text or bytes; an enum | the same; its number or text |
-| a value | a message, by the same rules; a tuple in a tuple is the message's only field |
-| `tuple[X, ...]` | `repeated`; a tuple of (key, value) pairs is a map, sorted by key |
+| a value | a message, by the same rules |
+| `tuple[X, ...]` | `repeated` |
 | `X \\| None` | `optional`; without presence, what is empty is None |
 | never None, though the message's field is `optional` | absent stands for the value's default |
 | `error` and `message` | one `Error`, absent for ErrorCode.NONE |
@@ -40,22 +40,17 @@ class FieldRule(msgspec.Struct, frozen=True, kw_only=True):
     `path`: what the message calls it, with dots through nested messages.
     `spread`: its parts are in these fields of the message around it; `()`: under their own names.
     `check` takes each of its bytes (ids), and returns or refuses them.
-    `absent`: a value that is never sent, and that an absent field stands for.
     `nested`: deviations of the value inside.
     `local`: the message does not have it; decoding leaves the default.
-    `given`: the message does not have it; `from_pb` takes it as a further argument.
-    `decode` makes it of the whole message. With it, `encode` may make fields of the message of the value.
+    `decode` makes it of the whole message.
     """
 
     path: str = ""
     spread: tuple[str, ...] | None = None
     check: Callable[[bytes], bytes] | None = None
-    absent: Any = UNSET
     nested: Fields = {}
     local: bool = False
-    given: bool = False
     decode: Callable[[Any], Any] | None = None
-    encode: Mapping[str, Callable[[Any], Any]] | None = None
 
 
 class PartKind(Enum):
@@ -63,26 +58,22 @@ class PartKind(Enum):
 
     SCALAR = auto()
     SCALARS = auto()
-    MAP = auto()
     MESSAGE = auto()
     MESSAGES = auto()
     SPREAD = auto()
     ERROR = auto()
-    BY_HAND = auto()
     NOWHERE = auto()
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """One field of a value or element of a tuple, and its place in the message.
+    """One field of a value, and its place in the message.
 
     `get` follows the value in an expression, `put` precedes the part in a constructor. `type` is its
-    annotation without None (`optional`). `absent` as in the rule, UNSET: nothing. `has_presence` and `path`
-    are those of the message's field, `shape` that of the message inside.
+    annotation without None (`optional`). `absent`: what an absent field stands for, UNSET: nothing.
+    `has_presence` and `path` are those of the message's field, `shape` that of the message inside.
     """
 
     name: str
-    get: str
-    put: str
     type: Any
     default: Any
     rule: FieldRule
@@ -109,7 +100,7 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class Shape(msgspec.Struct, kw_only=True):
-    """A value and its message. `make` is the value's class; None if the value is its only part."""
+    """A value and its message. `make` is the value's class."""
 
     make: Any
     descriptor: Any
@@ -117,11 +108,7 @@ class Shape(msgspec.Struct, kw_only=True):
 
 
 def shape_of(annotation: Any, descriptor: Any, fields: Fields) -> Shape:
-    """The shape of a class, or of a tuple in one, in a message. Raises TypeError."""
-    if typing.get_origin(annotation) is tuple:
-        (only,) = descriptor.fields
-        part = Part(name=only.name, get="", put="", type=annotation, default=UNSET, rule=FieldRule())
-        return Shape(make=None, descriptor=descriptor, parts=[_placed(part, descriptor)])
+    """The shape of a class in a message. Raises TypeError."""
     known = _class_fields(annotation, descriptor)
     strange = set(fields) - {name for name, _, _ in known}
     if strange:
@@ -130,7 +117,7 @@ def shape_of(annotation: Any, descriptor: Any, fields: Fields) -> Shape:
     for name, hint, default in known:
         rule = fields.get(name, "")
         rule = FieldRule(path=rule) if isinstance(rule, str) else rule
-        part = Part(name=name, get=f".{name}", put=f"{name}=", type=hint, default=default, rule=rule)
+        part = Part(name=name, type=hint, default=default, rule=rule)
         shape.parts.append(_placed(part, descriptor))
     return shape
 
@@ -149,10 +136,7 @@ def _placed(part: Part, descriptor: Any) -> Part:
     """The part with its place in the message and all that the rules determine."""
     rule = part.rule
     part.type, part.optional = _without_none(part.type)
-    if rule.given or rule.local:
-        return part
-    if rule.encode is not None:
-        part.kind = PartKind.BY_HAND
+    if rule.local:
         return part
     if rule.spread is not None:
         part.kind = PartKind.SPREAD
@@ -164,10 +148,7 @@ def _placed(part: Part, descriptor: Any) -> Part:
     nested = field.message_type
     if nested is None:
         part.kind = PartKind.SCALARS if field.is_repeated else PartKind.SCALAR
-        part.absent = rule.absent
         _settle_none(part, descriptor)
-    elif nested.GetOptions().map_entry:
-        part.kind = PartKind.MAP
     elif nested is _ERROR and part.type is ErrorCode:
         part.kind = PartKind.ERROR
     else:
@@ -181,7 +162,7 @@ def _settle_none(part: Part, descriptor: Any) -> None:
     """Determines the value of an absent field, and how None is sent."""
     if part.kind is PartKind.SCALARS:
         return
-    if part.has_presence and not part.optional and part.absent is UNSET:
+    if part.has_presence and not part.optional:
         part.absent = part.default
         if part.absent is UNSET:
             raise TypeError(f"{descriptor.full_name}.{part.name} may be absent: say what that stands for")

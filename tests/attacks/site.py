@@ -20,6 +20,7 @@ from metaquorum.metadata.requests.common import DescribeQuorumResponse, NewTopic
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster, Node, client_loop
+from tests.topics import create_topics
 from tests.unit.server.certificates import certificate_files
 
 PORTS = ("clients", "brokers", "open", "broker-grpc", "controller-grpc", "lane", "metrics")
@@ -119,7 +120,7 @@ class AttackedSite:
         self._admin = AdminClient(self.cluster.bootstrap, timeout_ms=3_000, tls=self._tls)
         self.cluster.wait(self._are_up, "both brokers to run")
         new = NewTopic(name=TOPIC, assignments=((0, 1), (1, 0)))
-        results = client_loop().call(self.admin.create_topics([new])).results
+        results = client_loop().call(create_topics(self.admin, [new]))
         assert [result.error for result in results] == [0], results
 
     @property

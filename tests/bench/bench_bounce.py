@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 from metaquorum.clients.admin.cluster import elect_leaders
-from metaquorum.metadata.requests.common import NewTopic
 from tests.bench.bench_restart import until_ready
 from tests.bench.figures import Figure
 from tests.e2e.cluster import Cluster, client_loop
@@ -35,8 +34,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
         Cluster(Path(directory), controllers=3, brokers=3) as cluster,
     ):
         cluster.start()
-        topic = NewTopic(name="bounced", partitions=options.partitions, replication_factor=3)
-        cluster.call(lambda client: client.create_topics([topic]))
+        cluster.create_topic("bounced", options.partitions, 3)
         for number in range(options.runs):
             took = bounced(cluster, number % 3)
             stops.append(took[0])

@@ -19,7 +19,7 @@ from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.platforms import name_of_sync, sync_file
 from tests.bench.empty_call import EmptyServer, empty_call, empty_server
 from tests.bench.figures import Figure, percentile
-from tests.bench.quorum import channel_to, cpu_seconds, one_topic, stub_of, succeeded, three_controllers
+from tests.bench.quorum import channel_to, cpu_seconds, create_at, one_topic, succeeded, three_controllers
 from tests.e2e.cluster import Cluster, Node, client_loop
 
 CLIENTS = 64
@@ -162,7 +162,7 @@ async def one_after_another(cluster: Cluster, writes: int) -> list[float]:
     leader, _ = await leader_of(cluster)
     channel = channel_to(leader)
     try:
-        return [await write(stub_of(channel)) for _ in range(writes)]
+        return [await write(create_at(channel)) for _ in range(writes)]
     finally:
         await channel.close(None)
 
@@ -171,7 +171,7 @@ async def many_clients(cluster: Cluster, seconds: float) -> tuple[list[float], f
     """Latencies in ms of all writes of `CLIENTS` clients, and how long they took, in s."""
     leader, _ = await leader_of(cluster)
     channels = [channel_to(leader) for _ in range(CHANNELS)]
-    return await all_clients(channels, [stub_of(channel) for channel in channels], write, seconds)
+    return await all_clients(channels, [create_at(channel) for channel in channels], write, seconds)
 
 
 async def empty_after_another(address: str, calls: int) -> list[float]:
@@ -190,10 +190,10 @@ async def many_empty(address: str, seconds: float) -> tuple[list[float], float]:
     return await all_clients(channels, [empty_call(each) for each in channels], ask_nothing, seconds)
 
 
-async def write(stub: Any) -> float:
+async def write(create: Any) -> float:
     request = one_topic()
     start = time.perf_counter()
-    answer = await stub.CreateTopics(request, timeout=10)
+    answer = await create(request, timeout=10)
     took_ms = (time.perf_counter() - start) * 1e3
     if not succeeded(answer):
         raise RuntimeError(f"a write was refused: {answer}")

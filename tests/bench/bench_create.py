@@ -1,5 +1,5 @@
-"""Topics created through gRPC on three local controllers, RF 3: partitions per second, accepted and
-committed.
+"""Topics created in Kafka's protocol over gRPC on three local controllers, RF 3: partitions per second,
+accepted and committed.
 
 The client sends one request after another to the active controller, as Apache Kafka was measured; three
 simulated brokers that hold nothing send heartbeats from a process of their own. Every response is checked. A
@@ -12,11 +12,11 @@ import argparse
 import statistics
 import time
 
-from metaquorum.proto import admin_pb2 as pb
+from metaquorum.proto import forwarding_pb2 as pb
 from tests.bench.bench_commit import leader_of
 from tests.bench.figures import Figure
 from tests.bench.fleet import Task, addresses, fleets
-from tests.bench.quorum import channel_to, stub_of, succeeded, three_controllers
+from tests.bench.quorum import channel_to, create_at, creation, succeeded, three_controllers
 from tests.e2e.cluster import Cluster, client_loop
 
 CASES = {
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
 async def measure(cluster: Cluster, options: argparse.Namespace) -> list[Figure]:
     leader, _ = await leader_of(cluster)
     channel = channel_to(leader)
-    create = stub_of(channel).CreateTopics
+    create = create_at(channel)
     chosen = {name: case for name, case in CASES.items() if options.case in name}
     rates: dict[str, list[float]] = {name: [] for name in chosen}
     try:
@@ -80,13 +80,8 @@ async def measure(cluster: Cluster, options: argparse.Namespace) -> list[Figure]
     return [figure for name, found in rates.items() for figure in figures_of(name, found)]
 
 
-def _request(name: str, topics: int, partitions: int) -> pb.CreateTopicsRequest:
-    return pb.CreateTopicsRequest(
-        topics=[
-            pb.NewTopic(name=f"{name}-{at}", partitions=partitions, replication_factor=3)
-            for at in range(topics)
-        ]
-    )
+def _request(name: str, topics: int, partitions: int) -> pb.ForwardRequest:
+    return creation([f"{name}-{at}" for at in range(topics)], partitions=partitions, replicas=3)
 
 
 def figures_of(name: str, rates: list[float]) -> list[Figure]:

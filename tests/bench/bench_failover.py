@@ -26,8 +26,8 @@ from tests.bench.figures import Figure, spread
 from tests.bench.fleet import fleets
 from tests.bench.quorum import (
     channel_to,
+    create_at,
     one_topic,
-    stub_of,
     succeeded,
     three_controllers,
     wait_all_caught_up,
@@ -160,12 +160,12 @@ def heal(leader: Node, number: signal.Signals) -> None:
 async def until_accepted(leader: Node, survivors: list[Node], number: signal.Signals) -> float:
     """Sends the signal; returns the ms until a survivor has accepted a write."""
     channels = [channel_to(node) for node in survivors]
-    stubs = [stub_of(channel) for channel in channels]
+    calls = [create_at(channel) for channel in channels]
     try:
         await asyncio.gather(*(channel.channel_ready() for channel in channels))
         leader.signal(number)
         start = time.perf_counter()
-        tasks = [asyncio.create_task(_write_until_accepted(stub)) for stub in stubs]
+        tasks = [asyncio.create_task(_write_until_accepted(create)) for create in calls]
         done, rest = await asyncio.wait(tasks, timeout=GIVE_UP_S, return_when=asyncio.FIRST_COMPLETED)
         for task in rest:
             task.cancel()
@@ -176,11 +176,11 @@ async def until_accepted(leader: Node, survivors: list[Node], number: signal.Sig
         await asyncio.gather(*(channel.close(None) for channel in channels))
 
 
-async def _write_until_accepted(stub: Any) -> float:
+async def _write_until_accepted(create: Any) -> float:
     """When the first write was accepted (perf_counter)."""
     while True:
         try:
-            answer = await stub.CreateTopics(one_topic(), timeout=ATTEMPT_S)
+            answer = await create(one_topic(), timeout=ATTEMPT_S)
         except grpc.aio.AioRpcError:
             pass
         else:

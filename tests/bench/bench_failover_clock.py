@@ -27,9 +27,9 @@ from metaquorum.metadata.requests.common import NewTopic
 from tests.bench.figures import Figure, percentile
 from tests.bench.fleet import FleetProcess, Task, addresses, fleets
 from tests.bench.moments import Fencing, fencing
-from tests.bench.quorum import wait_all_caught_up
+from tests.bench.quorum import applied_offset, wait_all_caught_up
 from tests.bench.seeding import EPOCH, Shape, seeded, start
-from tests.e2e.cluster import Cluster, Node
+from tests.e2e.cluster import Cluster, Node, client_loop
 
 SESSION = {"broker.session.timeout.ms": "3000"}
 PROPERTIES = {"controller": SESSION, "broker": {"broker.heartbeat.interval.ms": "500"}}
@@ -144,8 +144,7 @@ def create(cluster: Cluster, name: str, partitions: int) -> None:
             NewTopic(name=f"{name}-{at:05d}", partitions=100, replication_factor=3)
             for at in range(low, min(low + 90, total))
         ]
-        results = cluster.call(lambda client, topics=topics: client.create_topics(topics)).results  # type: ignore[misc]
-        refused = [result for result in results if result.error]
+        refused = [result for result in cluster.create_topics(*topics) if result.error]
         if refused:
             raise RuntimeError(f"a topic was refused: {refused[0]}")
 
@@ -153,20 +152,17 @@ def create(cluster: Cluster, name: str, partitions: int) -> None:
 def delete_all(cluster: Cluster) -> None:
     names = list(cluster.topics())
     for low in range(0, len(names), 1000):
-        cluster.call(lambda client, low=low: client.delete_topics(names[low : low + 1000]))  # type: ignore[misc]
+        cluster.delete_topics(*names[low : low + 1000])
 
 
 def wait_applied(cluster: Cluster) -> None:
     """Until every controller and every real broker has what is committed now."""
     wait_all_caught_up(cluster)
-    target = cluster.call(lambda client: client.describe_cluster()).read.offset
+    target = cluster.call(lambda client: client.list_brokers()).offset
     for node in cluster.brokers:
 
         def there(node: Node = node) -> bool:
-            return (
-                cluster.call_at(node, lambda client: client.describe_cluster(stale=True)).read.offset
-                >= target
-            )
+            return client_loop().call(applied_offset(node)) >= target
 
         cluster.wait(there, f"{node.name} to reach offset {target}")
 

@@ -28,7 +28,7 @@ from metaquorum.rpc.messages import raft as raft_codec
 from metaquorum.storage.batches.batch import hop_headers
 from tests.bench.bench_commit import leader_of
 from tests.bench.figures import Figure, percentile
-from tests.bench.quorum import channel_to, cpu_seconds, one_topic, registration, stub_of, three_controllers
+from tests.bench.quorum import channel_to, cpu_seconds, create_at, one_topic, registration, three_controllers
 from tests.e2e.cluster import Cluster, Node, client_loop
 
 FIRST_BROKER = 10_000
@@ -225,7 +225,7 @@ class SimulatedBroker:
 
 async def write(leader: Node, every_s: float) -> None:
     channel = channel_to(leader)
-    create = stub_of(channel).CreateTopics
+    create = create_at(channel)
     try:
         while True:
             await create(one_topic(), timeout=10)

@@ -17,9 +17,9 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from metaquorum.clients.admin.cluster import elect_leaders
-from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.admin.topics import look_up_topics
+from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.metadata.image.types import PartitionInfo
-from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.partitions import ElectionResult
 from tests.bench.figures import Figure
 from tests.bench.quorum import cpu_seconds
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
             node.start(environment=faults.environment if node is victim else None)
         cluster.start()
         lists = tuple((0, 1) for _ in range(count))
-        cluster.call(lambda client: client.create_topics([NewTopic(name=TOPIC, assignments=lists)]))
+        cluster.create_topic(TOPIC, assignments=lists)
         began = time.perf_counter()
         touch_all(cluster, count)
         made_s = time.perf_counter() - began
@@ -108,7 +108,7 @@ def preferred(cluster: Cluster) -> tuple[ElectionResult, ...]:
 
 
 def partitions(cluster: Cluster) -> Sequence[PartitionInfo]:
-    return cluster.call(lambda client: client.describe_topics([TOPIC])).topics[0].partitions
+    return cluster.partitions(TOPIC)
 
 
 def led_elsewhere(cluster: Cluster, victim: Node) -> int:
@@ -136,13 +136,14 @@ async def _until_led(cluster: Cluster, victim: Node, faults: FaultFile, lost: Pa
     producer.produce(TOPIC, b"before", partition=hurt[0])
     if producer.flush(CALL_S):
         raise RuntimeError("no message was acknowledged")
-    async with AdminClient(cluster.bootstrap) as client:
+    survivor = next(node for node in cluster.brokers if node is not victim)
+    async with KafkaClient(f"{HOST}:{survivor.kafka_port}") as client:
         faults.add(lost, "eio")
         began = time.perf_counter()
         producer.produce(TOPIC, b"after", partition=hurt[0])
         producer.poll(0)
         while True:
-            (topic,) = (await client.describe_topics([TOPIC])).topics
+            (topic,) = await look_up_topics(client, [TOPIC])
             leaders = [each.leader for each in topic.partitions if each.index in wanted]
             if all(leader not in (-1, victim.node_id) for leader in leaders):
                 return time.perf_counter() - began

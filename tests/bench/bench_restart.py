@@ -21,8 +21,6 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from metaquorum.metadata.snapshot import snapshot_batches
-from metaquorum.proto import metadata_pb2 as pb
-from metaquorum.proto.metadata_pb2_grpc import MetadataStub
 from metaquorum.raft.effects import AppendLog, PersistQuorumState
 from metaquorum.raft.store import ReplicaStore
 from metaquorum.storage.batches.batch import Batches, hop_headers, iter_batches
@@ -30,7 +28,7 @@ from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.types import LogPosition
 from tests.bench.bench_replay import log_of, one_record_log, replayed, values
 from tests.bench.figures import Figure
-from tests.bench.quorum import channel_to, cpu_seconds, wait_all_caught_up
+from tests.bench.quorum import applied_offset, channel_to, cpu_seconds, wait_all_caught_up
 from tests.e2e.cluster import Cluster, Node, client_loop
 
 EPOCH = 2
@@ -159,15 +157,12 @@ async def until_ready(node: Node, target: int) -> None:
     deadline = time.monotonic() + READY_S
     channel = channel_to(node)
     health: Any = health_pb2_grpc.HealthStub(channel)
-    images: Any = MetadataStub(channel)
     try:
         while time.monotonic() < deadline:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 state = await health.Check(health_pb2.HealthCheckRequest(service=""), timeout=1)
                 if state.status == health_pb2.HealthCheckResponse.SERVING:
-                    read = pb.DescribeClusterRequest(consistency=pb.CONSISTENCY_STALE)
-                    answer = await images.DescribeCluster(read, timeout=1)
-                    if answer.read.offset >= target:
+                    if await applied_offset(node) >= target:
                         return
             await asyncio.sleep(0.01)
         raise RuntimeError(f"{node.name} was not ready within {READY_S:.0f} s\n{node.output()}")

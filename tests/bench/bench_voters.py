@@ -34,6 +34,7 @@ from tests.bench.quorum import StandInBroker, wait_all_caught_up
 from tests.e2e.cluster import Node, client_loop
 from tests.e2e.processes import run_cli
 from tests.e2e.voter_cluster import DynamicCluster
+from tests.topics import create_topics
 
 ADD_MS, REPLACE_S, WRITE_P99_MS = 50, 10, 50
 PARTITIONS_PER_TOPIC = 10_000
@@ -133,7 +134,7 @@ class Writes:
     async def _write(self, client: AdminClient, name: str) -> None:
         begun = time.perf_counter()
         try:
-            await client.create_topics([NewTopic(name=name, partitions=1, replication_factor=1)])
+            await create_topics(client, [NewTopic(name=name, partitions=1, replication_factor=1)])
         except (ApiError, ClientError):
             self.failed += 1
         self.times_ms.append((time.perf_counter() - begun) * 1000)

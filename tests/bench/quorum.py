@@ -10,20 +10,26 @@ import contextlib
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
+from metaquorum.clients.quorum.broker_status import describe_broker_nodes
+from metaquorum.clients.quorum.nodes import describe_nodes
 from metaquorum.metadata.features import MAX_METADATA_VERSION
-from metaquorum.proto import admin_pb2 as admin
+from metaquorum.metadata.requests.common import NO_BROKER
 from metaquorum.proto import broker_pb2 as broker
+from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.proto import metadata_pb2 as common
-from metaquorum.proto.admin_pb2_grpc import AdminStub
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
+from metaquorum.proto.forwarding_pb2_grpc import ForwardingStub
 from metaquorum.rpc.channels import open_channel
+from metaquorum.wire import codec
+from metaquorum.wire.messages import CreateTopicsRequest
+from metaquorum.wire.table import API_BY_NAME
 from tests.e2e.cluster import Cluster, Node, client_loop
 from tests.e2e.processes import wait_until
 
@@ -34,6 +40,7 @@ EVERYTHING_APPLIED = 2**40
 HEARTBEAT_S = 0.5
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _names = itertools.count()
+_CREATE = API_BY_NAME["CreateTopics"]
 
 
 def cpu_seconds(pid: int) -> float:
@@ -46,14 +53,36 @@ def channel_to(node: Node) -> grpc.aio.Channel:
     return open_channel("127.0.0.1", node.port, None)
 
 
-def one_topic() -> admin.CreateTopicsRequest:
+def one_topic() -> pb.ForwardRequest:
     """The small write: a topic with one partition and one replica (two records in one batch)."""
-    topic = admin.NewTopic(name=f"bench-{os.getpid()}-{next(_names)}", partitions=1, replication_factor=1)
-    return admin.CreateTopicsRequest(topics=[topic])
+    return creation([f"bench-{os.getpid()}-{next(_names)}"], partitions=1, replicas=1)
 
 
-def succeeded(answer: admin.TopicsResponse) -> bool:
-    return not answer.HasField("error") and all(not result.HasField("error") for result in answer.results)
+def creation(names: Sequence[str], *, partitions: int, replicas: int) -> pb.ForwardRequest:
+    """A request to create topics, as a command without a broker sends it to the active controller."""
+    topic = CreateTopicsRequest.CreatableTopic
+    topics = [topic(name=name, num_partitions=partitions, replication_factor=replicas) for name in names]
+    body = CreateTopicsRequest(topics=tuple(topics), timeout_ms=30_000)
+    header = codec.RequestHeader(_CREATE.key, _CREATE.max_version, 1, "bench")
+    return pb.ForwardRequest(frame=b"".join(codec.encode_request(header, body)), broker_id=NO_BROKER)
+
+
+def succeeded(answer: pb.ForwardResponse) -> bool:
+    """Whether all topics were created."""
+    if answer.HasField("error"):
+        return False
+    body = codec.decode_response(_CREATE.key, _CREATE.max_version, answer.frame).body
+    return not any(each.error_code for each in body.topics)
+
+
+async def applied_offset(node: Node) -> int:
+    """The end of the node's committed image, as it reports it; -1: no answer."""
+    address = [("127.0.0.1", node.port)]
+    if node.role == "broker":
+        (broker,) = await describe_broker_nodes(address, timeout_ms=1_000)
+        return -1 if broker.status is None else broker.status.applied_offset
+    (controller,) = await describe_nodes(address, timeout_ms=1_000)
+    return -1 if controller.report is None else controller.report.status.committed_offset
 
 
 class StandInBroker:
@@ -158,5 +187,6 @@ def wait_all_caught_up(cluster: Cluster) -> None:
             cluster.wait_caught_up(node)
 
 
-def stub_of(channel: grpc.aio.Channel) -> Any:
-    return AdminStub(channel)
+def create_at(channel: grpc.aio.Channel) -> Any:
+    """The call that takes what `creation` returns."""
+    return ForwardingStub(channel).Forward

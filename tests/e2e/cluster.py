@@ -27,7 +27,8 @@ from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image.types import BrokerRegistration, PartitionInfo
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, NewTopic, TopicResult
 from metaquorum.node.local_nodes import free_ports
 from metaquorum.storage.batches.batch import RecordBatch
@@ -37,6 +38,7 @@ from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.reader import LogReader
 from metaquorum.storage.uuids import random_uuid, uuid_to_text
 from tests.e2e.processes import Process, run_cli, wait_until
+from tests.topics import committed_image, create_topics, delete_topics, partitions_in
 
 HOST = "127.0.0.1"
 FIRST_CONTROLLER_ID = 3000
@@ -325,16 +327,33 @@ class Cluster:
     def registrations(self) -> dict[int, BrokerRegistration]:
         return {one.broker_id: one for one in self.call(lambda client: client.list_brokers()).brokers}
 
+    def image(self) -> MetadataImage:
+        """What is committed, read linearizably."""
+        return self.call(committed_image)
+
     def topics(self) -> dict[str, bytes]:
         """Names and ids, read linearizably."""
-        return {one.info.name: one.info.topic_id for one in self.call(lambda c: c.list_topics()).topics}
+        return {each.name: each.topic_id for each in self.image().topics.all()}
 
-    def create_topic(self, name: str, partitions: int = 1, replicas: int = 1) -> TopicResult:
-        """Creates it and returns the result, which must be a success."""
-        new = NewTopic(name=name, partitions=partitions, replication_factor=replicas)
-        (result,) = self.call(lambda client: client.create_topics([new])).results
+    def partitions(self, topic: str) -> list[PartitionInfo]:
+        """Read linearizably; none if there is no such topic."""
+        return partitions_in(self.image(), topic)
+
+    def create_topics(self, *topics: NewTopic) -> tuple[TopicResult, ...]:
+        """One result per topic."""
+        return self.call(lambda client: create_topics(client, topics, timeout_ms=CALL_TIMEOUT_MS))
+
+    def create_topic(self, name: str, partitions: int = 1, replicas: int = 1, **more: Any) -> TopicResult:
+        """Creates it and returns the result, which must be a success. `more`: fields of NewTopic."""
+        if "assignments" not in more:
+            more |= {"partitions": partitions, "replication_factor": replicas}
+        (result,) = self.create_topics(NewTopic(name=name, **more))
         assert result.error == 0, result
         return result
+
+    def delete_topics(self, *names: str) -> tuple[TopicResult, ...]:
+        """One result per topic."""
+        return self.call(lambda client: delete_topics(client, names, timeout_ms=CALL_TIMEOUT_MS))
 
     # --- waiting for it
 

@@ -39,8 +39,7 @@ class DataCalls:
         return next(node for node in self._cluster.brokers if node.node_id == leader)
 
     def partition(self, topic: str, partition: int = 0) -> PartitionInfo:
-        found = self._cluster.call(lambda client: client.describe_topics([topic]))
-        return found.topics[0].partitions[partition]
+        return self._cluster.partitions(topic)[partition]
 
     def directories(self, node: Node) -> dict[Path, Directory]:
         """The node's log directories as it describes them."""

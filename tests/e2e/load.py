@@ -13,13 +13,15 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from metaquorum.clients.admin.topics import list_topics
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.types import RemoveTopicRecord, TopicRecord
-from metaquorum.metadata.requests.common import NewTopic, TopicResult
+from metaquorum.metadata.requests.common import NewTopic
 from tests.e2e.cluster import Cluster, Node, client_loop, log_bytes, read_batches
+from tests.topics import committed_image, create_topics, delete_topics
 
 ATTEMPT_MS = 1_500
 BACKOFF_S = 0.02
@@ -116,7 +118,7 @@ class Load:
     async def _create(self, client: AdminClient, name: str) -> bool:
         self.account.doubtful.add(name)
         new = NewTopic(name=name, partitions=1, replication_factor=1)
-        result = _single(await client.create_topics([new]))
+        (result,) = await create_topics(client, [new], timeout_ms=ATTEMPT_MS)
         if result.error is ErrorCode.INVALID_REPLICATION_FACTOR:
             # Every broker was fenced for a moment: refused, and known to be.
             self.account.doubtful.discard(name)
@@ -134,7 +136,7 @@ class Load:
     async def _delete(self, client: AdminClient, name: str) -> None:
         del self.account.present[name]
         self.account.doubtful.add(name)
-        result = _single(await client.delete_topics([name]))
+        (result,) = await delete_topics(client, [name], timeout_ms=ATTEMPT_MS)
         if result.error is not ErrorCode.NONE:
             self.account.wrong.append(f"deleting {name}, which was acknowledged: {result}")
             return
@@ -144,21 +146,14 @@ class Load:
 
     async def _read(self, client: AdminClient, name: str) -> None:
         """A linearizable read sees the acknowledged changes of this writer."""
-        found = await client.describe_topics([name])
-        ids = [each.info.topic_id for each in found.topics]
-        if ids != [self.account.present[name]]:
-            self.account.wrong.append(f"{name} was created and acknowledged, a later read gave {ids}")
+        found = (await committed_image(client, timeout_ms=ATTEMPT_MS)).topics.topic_named(name)
+        if found is None or found.topic_id != self.account.present[name]:
+            self.account.wrong.append(f"{name} was created and acknowledged, a later read gave {found}")
 
     def _advance(self) -> None:
         with self._progress:
             self._acknowledged += 1
             self._progress.notify_all()
-
-
-def _single(response: object) -> TopicResult:
-    (result,) = response.results  # type: ignore[attr-defined]
-    assert isinstance(result, TopicResult)
-    return result
 
 
 def assert_nothing_lost(cluster: Cluster, load: Load, earlier: dict[str, bytes]) -> None:
@@ -173,13 +168,18 @@ def assert_one_log(cluster: Cluster) -> None:
     """Up to the high watermark the three nodes have the same bytes, and these lead to what a client reads."""
     for node in cluster.controllers:
         cluster.wait_caught_up(node)
-    topics = cluster.topics()
     high_watermark = cluster.quorum().high_watermark
     for node in cluster.controllers:
         cluster.wait_caught_up(node)
     first, *others = [log_bytes(node, to_offset=high_watermark) for node in cluster.controllers]
     assert all(other == first for other in others)
-    assert replayed_topics(cluster.controllers[0], high_watermark) == topics
+    replayed = replayed_topics(cluster.controllers[0], high_watermark)
+
+    def seen() -> bool:
+        topics = cluster.kafka(list_topics)
+        return {each.name: each.topic_id for each in topics} == replayed
+
+    cluster.wait(seen, "clients to see the topics that the log leads to")
 
 
 def replayed_topics(node: Node, end_offset: int) -> dict[str, bytes]:

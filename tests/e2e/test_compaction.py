@@ -10,7 +10,6 @@ import confluent_kafka
 import psutil
 import pytest
 
-from metaquorum.metadata.requests.common import NewTopic
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster, Node
 
 KEYS, ROUNDS = 40, 50
@@ -62,9 +61,7 @@ def cleaners(node: Node) -> list[psutil.Process]:
 
 def test_logs_are_compacted_though_cleaners_are_killed_and_end_with_their_broker(cluster: Cluster) -> None:
     cluster.start()
-    topic = NewTopic(name="state", partitions=2, replication_factor=2, configs=SETTINGS)
-    (result,) = cluster.call(lambda client: client.create_topics([topic])).results
-    assert not result.error
+    cluster.create_topic("state", 2, 2, configs=SETTINGS)
     bootstrap = ",".join(f"{HOST}:{node.kafka_port}" for node in cluster.brokers)
     for number in range(3):
         write(bootstrap, number)

@@ -84,11 +84,11 @@ def test_replicas_lie_where_the_log_says_and_log_dirs_says_so(cluster: Cluster) 
     cluster.create_topic("many", partitions=6, replicas=3)
 
     def assigned() -> bool:
-        found = cluster.call(lambda client: client.describe_topics(["many"])).topics[0].partitions
+        found = cluster.partitions("many")
         return all(set(each.isr) == {0, 1, 2} and UNASSIGNED not in each.directories for each in found)
 
     cluster.wait(assigned, "every replica to have a directory")
-    partitions = cluster.call(lambda client: client.describe_topics(["many"])).topics[0].partitions
+    partitions = cluster.partitions("many")
     for broker in cluster.brokers:
         found = calls.directories(broker)
         assert list(found) == broker.log_dirs

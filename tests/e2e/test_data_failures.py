@@ -16,7 +16,6 @@ import pytest
 from metaquorum.clients.admin.replicas import alter_reassignments
 from metaquorum.metadata.image import UNASSIGNED
 from metaquorum.metadata.image.types import PartitionInfo
-from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.partitions import WantedReplicas
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.reader import LogReader
@@ -50,13 +49,11 @@ class Hurt:
         node.start(environment=self.faults.environment if node.role == "broker" else None)
 
     def create(self, name: str, partitions: int = 1, *, configs: tuple[tuple[str, str], ...] = ()) -> None:
-        topic = NewTopic(name=name, partitions=partitions, replication_factor=3, configs=configs)
-        (result,) = self.cluster.call(lambda client: client.create_topics([topic])).results
-        assert result.error == 0, result
+        self.cluster.create_topic(name, partitions, 3, configs=configs)
         self.wait_in_sync(name)
 
     def partitions(self, name: str) -> tuple[PartitionInfo, ...]:
-        return tuple(self.cluster.call(lambda client: client.describe_topics([name])).topics[0].partitions)
+        return tuple(self.cluster.partitions(name))
 
     def broker(self, node_id: int) -> Node:
         return next(node for node in self.cluster.brokers if node.node_id == node_id)
@@ -247,7 +244,7 @@ def test_rolling_restart_reassignment_and_deletion_under_load(hurt: Hurt) -> Non
     doomed = hurt.directory_of("doomed", victim)
     hurt.faults.add(doomed, "eio")
     hurt.validate("doomed", offline={0}, running={0, 1, 2})
-    cluster.call(lambda client: client.delete_topics(["doomed"]))
+    cluster.delete_topics("doomed")
     traffic.flows()
     hurt.faults.clear()
     for broker in cluster.brokers:
@@ -300,10 +297,8 @@ def test_power_loss_of_every_broker_at_once_loses_nothing_that_was_acknowledged(
 
 def test_an_unclean_election_loses_what_it_says_and_no_more(hurt: Hurt) -> None:
     cluster, calls = hurt.cluster, DataCalls(hurt.cluster)
-    topic = NewTopic(
-        name="fast", assignments=((0, 1),), configs=(("unclean.leader.election.enable", "true"),)
-    )
-    cluster.call(lambda client: client.create_topics([topic]))
+    unclean = (("unclean.leader.election.enable", "true"),)
+    cluster.create_topic("fast", assignments=((0, 1),), configs=unclean)
     hurt.wait_in_sync("fast", frozenset({0, 1}))
     first, second = hurt.broker(0), hurt.broker(1)
     kept = [b"kept %d" % number for number in range(10)]

@@ -42,8 +42,7 @@ def test_more_segments_than_files_are_served_and_closed_cleanly(tmp_path: Path) 
         assert failed == []
 
         def replicated() -> bool:
-            infos = cluster.call(lambda client: client.describe_topics(["many"])).topics
-            return all(len(part.isr) == 3 for part in infos[0].partitions)
+            return all(len(part.isr) == 3 for part in cluster.partitions("many"))
 
         wait_until(replicated, "every replica to be in sync", timeout_s=60)
         for node in cluster.brokers:

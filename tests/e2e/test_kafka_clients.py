@@ -19,7 +19,6 @@ import kafka
 import kafka.admin
 import pytest
 
-from metaquorum.metadata.requests.common import NewTopic
 from tests.e2e.cluster import FAST_BROKERS, Cluster
 from tests.e2e.kafka_site import (
     HOST,
@@ -141,8 +140,7 @@ def test_offsets_are_found_by_place_and_time(site: KafkaCluster) -> None:
 
 def test_every_replica_of_a_compacted_topic_keeps_the_last_value_of_each_key(site: KafkaCluster) -> None:
     rules = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
-    topic = NewTopic(name="compacted", partitions=1, replication_factor=3, configs=tuple(rules.items()))
-    site.cluster.call(lambda client: client.create_topics([topic]))
+    site.cluster.create_topic("compacted", 1, 3, configs=tuple(rules.items()))
     wait_for_leaders(site, "compacted", 1)
     producer = confluent_kafka.Producer({"bootstrap.servers": site.bootstrap, "compression.type": "lz4"})
     for number in range(400):

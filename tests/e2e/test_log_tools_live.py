@@ -108,7 +108,7 @@ def test_a_controller_starts_on_a_repaired_log(tmp_path: Path) -> None:
     with Cluster(tmp_path / "c", controllers=1, brokers=1) as one:
         one.start()
         one.create_topic("kept")
-        one.call(lambda client: client.delete_topics(["kept"]))
+        one.delete_topics("kept")
         (node,) = one.controllers
         one.stop()
         dump = run_cli("log", "dump", node.data, "--json", "--type", "remove-topic").stdout

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from metaquorum.cli.main import main
 from metaquorum.clients.admin.replicas import alter_reassignments
-from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.partitions import WantedReplicas
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster
 
@@ -40,9 +39,8 @@ def configure(cluster: Cluster, *arguments: str) -> None:
 
 
 def create(cluster: Cluster, *topics: str, on: int) -> None:
-    wanted = [NewTopic(name=name, assignments=((on,),)) for name in topics]
-    results = cluster.call(lambda client: client.create_topics(wanted)).results
-    assert [result.error for result in results] == [0] * len(topics), results
+    for name in topics:
+        cluster.create_topic(name, assignments=((on,),))
     bootstrap = {"bootstrap.servers": f"{HOST}:{cluster.brokers[0].kafka_port}"}
     producer = confluent_kafka.Producer(bootstrap)
     for name in topics:
@@ -58,7 +56,7 @@ def move(cluster: Cluster, *topics: str, to: int) -> None:
 
 
 def is_moved(cluster: Cluster, topic: str, to: int) -> bool:
-    (partition,) = cluster.call(lambda client: client.describe_topics([topic])).topics[0].partitions
+    (partition,) = cluster.partitions(topic)
     return partition.isr == (to,)
 
 

@@ -184,10 +184,10 @@ def test_what_is_no_request_is_one_line_at_both_ends(site: Site) -> None:
     process = started(site, {}, None)
     try:
         with grpc.insecure_channel(f"127.0.0.1:{site.controller_port}") as channel:
-            for method in (channel.unary_unary("/metaquorum.v1.Metadata/ListTopics"),):
-                with pytest.raises(grpc.RpcError) as refused:
-                    method(b"\xff\xff\xff", timeout=60)
-                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+            method = channel.unary_unary("/metaquorum.v1.Metadata/ListBrokers")
+            with pytest.raises(grpc.RpcError) as refused:
+                method(b"\xff\xff\xff", timeout=60)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
             for name in ("Raft/Exchange", "BrokerLifecycle/Heartbeats"):
                 stream = channel.stream_stream(f"/metaquorum.v1.{name}")
                 with pytest.raises(grpc.RpcError) as refused:

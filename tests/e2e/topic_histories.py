@@ -15,9 +15,10 @@ from concurrent.futures import Future
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.requests.common import NewTopic, TopicsResponse
+from metaquorum.metadata.requests.common import NewTopic
 from tests.e2e.cluster import Cluster, client_loop
 from tests.sim.linearizability import Operation, check, topic_name_model
+from tests.topics import committed_image, create_topics, delete_topics
 
 OPERATIONS_PER_NAME = 40
 ATTEMPT_MS = 1_500
@@ -106,14 +107,13 @@ class TopicHistories:
 async def _ask(client: AdminClient, verb: str, name: str) -> bytes | str | tuple[str, str] | None:
     """The response in terms of the model of a topic name."""
     if verb == "describe":
-        found = await client.describe_topics([name])
-        return next((each.info.topic_id for each in found.topics), None)
-    made: TopicsResponse
+        found = (await committed_image(client, timeout_ms=ATTEMPT_MS)).topics.topic_named(name)
+        return None if found is None else found.topic_id
     if verb == "create":
-        made = await client.create_topics([NewTopic(name=name, partitions=1, replication_factor=1)])
+        new = NewTopic(name=name, partitions=1, replication_factor=1)
+        (result,) = await create_topics(client, [new], timeout_ms=ATTEMPT_MS)
     else:
-        made = await client.delete_topics([name])
-    (result,) = made.results
+        (result,) = await delete_topics(client, [name], timeout_ms=ATTEMPT_MS)
     if result.error is not ErrorCode.NONE:
         return _RESULTS.get(result.error) or ("refused", result.error.name)
     return result.topic_id if verb == "create" else "ok"

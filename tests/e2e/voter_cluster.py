@@ -142,7 +142,7 @@ class ActiveWatch:
         async with AdminClient(self._bootstrap, timeout_ms=1_000, attempts_max=1) as client:
             while not self._stopping:
                 try:
-                    await client.describe_cluster()
+                    await client.list_brokers()
                 except (ApiError, ClientError):
                     await asyncio.sleep(0.01)
                     continue

@@ -84,8 +84,8 @@ class Cluster:
             broker = None if process is None else process.broker
             if process is None or broker is None or not process.alive or process.paused:
                 return
-            found = broker.node.read_image(now_ms=host.monotonic_ms())
-            place = _place(found[0], topic, index) if isinstance(found, tuple) else None
+            serves = broker.node.serves(host.monotonic_ms())
+            place = _place(broker.node._image, topic, index) if serves else None
             self.calls.network.send(host.name, name, lambda: finish(place), once=True)
 
         self.calls.network.send(name, host.name, arrive, once=True)

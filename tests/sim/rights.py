@@ -85,10 +85,9 @@ class RightsWorld(World):
                 self._given.append((self._state.image.provenance.offset, acls))
 
     def _ask(self, broker: BrokerProcess) -> None:
-        found = broker.node.read_image(now_ms=broker.host.monotonic_ms())
-        if not isinstance(found, tuple) or found[1] > self._state.end_offset:
+        image, offset = broker.node._image, broker.node.provenance.offset
+        if not broker.node.serves(broker.host.monotonic_ms()) or offset > self._state.end_offset:
             return
-        image, offset = found
         self.behind += offset < self._state.end_offset
         authorizer = self._authorizers.setdefault(broker, Authorizer())
         entries = self._given[bisect_right(self._given, offset, key=lambda given: given[0]) - 1][1]

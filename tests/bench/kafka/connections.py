@@ -76,7 +76,7 @@ def metadata(site: Site, options: argparse.Namespace) -> list[Figure]:
 
 
 def _make(site: Site, topics: list[NewTopic]) -> None:
-    results = site.cluster.call(lambda client: client.create_topics(topics)).results
+    results = site.cluster.create_topics(*topics)
     assert not any(each.error for each in results), results
 
 

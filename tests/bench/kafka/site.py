@@ -20,7 +20,6 @@ from typing import Any
 import confluent_kafka
 import psutil
 
-from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.platforms import sync_file
 from metaquorum.wire import codec
 from metaquorum.wire.table import API_BY_NAME, request_type
@@ -44,9 +43,7 @@ class Site:
     def create(self, name: str, partitions: int, *, replicas: int = 3, **configs: str) -> bytes:
         """Returns the topic's id, once a first message is in each of its partitions."""
         settings = tuple((key.replace("_", "."), value) for key, value in configs.items())
-        topic = NewTopic(name=name, partitions=partitions, replication_factor=replicas, configs=settings)
-        (result,) = self.cluster.call(lambda client: client.create_topics([topic])).results
-        assert not result.error, result
+        self.cluster.create_topic(name, partitions, replicas, configs=settings)
         producer = self.producer()
         for partition in range(partitions):
             producer.produce(name, b"first", b"first", partition=partition)

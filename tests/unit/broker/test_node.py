@@ -59,9 +59,9 @@ def names(image: MetadataImage) -> set[str]:
 
 
 def served(world: World) -> tuple[MetadataImage, int]:
-    answer = world.node.read_image(now_ms=world.now_ms)
-    assert not isinstance(answer, ApiError), str(answer)
-    return answer
+    """The image while clients are served, and its offset."""
+    assert world.node.serves(world.now_ms)
+    return world.node._image, world.node.provenance.offset
 
 
 # ---- joining -------------------------------------------------------------------------------------
@@ -146,10 +146,8 @@ def test_a_fenced_broker_answers_no_client() -> None:
     controller.refusals.extend([ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "alive")] * 5)
     world = World(controller)
     world.run(100)
-    answer = world.node.read_image(now_ms=world.now_ms)
-    assert isinstance(answer, ApiError)
-    assert answer.code is ErrorCode.BROKER_NOT_AVAILABLE
-    assert "broker 4 is fenced (STARTING" in answer.message
+    assert world.state is BrokerState.STARTING
+    assert not world.node.serves(world.now_ms)
     assert world.publications == []
 
 
@@ -157,8 +155,8 @@ def test_a_process_that_slept_past_its_lease_does_not_answer_even_one_read() -> 
     world = running()
     lease_ms = world.node.status(now_ms=world.now_ms).lease_left_ms
     assert lease_ms is not None
-    assert not isinstance(world.node.read_image(now_ms=world.now_ms + lease_ms - 1), ApiError)
-    assert isinstance(world.node.read_image(now_ms=world.now_ms + lease_ms), ApiError)
+    assert world.node.serves(world.now_ms + lease_ms - 1)
+    assert not world.node.serves(world.now_ms + lease_ms)
     assert world.state is BrokerState.RUNNING  # nobody has told it the time yet
 
 
@@ -168,7 +166,7 @@ def test_a_cut_off_broker_fences_itself_and_comes_back_with_its_epoch() -> None:
     world.linked = False
     world.run(SESSION_MS + 1)
     assert world.state is BrokerState.FENCED
-    assert isinstance(world.node.read_image(now_ms=world.now_ms), ApiError)
+    assert not world.node.serves(world.now_ms)
     world.controller.write(topic(1))
     world.linked = True
     world.run(5_000)
@@ -453,7 +451,7 @@ def test_a_record_that_does_not_apply_stops_the_broker_and_names_its_offset() ->
     assert f"offset {at}" in world.stop.reason
     assert "broker 4 cannot apply its metadata log" in world.stop.reason
     assert world.state is BrokerState.SHUTTING_DOWN
-    assert isinstance(world.node.read_image(now_ms=world.now_ms), ApiError)
+    assert not world.node.serves(world.now_ms)
     assert world.node.next_deadline_ms() is None
     assert world.give(ShutdownRequested()) == []
 

@@ -10,12 +10,16 @@ import grpc.aio
 import pytest
 
 from metaquorum.clients.kafka.live_log import _GrpcNode
-from metaquorum.clients.kafka.observer import NothingHeard
+from metaquorum.clients.kafka.observer import NothingHeard, QuorumNodes
 from metaquorum.clients.quorum import nodes
+from metaquorum.proto import admin_pb2 as admin
+from metaquorum.proto import metadata_pb2 as common
+from metaquorum.proto import raft_pb2 as raft
+from metaquorum.proto.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
-from metaquorum.rpc.channels import END_OF_STREAM
+from metaquorum.rpc.channels import END_OF_STREAM, bind, new_server
 from metaquorum.rpc.messages import raft as raft_codec
-from metaquorum.rpc.reach import UNREADABLE
+from metaquorum.rpc.reach import NOT_SERVED, UNREADABLE
 
 FETCHED = FetchResponse(error=RaftError.NONE, epoch=7, leader_id=3, high_watermark=9)
 ASKED = FetchRequest(
@@ -100,6 +104,58 @@ async def test_an_answer_of_another_release_is_one_line(monkeypatch: pytest.Monk
     monkeypatch.setattr(raft_codec, "decode_response", strange)
     found, _ = await asked(FETCHED)
     assert found == NothingHeard(text="it runs another release: a field is missing", lasts=True)
+
+
+class Controller(AdminServicer):
+    """Says which cluster it belongs to, and what `quorum` is."""
+
+    def __init__(self, quorum: admin.DescribeQuorumResponse) -> None:
+        self._quorum = quorum
+
+    async def DescribeNode(self, request: Any, context: Any) -> admin.DescribeNodeResponse:
+        return admin.DescribeNodeResponse(node_id=1, cluster_id="c")
+
+    async def DescribeQuorum(self, request: Any, context: Any) -> admin.DescribeQuorumResponse:
+        return self._quorum
+
+    async def TransferLeadership(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+
+def voter(node_id: int, *ports: int) -> admin.ReplicaStatus:
+    places = [raft.VoterEndpoint(name="CONTROLLER", host="h", port=port) for port in ports]
+    return admin.ReplicaStatus(node_id=node_id, endpoints=places)
+
+
+async def located(quorum: admin.DescribeQuorumResponse | None) -> Any:
+    """What a reader makes of a controller that answers so; None: it is a broker's listener."""
+    server = new_server()
+    if quorum is not None:
+        add_AdminServicer_to_server(Controller(quorum), server)
+    port = bind(server, "127.0.0.1", 0, None)
+    await server.start()
+    node = _GrpcNode(("127.0.0.1", port), None)
+    try:
+        return await node.locate(20)
+    finally:
+        await node.close()
+        await server.stop(None)
+
+
+async def test_the_leader_names_the_voters_and_another_one_the_leader() -> None:
+    leader = admin.DescribeQuorumResponse(leader_id=2, voters=[voter(1), voter(2, 9, 8), voter(3, 7)])
+    found = await located(leader)
+    assert found == QuorumNodes(controllers={2: ("h", 9), 3: ("h", 7)}, is_controller=True, cluster_id="c")
+    refusal = common.Error(code=41, name="NOT_CONTROLLER", message="no")
+    unknown = await located(admin.DescribeQuorumResponse(error=refusal))
+    assert unknown == QuorumNodes(controllers={}, is_controller=True, cluster_id="c")
+    refusal.leader.CopyFrom(common.LeaderHint(id=2, host="h", port=9))
+    follower = await located(admin.DescribeQuorumResponse(error=refusal))
+    assert follower == QuorumNodes(controllers={2: ("h", 9)}, is_controller=True, cluster_id="c")
+
+
+async def test_a_brokers_grpc_listener_has_no_log() -> None:
+    assert await located(None) == NothingHeard(text=NOT_SERVED, lasts=True)
 
 
 @pytest.mark.parametrize("said", [None, ValueError("role 9"), closed()])

@@ -191,7 +191,7 @@ class GoldenNode:
 def read_of(image: MetadataImage, request: Any) -> Any:
     """What a node answers without a decision; None for other requests."""
     if isinstance(request, ReadImageRequest):
-        return ReadImageResponse(image=image, offset=0, leader_id=CONTROLLERS[0], epoch=1)
+        return ReadImageResponse(image=image, offset=0)
     return _quorum(image) if isinstance(request, DescribeQuorumRequest) else None
 
 

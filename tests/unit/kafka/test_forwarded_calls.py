@@ -127,7 +127,7 @@ class Controller(Call, frozen=True, kw_only=True):
         if isinstance(self.answers, ApiError):
             return self.answers
         if expected is ReadImageResponse:
-            return ReadImageResponse(image=self.image, offset=0, leader_id=1, epoch=1)
+            return ReadImageResponse(image=self.image, offset=0)
         parts = [getattr(request, name) for name in request.__struct_fields__]
         size = max([len(each) for each in parts if isinstance(each, tuple)], default=2)
         return self.answers.of(expected, "", size)

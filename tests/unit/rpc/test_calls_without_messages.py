@@ -14,18 +14,13 @@ from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.metadata_pb2_grpc import MetadataServicer, add_MetadataServicer_to_server
 from metaquorum.rpc.channels import new_server, open_channel
 
-NAME = "metaquorum.v1.Metadata/DescribeCluster"
+NAME = "metaquorum.v1.Metadata/ListBrokers"
 TOLD = f"a call of {NAME} has no message"
 
 
 class Service(MetadataServicer):
-    async def DescribeCluster(self, request: Any, context: Any) -> pb.DescribeClusterResponse:
-        return pb.DescribeClusterResponse()
-
-    async def _other(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
-
-    ListTopics = DescribeTopics = ListBrokers = _other
+    async def ListBrokers(self, request: Any, context: Any) -> pb.ListBrokersResponse:
+        return pb.ListBrokersResponse()
 
 
 async def test_only_a_call_that_is_not_cancelled_is_refused(caplog: pytest.LogCaptureFixture) -> None:

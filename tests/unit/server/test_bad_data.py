@@ -34,6 +34,7 @@ from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire.messages import FetchRequest
 from tests.broker_calls import BrokerCalls, batch, calls_to, records
 from tests.controller_calls import alter_partition, assign_replicas
+from tests.topics import create_topics, partitions_of
 from tests.unit.broker.test_replica_validation import REFUSED
 from tests.unit.server.nodes import (
     CLUSTER_ID,
@@ -106,7 +107,7 @@ async def serving(root: Path, *, bounced: bool = False) -> AsyncIterator[Fixture
             async with running_broker(file):
                 await health_is(site.broker_port, SERVING)
                 if life == 0:
-                    await client.create_topics([NewTopic(name=TOPIC, partitions=1, replication_factor=1)])
+                    await create_topics(client, [NewTopic(name=TOPIC, partitions=1, replication_factor=1)])
                 async with calls_to(site.kafka_port) as calls:
                     first = batch([b"a", b"b", b"c"], base_sequence=0, **PRODUCER)
                     while (await calls.produce(TOPIC, first)).error_code:
@@ -178,8 +179,8 @@ async def test_offsets_outside_of_the_log_and_names_that_nobody_has(tmp_path: Pa
 
 async def test_leader_epochs_and_fetch_sessions(tmp_path: Path) -> None:
     async with serving(tmp_path, bounced=True) as at:
-        calls, topic = at.calls, (await at.client.describe_topics([TOPIC])).topics[0]
-        now = topic.partitions[0].leader_epoch
+        calls, info = at.calls, (await partitions_of(at.client, TOPIC))[0]
+        now = info.leader_epoch
         assert now > 0
         before = at.stored()
         cases = [(now + 1, ErrorCode.UNKNOWN_LEADER_EPOCH)]
@@ -190,7 +191,7 @@ async def test_leader_epochs_and_fetch_sessions(tmp_path: Path) -> None:
             refusal(await calls.list_offset(TOPIC, -1, leader_epoch=epoch), code)
         unknown = await calls.fetch(None, session_id=99, session_epoch=1)
         refusal(unknown, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        begun = await calls.fetch(topic.info.topic_id, session_id=0, session_epoch=0)
+        begun = await calls.fetch(info.topic_id, session_id=0, session_epoch=0)
         assert begun.session_id > 0
         wrong = await calls.fetch(None, session_id=begun.session_id, session_epoch=5)
         refusal(wrong, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -209,8 +210,8 @@ async def test_leader_epochs_and_fetch_sessions(tmp_path: Path) -> None:
 async def test_broker_epochs_of_followers_and_leaders(tmp_path: Path) -> None:
     async with serving(tmp_path, bounced=True) as at:
         epoch = (await at.client.list_brokers()).brokers[0].epoch
-        topic = (await at.client.describe_topics([TOPIC])).topics[0]
-        info, topic_id = topic.partitions[0], topic.info.topic_id
+        info = (await partitions_of(at.client, TOPIC))[0]
+        topic_id = info.topic_id
         before = at.stored()
         for replica_id, replica_epoch, code in (
             (101, epoch - 1, ErrorCode.STALE_BROKER_EPOCH),
@@ -254,7 +255,7 @@ async def test_broker_epochs_of_followers_and_leaders(tmp_path: Path) -> None:
                 AssignReplicasToDirsRequest(broker_id=101, broker_epoch=epoch - 1, assignments=(place,)),
             )
         assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
-        assert (await at.client.describe_topics([TOPIC])).topics[0] == topic
+        assert await partitions_of(at.client, TOPIC) == [info]
         assert at.stored() == before
 
 

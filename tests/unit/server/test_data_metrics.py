@@ -14,6 +14,7 @@ from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid
 from tests.broker_calls import batch, calls_to
+from tests.topics import create_topics
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,
@@ -63,7 +64,7 @@ async def test_traffic_syncs_and_a_lost_directory(tmp_path: Path) -> None:
     async with running_controller(site.controller_file()), running_broker(file):
         await health_is(site.broker_port, SERVING)
         async with AdminClient([("127.0.0.1", site.controller_port)], timeout_ms=20_000) as client:
-            await client.create_topics([NewTopic(name="t", partitions=PARTITIONS, replication_factor=1)])
+            await create_topics(client, [NewTopic(name="t", partitions=PARTITIONS, replication_factor=1)])
             ready = await until(port, lambda page: page.value(REPLICAS + "LeaderCount") == PARTITIONS)
             async with calls_to(site.kafka_port) as calls:
                 # Leaders follow when their directories are committed.

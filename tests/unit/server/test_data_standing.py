@@ -25,6 +25,7 @@ from metaquorum.wire.messages import (
     FetchRequest,
 )
 from tests.broker_calls import BrokerCalls, batch, calls_to, records
+from tests.topics import create_topics, partitions_of
 from tests.unit.server.nodes import (
     Site,
     formatted,
@@ -57,7 +58,7 @@ async def run(*arguments: str, given: str = "") -> Result:
 
 async def test_log_dirs_describe_before_and_after_a_directory_is_lost(tmp_path: Path) -> None:
     async with serving(tmp_path) as at:
-        info = (await at.client.describe_topics([TOPIC])).topics[0].partitions[0]
+        info = (await partitions_of(at.client, TOPIC))[0]
         before, warned = await directories(at)
         assert [(each["path"], each["online"]) for each in before] == [
             (str(at.site.root / "broker"), True),
@@ -71,8 +72,8 @@ async def test_log_dirs_describe_before_and_after_a_directory_is_lost(tmp_path: 
         assert (replica["endOffset"], replica["highWatermark"], replica["sizeBytes"] > 0) == (3, 3, True)
 
         # A second partition lies in the other directory: one of the two is the one that is lost.
-        await at.client.create_topics([NewTopic(name="other", partitions=1, replication_factor=1)])
-        while UNASSIGNED in (await at.client.describe_topics(["other"])).topics[0].partitions[0].directories:
+        await create_topics(at.client, [NewTopic(name="other", partitions=1, replication_factor=1)])
+        while UNASSIGNED in (await partitions_of(at.client, "other"))[0].directories:
             pass
         while [each["replicas"][0]["leads"] for each in (await directories(at))[0] if each["replicas"]] != [
             True,
@@ -88,7 +89,7 @@ async def test_log_dirs_describe_before_and_after_a_directory_is_lost(tmp_path: 
         assert good["replicas"][0]["leads"] and not lost["replicas"][0]["leads"]
         assert {each["replicas"][0]["topic"] for each in after} == {TOPIC, "other"}
         gone = lost["replicas"][0]["topic"]
-        while (await at.client.describe_topics([gone])).topics[0].partitions[0].leader != -1:
+        while (await partitions_of(at.client, gone))[0].leader != -1:
             pass
         described = await command(at.site, "topics", "describe", gone)
         assert "101" in described.stdout and "ffline" in described.stdout
@@ -196,15 +197,15 @@ async def test_s2_20_to_s2_23_brokers_without_a_controller(tmp_path: Path) -> No
             async with AdminClient([("127.0.0.1", site.controller_port)], timeout_ms=20_000) as client:
                 while len([each for each in (await client.list_brokers()).brokers if not each.fenced]) < 2:
                     pass
-                made = await client.create_topics([NewTopic(name=TOPIC, partitions=1, replication_factor=2)])
-                assert made.results[0].error is ErrorCode.NONE
-                while len((await client.describe_topics([TOPIC])).topics[0].partitions[0].isr) < 2:
+                made = await create_topics(client, [NewTopic(name=TOPIC, partitions=1, replication_factor=2)])
+                assert made[0].error is ErrorCode.NONE
+                while len((await partitions_of(client, TOPIC))[0].isr) < 2:
                     pass
                 epochs = {each.broker_id: each.epoch for each in (await client.list_brokers()).brokers}
                 code = None
                 while code != ErrorCode.NONE:
-                    found = (await client.describe_topics([TOPIC])).topics[0]
-                    leader = found.partitions[0].leader
+                    info = (await partitions_of(client, TOPIC))[0]
+                    leader = info.leader
                     code = (await produce(kafka_ports[max(0, leader - 101)], b"a")).error_code
         for port in ports:
             await health_is(port, NOT_SERVING)
@@ -219,7 +220,7 @@ async def test_s2_20_to_s2_23_brokers_without_a_controller(tmp_path: Path) -> No
         # S2.20: the follower's fetches are answered all the same, and its own loop goes on.
         state = FetchRequest.ReplicaState(replica_id=follower, replica_epoch=epochs[follower])
         async with calls_to(kafka_ports[leader - 101]) as calls:
-            part = await calls.fetch_one(found.info.topic_id, replica_state=state)
+            part = await calls.fetch_one(info.topic_id, replica_state=state)
         assert part.error_code == ErrorCode.NONE
         assert records(part.records) == [(0, b"a")]
         process = {101: first, 102: second}[follower]

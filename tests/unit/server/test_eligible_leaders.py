@@ -15,6 +15,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import NO_LEADER, PartitionInfo
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.storage.partition.replica_directory import CLEAN_SHUTDOWN_FILE as FILE_NAME
+from tests.topics import create_topics, partitions_of
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller, without_data
 from tests.unit.server.test_servers import SERVING, health_is
 
@@ -32,7 +33,7 @@ async def run(site: Site, *arguments: str, code: int = 0) -> Result:
 async def described(site: Site) -> PartitionInfo:
     """As the controller has it: no broker runs at times."""
     async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
-        return (await client.describe_topics(["t"])).topics[0].partitions[0]
+        return (await partitions_of(client, "t"))[0]
 
 
 async def led_by(site: Site, leader: int) -> PartitionInfo:
@@ -60,8 +61,8 @@ async def test_on_and_off_and_a_clean_stop_in_between(
             broker = await run(site, "configs", "describe", "broker", "default")
             assert "min.insync.replicas" in broker.output
             async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
-                made = await client.create_topics([NewTopic(name="t", assignments=((101,),))])
-                assert made.results[0].error is ErrorCode.NONE
+                made = await create_topics(client, [NewTopic(name="t", assignments=((101,),))])
+                assert made[0].error is ErrorCode.NONE
                 epoch = (await client.list_brokers()).brokers[0].epoch
             assert not marker.exists()
         # It left its leadership in order, and kept all that it had.
@@ -79,9 +80,7 @@ async def test_on_and_off_and_a_clean_stop_in_between(
         marker.unlink()
         async with running_broker(site.broker_file()):
             await led_by(site, 101)
-            async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
-                topics = await client.describe_topics(["t"])
-            assert topics.topics[0].partitions[0].leader_recovery_state == 1
+            assert (await described(site)).leader_recovery_state == 1
             await run(site, "features", "downgrade", f"{NAME}=0")
             refused = await run(site, "features", "downgrade", "metadata.version=22", code=1)
             assert "could lose metadata" in refused.output

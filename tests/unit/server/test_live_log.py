@@ -17,6 +17,7 @@ from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.storage.disk.posix import PosixDisk
+from tests.topics import create_topics
 from tests.unit.server.certificates import certificate_files
 from tests.unit.server.nodes import new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is, material, tls_keys
@@ -84,7 +85,7 @@ async def test_a_copy_is_extended_by_what_was_committed_since(tmp_path: Path) ->
         known = await copy_log(plain, LogSpool(disk, home), rng=random.Random(1))
         old = state_at(open_log(disk, home)).image
         async with AdminClient(address) as client:
-            await client.create_topics([NewTopic(name="orders", partitions=3, replication_factor=1)])
+            await create_topics(client, [NewTopic(name="orders", partitions=3, replication_factor=1)])
         spool = LogSpool(disk, home, copied=known)
         found = await copy_log(plain, spool, rng=random.Random(2), copied=known)
         with pytest.raises(ClientError, match=r"the disk has 1 MiB free, of which 64 must stay free.*TMPDIR"):

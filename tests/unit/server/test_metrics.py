@@ -22,6 +22,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.observability.metrics.catalogue import BROKER, CONTROLLER, METRICS
 from metaquorum.storage.uuids import random_uuid, uuid_to_text
+from tests.topics import create_topics, delete_topics
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,
@@ -145,14 +146,13 @@ async def test_the_quorum_and_the_cluster_as_they_change(site: Site) -> None:
         async with AdminClient([("127.0.0.1", site.controller_port)], timeout_ms=20_000) as client:
             async with running_broker(site.broker_file()):
                 await health_is(site.broker_port, SERVING)
-                made = await client.create_topics([NewTopic(name="t", partitions=3, replication_factor=1)])
-                assert made.results[0].error is ErrorCode.NONE
-                refused = await client.create_topics([NewTopic(name="t", partitions=1)])
-                assert refused.results[0].error is ErrorCode.TOPIC_ALREADY_EXISTS
+                made = await create_topics(client, [NewTopic(name="t", partitions=3, replication_factor=1)])
+                assert made[0].error is ErrorCode.NONE
+                refused = await create_topics(client, [NewTopic(name="t", partitions=1)])
+                assert refused[0].error is ErrorCode.TOPIC_ALREADY_EXISTS
                 up = await scrape(port)
             fenced = await scrape(port)
-            (topic,) = (await client.describe_topics(["t"])).topics
-            await client.delete_topics([topic.info.topic_id])
+            await delete_topics(client, ["t"])
         last = await scrape(port)
         raft = process.node.raft
         assert last.value(RAFT + "log_end_offset") <= raft.log_end_offset

@@ -144,7 +144,7 @@ class Inbox:
         return self._answers.pop(0)
 
 
-IMAGE = ReadImageResponse(image=MetadataImage(), offset=0, leader_id=1, epoch=1)
+IMAGE = ReadImageResponse(image=MetadataImage(), offset=0)
 BUSY = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "busy")
 
 

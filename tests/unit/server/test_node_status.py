@@ -15,6 +15,7 @@ from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.quorum.nodes import describe_nodes
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.raft.events import ShutdownRequested
+from tests.topics import create_topics
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,
@@ -42,7 +43,7 @@ async def test_the_active_controller_and_a_silent_address(site: Site) -> None:
     async with running_controller(site.controller_file()) as controller, running_broker(site.broker_file()):
         await health_is(site.broker_port, SERVING)
         async with AdminClient([("127.0.0.1", site.controller_port)], timeout_ms=20_000) as client:
-            await client.create_topics([NewTopic(name="orders", partitions=3, replication_factor=1)])
+            await create_topics(client, [NewTopic(name="orders", partitions=3, replication_factor=1)])
         with silent_port() as port:
             silent = f"127.0.0.1:{port}"
             result = await ask("--json", "--bootstrap-controllers", f"{own},{silent}")

@@ -21,6 +21,7 @@ from metaquorum.metadata.requests.partitions import (
     ReplicaAssignment,
 )
 from tests.controller_calls import alter_partition, assign_replicas
+from tests.topics import create_topics, partitions_of
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller, without_data
 
 
@@ -54,7 +55,7 @@ async def test_the_round_trip_of_every_request_and_the_commands(
         AdminClient([("127.0.0.1", site.controller_port)]) as client,
     ):
         epoch = await settled(client)
-        created = (await client.create_topics([NewTopic(name="t", partitions=1)])).results[0]
+        created = (await create_topics(client, [NewTopic(name="t", partitions=1)]))[0]
         topic = created.topic_id
         assert topic is not None
         grown = await command(site, "partitions", "add", "t", "--count", "3")
@@ -97,7 +98,7 @@ async def assigned(client: AdminClient, epoch: int, topic: bytes) -> None:
     request = AssignReplicasToDirsRequest(broker_id=101, broker_epoch=epoch, assignments=(place, gone))
     answer = await assign_replicas(client, request)
     assert [each.error for each in answer.results] == [ErrorCode.NONE, ErrorCode.NONE]
-    found = (await client.describe_topics(["t"])).topics[0].partitions
+    found = await partitions_of(client, "t")
     assert [each.leader for each in found] == [101, 101, -1]
 
 

@@ -17,6 +17,7 @@ from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, NewTopic, RegisterBrokerRequest
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
 from metaquorum.rpc.messages.brokers import HEARTBEAT, REGISTER
+from tests.topics import create_topics
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,
@@ -115,7 +116,7 @@ async def test_the_commands(site: Site, tmp_path: Path, monkeypatch: pytest.Monk
         await health_is(site.broker_port, SERVING)
         async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
             await start_brokers(client, 2, 3)
-            await client.create_topics([NewTopic(name="t", assignments=((101, 2), (2, 101)))])
+            await create_topics(client, [NewTopic(name="t", assignments=((101, 2), (2, 101)))])
         await asyncio.to_thread(commands)
 
 

@@ -30,6 +30,7 @@ from metaquorum.clients.admin.configs import (
 )
 from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.quorum.broker_status import describe_broker_nodes
 from metaquorum.clients.quorum.ids import allocate_producer_ids
 from metaquorum.clients.quorum.voters import register_controller
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -54,6 +55,7 @@ from metaquorum.metadata.settings.scram import Mechanism
 from metaquorum.node.formatted import bootstrap_checkpoint
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE
 from tests.broker_calls import calls_to
+from tests.topics import create_topics, partitions_of
 from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is
 
@@ -70,7 +72,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with running_controller(controller), running_broker(site.broker_file()):
         await health_is(site.broker_port, SERVING)
         async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
-            await client.create_topics([NewTopic(name="orders", partitions=1, replication_factor=1)])
+            await create_topics(client, [NewTopic(name="orders", partitions=1, replication_factor=1)])
         yield site
 
 
@@ -84,10 +86,12 @@ def set_op(name: str, value: str) -> ConfigOp:
 async def until_seen(site: Site) -> None:
     """Returns once the broker has everything that is committed now."""
     async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
-        offset = (await client.list_topics()).read.offset
-    async with AdminClient([("127.0.0.1", site.broker_port)]) as broker, asyncio.timeout(60):
-        while (await broker.list_topics()).read.offset < offset:
-            pass  # asking is the wait
+        offset = (await client.list_brokers()).offset
+    async with asyncio.timeout(60):
+        while True:  # asking is the wait
+            (broker,) = await describe_broker_nodes([("127.0.0.1", site.broker_port)], timeout_ms=60_000)
+            if broker.status is not None and broker.status.applied_offset >= offset:
+                return
 
 
 def kafka_client(site: Site) -> KafkaClient:
@@ -251,10 +255,10 @@ async def test_a_cluster_is_upgraded_while_its_broker_runs(tmp_path: Path) -> No
                     pass  # asking is the wait
             assert (found[0].epoch, found[0].incarnation_id) == (before.epoch, before.incarnation_id)
             assert len(found[0].directories) == 1 and not found[0].fenced
-            made = await client.create_topics([NewTopic(name="new", partitions=1, replication_factor=1)])
-            assert made.results[0].error is ErrorCode.NONE
-            (topic,) = (await client.describe_topics(["new"])).topics
-            assert topic.partitions[0].directories == found[0].directories
+            made = await create_topics(client, [NewTopic(name="new", partitions=1, replication_factor=1)])
+            assert made[0].error is ErrorCode.NONE
+            (partition,) = await partitions_of(client, "new")
+            assert partition.directories == found[0].directories
 
 
 async def run(site: Site, *arguments: str, typed: str | None = None, code: int = 0) -> Result:

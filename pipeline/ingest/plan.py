@@ -11,7 +11,7 @@ import msgspec
 
 from metaquorum.pipeline.ingest.layout import ClusterEntry, HistoryLook, LogLook, Manifest
 from metaquorum.pipeline.intervals.cluster import RESUME_EVERY
-from metaquorum.pipeline.logs.merged import MergedHistory, merge_logs
+from metaquorum.pipeline.logs.merged import SHARED_ID, MergedHistory, merge_logs
 from metaquorum.pipeline.logs.survey import LogSurvey
 
 Say = Callable[[str], None]
@@ -175,7 +175,7 @@ def _absorbed(merged: MergedHistory, manifest: Manifest) -> list[str]:
 
 
 def _anew(merged: MergedHistory, of_given: MergedHistory) -> MergedHistory:
-    shared = [at for at in merged.conflicts if at not in of_given.conflicts and at.kind == "shared-id"]
+    shared = [at for at in merged.conflicts if at not in of_given.conflicts and at.kind == SHARED_ID]
     return msgspec.structs.replace(of_given, conflicts=[*shared, *of_given.conflicts])
 
 

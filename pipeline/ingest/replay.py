@@ -42,7 +42,7 @@ from metaquorum.pipeline.intervals.many_changes import feed_window
 from metaquorum.pipeline.intervals.moments import DAY_MS, Row
 from metaquorum.pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNotes, DamageRow, log_damage
 from metaquorum.pipeline.logs.identity import facts_of_image
-from metaquorum.pipeline.logs.merged import HistoryRun, MergedHistory
+from metaquorum.pipeline.logs.merged import SHARED_ID, HistoryRun, MergedHistory
 from metaquorum.pipeline.logs.pieces import part_of, read_piece
 from metaquorum.pipeline.logs.survey import LogSurvey, snapshot_file
 from metaquorum.pipeline.stores.disk import StoreDisk
@@ -281,9 +281,9 @@ class _Feeder:
 
     def _told_damage(self) -> list[ToldDamage]:
         """Damage of logs that were not read, according to their headers; how logs differ; and what earlier
-        runs reported of logs that are gone."""
+        runs reported of logs that are gone. Whether a cluster shares its id is decided in each run."""
         given = {log.place.path for log in self._merged.logs if not log.place.is_retained}
-        known = [at for at in self._task.known_damage if at.log not in given]
+        known = [at for at in self._task.known_damage if at.log not in given and at.row.kind != SHARED_ID]
         return [*known, *_other_damage(self._merged)]
 
     def _told_files(self) -> list[tuple[int, FileRow]]:

@@ -15,7 +15,14 @@ import msgspec
 
 from metaquorum.metadata.image import MetadataImage, NodeEndpoint
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch
-from metaquorum.metadata.records.types import BrokerEndpoint, BrokerRecord, TopicRecord
+from metaquorum.metadata.records.types import (
+    BrokerEndpoint,
+    BrokerRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
 from metaquorum.pipeline.logs.places import FACTS_FILE
 from metaquorum.pipeline.logs.survey import LogSurvey
 from metaquorum.storage.disk.interface import Disk, join, read_file
@@ -30,6 +37,8 @@ class Facts(msgspec.Struct, kw_only=True):
     latest time in Unix ms; -1 if none is known."""
 
     topics: dict[bytes, str] = {}
+    referred: set[bytes] = set()
+    """Ids of topics that records change or remove, wherever these were created."""
     brokers: dict[tuple[int, int], bytes] = {}
     directories: set[bytes] = set()
     endpoints: set[tuple[int, str, int]] = set()
@@ -39,6 +48,10 @@ class Facts(msgspec.Struct, kw_only=True):
     last_ms: int = -1
     problem: str | None = None
     """Why they could not be read."""
+
+    @property
+    def known_topics(self) -> set[bytes]:
+        return self.topics.keys() | self.referred
 
     @property
     def has_entities(self) -> bool:
@@ -111,6 +124,8 @@ def _note(facts: Facts, batch: ReadBatch) -> None:
         match decoded.record:
             case TopicRecord() as record:
                 facts.topics[record.topic_id] = record.name
+            case PartitionRecord() | PartitionChangeRecord() | RemoveTopicRecord() as record:
+                facts.referred.add(record.topic_id)
             case BrokerRecord() as record:
                 facts.brokers[record.broker_id, record.broker_epoch] = record.incarnation_id
                 facts.directories.update(record.log_dirs)
@@ -137,7 +152,7 @@ def by_bytes(one: LogSurvey, other: LogSurvey) -> tuple[Relation, str]:
 def by_facts(one: Facts, other: Facts, *, overlap: bool) -> tuple[Relation, str]:
     """The relation by facts, and the fact that differs. `overlap`: the logs have offsets in common."""
     if (
-        one.topics.keys() & other.topics.keys()
+        one.known_topics & other.known_topics
         or set(one.brokers.values()) & set(other.brokers.values())
         or one.directories & other.directories
     ):

@@ -144,20 +144,21 @@ class SimulatedBroker:
 
     async def join(self, gate: asyncio.Semaphore) -> None:
         """Registers, and is unfenced by its first heartbeat. It has the log up to its registration, like a
-        broker that returns, and fetches what follows."""
+        broker that returns, and fetches what follows. What others registered in the same turn of the
+        controller, it says to have, too."""
         async with gate:
             answer = await self._lifecycle.Register(registration(self._id, self._cluster_id), timeout=30)
             if answer.HasField("error"):
                 raise RuntimeError(f"broker {self._id} was not registered: {answer.error.message}")
             self._epoch = answer.broker_epoch
             self._end_offset = answer.broker_epoch + 1
-            answer = await self._beat()
+            answer = await self._beat(beyond=AT_ONCE)
             if answer.is_fenced:
                 raise RuntimeError(f"broker {self._id} was not unfenced: {answer}")
 
-    async def _beat(self) -> broker.BrokerHeartbeatResponse:
+    async def _beat(self, beyond: int = 0) -> broker.BrokerHeartbeatResponse:
         request = broker.BrokerHeartbeatRequest(
-            broker_id=self._id, broker_epoch=self._epoch, applied_offset=self._end_offset
+            broker_id=self._id, broker_epoch=self._epoch, applied_offset=self._end_offset + beyond
         )
         answer = await self._lifecycle.Heartbeat(request, timeout=30)
         if answer.HasField("error"):

@@ -125,6 +125,11 @@ STEPS = st.tuples(
 
 TWO_RESUME_POINTS = [("grow", 0, 1)] * 3 + [("run", 0, 1)] + [("grow", 0, 1)] * 2
 """The state is kept before a hole, and again at the snapshot behind it."""
+SEEN_TO_BE_ONE = [
+    *(("grow", 0, 1), ("grow", 1, 1), ("run", 0, 1), ("grow", 0, 1)),
+    *(("grow", 0, 1), ("away", 2, 1)),
+]
+"""A log that is taken for another cluster's is away when more of the first one shows that it is the same."""
 
 
 @settings(
@@ -138,6 +143,7 @@ TWO_RESUME_POINTS = [("grow", 0, 1)] * 3 + [("run", 0, 1)] + [("grow", 0, 1)] * 
     steps=st.lists(STEPS, min_size=6, max_size=25),
 )
 @example(seed=9512, starts=[20, 0, 8], steps=TWO_RESUME_POINTS)
+@example(seed=120, starts=[0, 0, 8], steps=SEEN_TO_BE_ONE)
 def test_the_order_of_arrival_does_not_matter(
     tmp_path_factory: pytest.TempPathFactory, seed: int, starts: list[int], steps: list[tuple[str, int, int]]
 ) -> None:

@@ -55,12 +55,14 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def life(seed: int, count: int = 70) -> list[RecordBatch]:
-    """A cluster's log: brokers that come and go, topics, changes of leaders, settings, elections."""
+    """A cluster's log: brokers that come and go, topics, changes of leaders, settings, elections. All brokers
+    register at its start: without them, nothing shows that two parts of it are of one cluster."""
     rng = random.Random(seed)
-    lines: list[Line] = [(0, [leads(3000)])]
-    epochs, offset, now_ms = [1], 1, 0
-    epoch_of: dict[int, int] = {}
-    fenced: set[int] = set()
+    at_start: list[object] = [broker(number, number, dirs=(bytes([number]) * 16,)) for number in (1, 2, 3)]
+    lines: list[Line] = [(0, [leads(3000)]), (0, at_start)]
+    epochs, offset, now_ms = [1, 1], 4, 0
+    epoch_of = {1: 1, 2: 2, 3: 3}
+    fenced = {1, 2, 3}
     topics: dict[bytes, int] = {}
     leader: dict[tuple[bytes, int], int] = {}
     for number in range(count):

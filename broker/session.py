@@ -186,10 +186,10 @@ class BrokerSession:
         return self._finish(now_ms)
 
     def refused_rights(self, controller: int, refusal: str) -> None:
-        """A controller does not let this broker follow the metadata log. Rights may be given at any time: it
-        retries, and this is what it waits for."""
+        """A controller does not let this broker follow the metadata log, or its configuration names another
+        kind of node. Either may be corrected at any time: it retries, and this is what it waits for."""
         if not self.startup.is_caught_up and not self.registered:
-            self.exchange.last_problem = f"controller {controller} refuses this broker: {refusal}"
+            self.exchange.last_problem = f"controller {controller} cannot be followed: {refusal}"
 
     # ---- questions -------------------------------------------------------------------------------
 

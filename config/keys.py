@@ -39,6 +39,7 @@ PROTOCOL_KEY = "controller.quorum.protocol"
 KAFKA_PROTOCOL = "kafka"
 
 _controller = rows_of(ControllerConfig, CONTROLLER)
+_of_both = rows_of(ControllerConfig)
 _broker = rows_of(BrokerConfig, BROKER)
 _following = rows_of(MetadataReplicaConfig)
 _replicas = rows_of(ReplicaConfig, BROKER)
@@ -86,11 +87,11 @@ _NODE = (
     words(
         PROTOCOL_KEY,
         "grpc",
-        "What voters ask each other by: `grpc`, on their first listener, or `kafka`, on the one that "
-        "`controller.listener.names` names second, where voters of Apache Kafka answer, too; "
+        "What voters ask each other by, and a broker the controllers: `grpc`, on the listener that "
+        "`controller.listener.names` names first, or `kafka`, on the one that it names second (for a broker, "
+        "if it names one only, on that), where controllers of Apache Kafka answer, too; "
         "`controller.quorum.voters` then names these.",
         choices=("grpc", KAFKA_PROTOCOL),
-        roles=(CONTROLLER,),
         own=True,
     ),
     SHARED_KEYS["listener.security.protocol.map"],
@@ -225,7 +226,11 @@ _METADATA_LOG = (
 )
 
 _CONTROLLER = (
-    _controller("broker.session.timeout.ms", "A broker without a heartbeat for this long is fenced."),
+    _of_both(
+        "broker.session.timeout.ms",
+        "A broker without a heartbeat for this long is fenced. In a broker's file it counts at controllers "
+        "of Apache Kafka, which do not report theirs.",
+    ),
     _controller(
         "broker.metadata.lag.timeout.ms",
         "A broker that is behind and makes no progress for this long is fenced.",
@@ -429,8 +434,8 @@ _ACCESS = (
     words(
         "sasl.mechanism.controller.protocol",
         "GSSAPI",
-        "Mechanism with which voters log in to each other, over Kafka's protocol on a listener with SASL.",
-        roles=(CONTROLLER,),
+        "Mechanism with which voters log in to each other, and brokers to controllers, over Kafka's protocol "
+        "on a listener with SASL.",
     ),
     number(
         "connections.max.reauth.ms",

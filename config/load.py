@@ -94,7 +94,7 @@ def load_config(
         passed = {
             name: passed[name]
             for name in passed
-            if name not in of_tls and not is_of_a_listener(name, config.kafka_listeners)
+            if name not in of_tls and not is_of_a_listener(name, (*config.kafka_listeners, *_asked(config)))
         }
         check_passed_over(passed, config.tls_listeners)
         warnings += own_entry_warnings(config)
@@ -192,8 +192,9 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
     listeners = parse_listeners("listeners", _entries(values, "listeners"), protocols)
     if not controller_names:
         raise ConfigError("controller.listener.names is empty: name the controllers' listener, or remove it")
-    controller_name = controller_names[0]
-    check_controllers_speak_grpc(controller_name, protocol_of(controller_name, protocols))
+    controller_name, of_grpc = _asked_listener(role, values, controller_names)
+    if controller_name == of_grpc:
+        check_controllers_speak_grpc(controller_name, protocol_of(controller_name, protocols))
     _check_roles_listeners(role, listeners, controller_names)
     advertised = parse_listeners("advertised.listeners", _entries(values, "advertised.listeners"), protocols)
     if role == CONTROLLER:
@@ -222,7 +223,8 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
         advertised=advertised or listeners,
         metrics_listener=parse_metrics_listener(cast("str | None", values["metrics.listener"]), listeners),
         controller_listener=controller_name,
-        controllers_use_tls=protocol_of(controller_name, protocols) == "SSL",
+        controllers_protocol=protocol_of(controller_name, protocols),
+        grpc_controller_listener=of_grpc,
         log_dirs=log_dirs,
         metadata_log_dir=Path(cast(str, metadata_dir)) if metadata_dir else log_dirs[0],
         tls=tls_files(values),
@@ -241,10 +243,31 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
     return config
 
 
+def _asked_listener(
+    role: str, values: Mapping[str, Value | None], names: tuple[str, ...]
+) -> tuple[str, str | None]:
+    """The names of the controllers' listener that this node asks, and of that of gRPC: None if there is none,
+    as at controllers of Apache Kafka. Raises ConfigError for what a broker cannot have that asks by Kafka's
+    protocol."""
+    if values[PROTOCOL_KEY] != KAFKA_PROTOCOL or role == CONTROLLER:
+        return names[0], names[0]
+    if role == COMBINED:
+        raise ConfigError(
+            f"{PROTOCOL_KEY}={KAFKA_PROTOCOL} is for a controller alone or a broker alone: a combined node "
+            "has no listener of Kafka's protocol for controllers; remove the line"
+        )
+    if values["broker.id.generation.enable"]:
+        raise ConfigError(
+            f"broker.id.generation.enable=true needs {PROTOCOL_KEY}=grpc: Kafka's protocol cannot ask for an "
+            "id; set node.id and format the directories, or remove one of the two"
+        )
+    return (names[0], None) if len(names) == 1 else (names[1], names[0])
+
+
 def _check_protocols(config: NodeConfig) -> None:
     for listener in config.grpc_listeners:
         check_speaks_grpc(listener.name, listener.protocol)
-    if config.quorum_speaks_kafka and not config.kafka_listeners:
+    if config.role == CONTROLLER and config.quorum_speaks_kafka and not config.kafka_listeners:
         raise ConfigError(
             f"{PROTOCOL_KEY}={KAFKA_PROTOCOL} needs a listener of Kafka's protocol: give "
             "controller.listener.names a second name, and listeners its port"
@@ -358,11 +381,21 @@ def _with_access(config: NodeConfig, own: Mapping[str, str]) -> NodeConfig:
         )
     followed = None if config.role == CONTROLLER else config.of(BROKER).inter_broker_listener
     login = None if followed is None else brokers_login(followed, access[followed.name], config.values, own)
-    voters_login = None
-    if config.quorum_speaks_kafka:
-        asked = config.kafka_listeners[0]
-        voters_login = controllers_login(asked, access[asked.name], config.values, own)
-    return replace(config, access=access, brokers_login=login, controllers_login=voters_login)
+    there = None
+    for asked in _asked(config):
+        there = controllers_login(asked, access.get(asked.name), config.values, own)
+    return replace(config, access=access, brokers_login=login, controllers_login=there)
+
+
+def _asked(config: NodeConfig) -> tuple[Listener, ...]:
+    """The controllers' listener that this node asks by Kafka's protocol, if it does: a controller's own, and
+    for a broker its name and protocol."""
+    if not config.quorum_speaks_kafka:
+        return ()
+    if config.role == CONTROLLER:
+        return config.kafka_listeners[:1]
+    name, protocol = config.controller_listener, config.controllers_protocol
+    return (Listener(name=name, host="", port=0, protocol=protocol),)
 
 
 def _check_speaks_kafka(config: NodeConfig) -> None:

@@ -54,9 +54,10 @@ class RetentionBounds(msgspec.Struct, frozen=True, kw_only=True):
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The complete configuration of a process. `role` is controller, broker or combined. `voters` are the
     static ones, none if the log has the voter set; `bootstrap_servers` are (host, port) of controllers, and
-    `controller_listener` is the name of their listener. `access` is by name of Kafka listener;
-    `brokers_login` is this broker's login at other brokers, `controllers_login` this controller's at other
-    voters over Kafka's protocol, None if there is none. `values` has every key,
+    `controller_listener` is the name of their listener that this node asks, of protocol
+    `controllers_protocol`, `grpc_controller_listener` that of gRPC, None if it is not known. `access` is by
+    name of Kafka listener; `brokers_login` is this broker's login at other brokers, `controllers_login` this
+    node's at controllers over Kafka's protocol, None if there is none. `values` has every key,
     with defaults; `passed_over` are Kafka's keys in the file that have no effect here, and `warnings` are
     about the file, without its path. `listener_tls` is of the listeners that have ssl.* keys of their own."""
 
@@ -69,7 +70,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     advertised: tuple[Listener, ...]
     metrics_listener: Listener | None
     controller_listener: str
-    controllers_use_tls: bool
+    controllers_protocol: str
+    grpc_controller_listener: str | None
     log_dirs: tuple[Path, ...]
     metadata_log_dir: Path
     tls: TlsFiles
@@ -121,6 +123,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     @property
+    def controllers_use_tls(self) -> bool:
+        """Whether connections to controllers have TLS."""
+        return self.controllers_protocol.endswith("SSL")
+
+    @property
     def tls_listeners(self) -> tuple[str, ...]:
         """The names of the listeners with TLS, this node's and the controllers'."""
         names = [each.name for each in self.listeners if each.is_tls]
@@ -151,13 +158,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def quorum_speaks_kafka(self) -> bool:
-        """Whether voters ask each other by Kafka's protocol."""
-        return self.role == CONTROLLER and self.text(PROTOCOL_KEY) == KAFKA_PROTOCOL
+        """Whether this node asks controllers by Kafka's protocol."""
+        return self.text(PROTOCOL_KEY) == KAFKA_PROTOCOL
 
     @property
     def quorum_listener(self) -> str:
-        """The name of the listener on which the controllers answer each other."""
-        return self.kafka_listeners[0].name if self.quorum_speaks_kafka else self.controller_listener
+        """The name of the listener on which the controllers answer this node."""
+        if self.role == CONTROLLER and self.quorum_speaks_kafka:
+            return self.kafka_listeners[0].name
+        return self.controller_listener
 
     @property
     def grpc_listeners(self) -> tuple[Listener, ...]:

@@ -267,14 +267,19 @@ def brokers_login(
 
 
 def controllers_login(
-    listener: Listener, access: ListenerAccess, values: Mapping[str, Value | None], own: Mapping[str, str]
+    listener: Listener,
+    access: ListenerAccess | None,
+    values: Mapping[str, Value | None],
+    own: Mapping[str, str],
 ) -> Credentials | None:
-    """The login of a voter at other voters, if they ask each other on `listener`; None if that has no SASL.
-    Raises ConfigError."""
+    """The login at controllers, if they are asked on `listener`; None if that has no SASL. `access`: of a
+    voter, whose own listener it is; None: of a broker. Raises ConfigError."""
     if not listener.is_sasl:
         return None
-    mechanism = _mechanism_of(_CONTROLLERS_MECHANISM, values, listener, "voters ask each other on")
-    return _nodes_login(_CONTROLLERS_MECHANISM, mechanism, "voters", listener, access, own)
+    use = "brokers ask controllers on" if access is None else "voters ask each other on"
+    mechanism = _mechanism_of(_CONTROLLERS_MECHANISM, values, listener, use)
+    who = "brokers" if access is None else "voters"
+    return _nodes_login(_CONTROLLERS_MECHANISM, mechanism, who, listener, access, own)
 
 
 def _mechanism_of(
@@ -291,9 +296,14 @@ def _mechanism_of(
 
 
 def _nodes_login(
-    key: str, mechanism: str, who: str, listener: Listener, access: ListenerAccess, own: Mapping[str, str]
+    key: str,
+    mechanism: str,
+    who: str,
+    listener: Listener,
+    access: ListenerAccess | None,
+    own: Mapping[str, str],
 ) -> Credentials:
-    if mechanism not in access.mechanisms:
+    if access is not None and mechanism not in access.mechanisms:
         raise ConfigError(
             f"{key}={mechanism} is not among sasl.enabled.mechanisms of listener "
             f"{listener.name}: add it there, because other {who} use it to log in"
@@ -301,8 +311,9 @@ def _nodes_login(
     prefix = f"{_PREFIX}{listener.name.lower()}.{mechanism.lower()}."
     line = _jaas_line(prefix, mechanism, own)
     if line is None:
+        where = "to controllers" if access is None else "to each other"
         raise ConfigError(
-            f"{prefix}{_JAAS} is missing: {who} log in to each other with {mechanism}, which needs "
+            f"{prefix}{_JAAS} is missing: {who} log in {where} with {mechanism}, which needs "
             f'{MODULES[mechanism]} required username="NAME" password="PASSWORD";'
         )
     return login_in(line, prefix + _JAAS, mechanism, key)

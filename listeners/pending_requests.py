@@ -107,7 +107,12 @@ class RequestsInProgress:
 _PRODUCE, FETCH = (API_BY_NAME[name].key for name in ("Produce", "Fetch"))
 _OF_NODES = frozenset(
     API_BY_NAME[name].key
-    for name in ("WriteTxnMarkers", "Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot")
+    for name in (
+        *("WriteTxnMarkers", "Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot"),
+        *("BrokerRegistration", "BrokerHeartbeat", "AlterPartition", "AllocateProducerIds"),
+        *("AssignReplicasToDirs", "ControllerRegistration"),
+        "Envelope",  # its client is charged by its broker
+    )
 )
 
 
@@ -203,7 +208,7 @@ def charge(
 
 
 def is_of_a_broker(request: Request) -> bool:
-    """True for a request between nodes, which quotas do not apply to (as in Kafka): default quotas would
-    keep replicas out of the ISR, and voters from an election. Authorization is checked before."""
+    """True for a request between nodes, which quotas do not apply to: default quotas would keep replicas out
+    of the ISR, voters from an election, and brokers from their sessions. Authorization is checked before."""
     key, body = request.header.api_key, request.body
     return key in _OF_NODES or (key == FETCH and (body.replica_id >= 0 or body.replica_state.replica_id >= 0))

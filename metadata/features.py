@@ -189,10 +189,11 @@ def write_version(record: Record, metadata_version: int) -> int:
 if TYPE_CHECKING:
     pass
 
-_CHANGES_METADATA = frozenset({1, 3, 5, 6, 7, 8, 11, 13, 14, 15, 17, 22, 23, 24, 25})
-"""Levels of metadata.version with a record, or a version of one, that the level before cannot carry (Kafka's
-didMetadataChange). Levels above 22 are included because we write Partition v2 from 23 on, and nothing is
-guaranteed for 24 and 25."""
+_CHANGES_METADATA = frozenset({3, 22, 24, 25}).union(
+    level for steps in _VERSION_STEPS.values() for level, _ in steps
+)
+"""Levels of metadata.version with a record, or a version of one, that the level before cannot carry, and
+those of which Kafka says the same (didMetadataChange) or, of 24 and 25, guarantees nothing."""
 
 
 class FeatureDescription(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,6 +155,19 @@ class Driven(Deferred[T]):
             waits_for.add_done_callback(self._step)
 
 
+async def pause() -> None:
+    """Others have their turn of the loop; in a `Driven` as in a task."""
+    loop = asyncio.get_running_loop()
+    turn: asyncio.Future[None] = loop.create_future()
+
+    def end() -> None:
+        if not turn.done():
+            turn.set_result(None)
+
+    loop.call_soon(end)
+    await turn
+
+
 async def together(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
     """The results of the coroutines, which all start at once."""
     begun = [Driven(coroutine) for coroutine in coroutines]

@@ -5,9 +5,10 @@ Reads Raft's state at every call, since voters may be added, removed and moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from metaquorum.config.node import NodeConfig
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.voters import Endpoint, VoterSet
 from metaquorum.rpc.raft_client import PeerAddress, RaftCaller
@@ -50,6 +51,30 @@ class Controllers:
         """(host, port) of all nodes that may know the leader: the voters in force, then bootstrap servers."""
         found = [self.get(node_id) for node_id in (*self._raft.voters, *self._servers)]
         return tuple(dict.fromkeys((each.host, each.port) for each in found if each is not None))
+
+
+class GrpcAddresses:
+    """The controllers' gRPC listeners, as they have registered them, where the quorum's addresses are those
+    of Kafka's protocol. `listener` None: they have none."""
+
+    def __init__(self, listener: str | None, raft: RaftCore, image: Callable[[], MetadataImage]) -> None:
+        self._listener = listener
+        self._raft, self._image = raft, image
+
+    def get(self, node_id: int) -> PeerAddress | None:
+        """The address of a controller; None if it is unknown."""
+        registered = self._image().controllers.get(node_id)
+        places = () if registered is None else registered.endpoints
+        found = next((at for at in places if at.name == self._listener), None)
+        return None if found is None else PeerAddress(found.host, found.port)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._raft.voters))
+
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """(host, port) of all controllers that vote and are registered."""
+        found = [self.get(node_id) for node_id in self]
+        return tuple((each.host, each.port) for each in found if each is not None)
 
 
 def address_of(endpoints: Sequence[Endpoint], listener: str) -> PeerAddress:

@@ -34,7 +34,8 @@ SPEAKS_NO_TLS = (
 )
 SPEAKS_KAFKA = (
     "it speaks Kafka's protocol there, and not gRPC: it is a node of Apache Kafka, or a broker's listener for"
-    " clients; give the gRPC address of a controller of metaquorum"
+    " clients; give the gRPC address of a controller of metaquorum, or let a broker ask by Kafka's protocol"
+    " (controller.quorum.protocol=kafka)"
 )
 UNRESOLVED = "its host name cannot be resolved: correct it"
 NOT_SERVED = "it does not serve this request; give a controller's address"

@@ -23,8 +23,9 @@ from metaquorum.testing.messages import StoredMessage, committed, read_partition
 from metaquorum.testing.running import RunningCluster
 from metaquorum.wire.messages import FindCoordinatorRequest
 
-RESET_PARTS = ("features", "configs", "quotas", "acls", "scram", "delegation_tokens")
-"""Parts of the metadata that `clean` does not restore: a cluster where a test changed one is not clean."""
+RESTORED = frozenset({"provenance", "brokers", "controllers", "topics", "producer_ids"})
+"""Parts of the metadata that `clean` restores, or that change by themselves. A cluster where a test changed
+another one is not clean."""
 
 FIRST_FETCHES_MS = 500
 UNFINISHED = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
@@ -88,7 +89,7 @@ class ClusterContents(RunningCluster):
         self._run(self._remove_all(), "topics and groups to be deleted")
         image = self._brokers()[0].image or MetadataImage()
         changed = differing_parts(_without_internal_topics(image), self._first_image)
-        changed = [part for part in changed if part in RESET_PARTS]
+        changed = [part for part in changed if part not in RESTORED]
         if changed:
             raise ClusterError(f"a test changed {', '.join(changed)} of the cluster and did not restore them")
 

@@ -172,9 +172,27 @@ BOUNDS = (
         at="INCONSISTENT_GROUP_PROTOCOL",
     ),
     Bound(
+        what="topics by name in a subscription",
+        per="request of a consumer",
+        constant="broker.server.kafka.groups.members:SUBSCRIBED_MAX",
+        at="INVALID_REQUEST",
+    ),
+    Bound(
+        what="topics, partitions, settings, entries and the like",
+        per="request to the active controller",
+        constant="listeners.forwarded.too_many:THINGS_MAX",
+        at="POLICY_VIOLATION; new partitions: 50,000",
+    ),
+    Bound(
+        what="comparisons of filters with entries",
+        per="DeleteAcls",
+        constant="controller.settings.access:COMPARED_MAX",
+        at="POLICY_VIOLATION",
+    ),
+    Bound(
         what="structures in an answer about many things",
         per="request",
-        constant="broker.server.kafka.slices:ANSWER_VALUES_MAX",
+        constant="listeners.slices:ANSWER_VALUES_MAX",
         at="closed; many things are answered in slices, repeated ones once",
     ),
     Bound(

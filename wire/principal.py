@@ -8,7 +8,7 @@ import struct
 from functools import cache
 from typing import Any, NamedTuple
 
-from metaquorum.wire.generator import compile_decoder
+from metaquorum.wire.generator import compile_decoder, compile_encoder
 from metaquorum.wire.primitives import Buffer
 from metaquorum.wire.schema import StructSchema
 from metaquorum.wire.table import read_structure
@@ -37,6 +37,19 @@ def _schema() -> StructSchema:
 @cache
 def _decoder() -> Any:
     return compile_decoder(_schema(), _NEWEST, flexible=True)
+
+
+@cache
+def _encoder() -> Any:
+    return compile_encoder(_schema(), _NEWEST, _VERSION.pack(_NEWEST))
+
+
+def encode_principal(forwarded: ForwardedPrincipal) -> bytes:
+    """The principal of a client whose request a broker puts into an Envelope."""
+    kind, _, name = forwarded.principal.partition(":")
+    value = _schema().cls(type=kind, name=name, token_authenticated=forwarded.by_token)
+    data: bytes = _encoder()(value)
+    return data
 
 
 def decode_principal(data: Buffer | None) -> ForwardedPrincipal | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -84,25 +85,11 @@ class _Connection:
         self.calls = 0
 
 
-class ControllerCalls:
-    """`send` ends in exactly one report, and never calls back before it returned. `authorizers`: compared
-    with each controller's at a registration."""
+class ControllerCalls(ABC):
+    """`send` ends in exactly one report, and never calls back before it returned."""
 
-    def __init__(
-        self,
-        controllers: Addresses,
-        report: Report,
-        tls: TlsMaterial | None,
-        authorizers: Authorizers,
-        route: Route = direct,
-    ) -> None:
-        self._route = route
-        self._authorizers = authorizers
-        self._controllers = controllers
+    def __init__(self, report: Report) -> None:
         self._report = report
-        self._tls = tls
-        self._reasons = Reasons(tls)
-        self._connections: dict[int, _Connection] = {}
         self._calls = Calls()
 
     def send(self, effect: SendToController) -> None:
@@ -122,22 +109,57 @@ class ControllerCalls:
         return farewell.accepted
 
     async def close(self) -> None:
+        """Ends requests in progress without a report, and closes the connections."""
         await self._calls.end()
-        await asyncio.gather(*(each.channel.close(None) for each in self._connections.values()))
 
     async def _call(self, effect: SendToController) -> None:
         self._report(await self._reported(effect))
 
     async def _reported(self, effect: SendToController) -> ControllerReported:
-        try:
-            outcome: ChannelResponse | ApiError | NoAnswer = await self._asked(effect)
-        except FAILURES as error:
-            outcome = NoAnswer(self._reason(effect, error))
+        outcome = await self._outcome(effect)
         return ControllerReported(target=effect.target, correlation_id=effect.correlation_id, outcome=outcome)
+
+    @abstractmethod
+    async def _outcome(self, effect: SendToController) -> ChannelResponse | ApiError | NoAnswer:
+        """What comes of the request."""
+
+
+def no_answer_in_time(effect: SendToController) -> str:
+    return f"no answer within {effect.timeout_ms} ms"
+
+
+class GrpcControllerCalls(ControllerCalls):
+    """Over gRPC. `authorizers`: compared with each controller's at a registration."""
+
+    def __init__(
+        self,
+        controllers: Addresses,
+        report: Report,
+        tls: TlsMaterial | None,
+        authorizers: Authorizers,
+        route: Route = direct,
+    ) -> None:
+        super().__init__(report)
+        self._route = route
+        self._authorizers = authorizers
+        self._controllers = controllers
+        self._tls = tls
+        self._reasons = Reasons(tls)
+        self._connections: dict[int, _Connection] = {}
+
+    async def close(self) -> None:
+        await super().close()
+        await asyncio.gather(*(each.channel.close(None) for each in self._connections.values()))
+
+    async def _outcome(self, effect: SendToController) -> ChannelResponse | ApiError | NoAnswer:
+        try:
+            return await self._asked(effect)
+        except FAILURES as error:
+            return NoAnswer(self._reason(effect, error))
 
     def _reason(self, effect: SendToController, error: BaseException) -> str:
         if isinstance(error, TimeoutError):
-            return f"no answer within {effect.timeout_ms} ms"
+            return no_answer_in_time(effect)
         address = self._controllers.get(effect.target)
         if isinstance(error, grpc.aio.AioRpcError) and address is not None:
             self._reasons.tell(f"controller {effect.target}", error, (address.host, address.port))

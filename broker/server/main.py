@@ -8,21 +8,30 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from metaquorum.broker.channel import ControllerChannel
 from metaquorum.broker.coordinator.coordinators import Coordinators, coordinator_kinds
 from metaquorum.broker.events import PublishImage, SendToController, StateChanged
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.replica.events import SendTxnMarkers, UpkeepDone, UpkeepRequested
 from metaquorum.broker.replica.manager import ReplicaManager
-from metaquorum.broker.server.controllers import ControllerCalls
+from metaquorum.broker.server.controllers import ControllerCalls, GrpcControllerCalls, Report
 from metaquorum.broker.server.data.disk_faults import configured_faults
 from metaquorum.broker.server.data.open import OpenData, look_at_directories, open_directories
 from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.identity import settle_identity
 from metaquorum.broker.server.kafka.forwarding import Forwarder, Published
 from metaquorum.broker.server.kafka.services import TransactionServices, broker_services
+from metaquorum.broker.server.kafka_controllers import (
+    KafkaControllerCalls,
+    KafkaForwarding,
+    way_to_controllers,
+)
 from metaquorum.broker.server.metrics import BrokerFigures
 from metaquorum.broker.server.services import BrokerImages, BrokerSelfService
+from metaquorum.clients.kafka.controllers import ForwardsRequests
+from metaquorum.clients.kafka.raft_client import KafkaRaftClient, KafkaWay
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import new_authorizer
@@ -48,11 +57,14 @@ from metaquorum.proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
 from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.channels import bind, new_server
+from metaquorum.rpc.controllers import GrpcAddresses
 from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.health import Health
 from metaquorum.rpc.image_service import MetadataService
 from metaquorum.rpc.messages.errors import Hints
+from metaquorum.rpc.raft_client import RaftCaller
 from metaquorum.rpc.rights import grpc_rights
+from metaquorum.rpc.transport import EventSink
 from metaquorum.storage.disk.file_pool import OpenFiles
 from metaquorum.storage.errors import DiskError
 from metaquorum.storage.files.meta_properties import MetaProperties
@@ -158,11 +170,11 @@ class BrokerProcess(NodeProcess):
     ) -> None:
         super().__init__(config, replica, metrics, stats, machine)
         self.node = broker_node(self, config, data, replica.image)
-        controllers_tls = tls.controllers
         self._turns = -1
-        self.drive(self.node, controllers_tls)
+        way = way_to_controllers(config, tls, machine.route) if config.quorum_speaks_kafka else None
+        self.drive(self.node, tls.controllers, client=None if way is None else partial(_by_kafka, self, way))
         lines = MetadataLines(replica.image)
-        self.roles = (BrokerRole(self, config, self.node, data, server, kafka, tls, lines=lines),)
+        self.roles = (BrokerRole(self, config, self.node, data, server, kafka, tls, lines=lines, way=way),)
 
     def _after_step(self, now_ms: int) -> None:
         """Most steps concern only partition data."""
@@ -171,9 +183,16 @@ class BrokerProcess(NodeProcess):
             super()._after_step(now_ms)
 
 
+def _by_kafka(process: NodeProcess, way: KafkaWay, sink: EventSink, by_grpc: object) -> RaftCaller:
+    """An observer's fetches go the way of the broker's other requests: none of them changes to gRPC."""
+    way = replace(way, client_id=f"raft-client-{way.client_id}")
+    return KafkaRaftClient(process.controllers, sink, way, process.rng)
+
+
 class BrokerRole:
     """The parts of a running broker and how they are connected; the process has its driver. `lines`: logs
-    changes of metadata; None: another role of the process does."""
+    changes of metadata; None: another role of the process does. `way`: to controllers over Kafka's protocol;
+    None: they speak gRPC."""
 
     def __init__(
         self,
@@ -186,6 +205,7 @@ class BrokerRole:
         tls: NodeTls,
         *,
         lines: MetadataLines | None,
+        way: KafkaWay | None = None,
     ) -> None:
         image, driver = process.replica.image, process.driver
         self._process = process
@@ -201,15 +221,9 @@ class BrokerRole:
         self._controllers = process.controllers
         self._node = node
         self._turns = -1
-        controllers_tls = tls.controllers
-        self._calls = ControllerCalls(
-            self._controllers, driver.post, controllers_tls, Authorizers(config.values), process.machine.route
-        )
+        self._calls, asks = controller_calls(config, process, tls, driver.post, way)
         self._data = DataPlane(config, data, driver, image, tls, process.stats, machine=process.machine)
         self._published = Published(image)
-        asks = AdminClient(
-            self._controllers.addresses, tls=controllers_tls, rng=process.rng, route=process.machine.route
-        )
         self._forwarder = Forwarder(asks, node_id=config.node_id, published=self._published)
         self._transactions = TransactionServices(config, self._data, clock=self._clock)
         self._health = Health(server)
@@ -232,7 +246,8 @@ class BrokerRole:
         config, server = self._config, self._server
         server.admit_by(grpc_rights(config, self.image))
         images = BrokerImages(self._node, self._clock)
-        hints = Hints(self._controllers)
+        by_grpc = GrpcAddresses(config.grpc_controller_listener, self._raft, self.image)
+        hints = Hints(by_grpc if config.quorum_speaks_kafka else self._controllers)
         service = MetadataService(
             images,
             node_id=config.node_id,
@@ -388,6 +403,22 @@ class BrokerRole:
             "offset": self._node.provenance.offset,
             "broker_epoch": -1 if epoch is None else epoch,
         }
+
+
+def controller_calls(
+    config: NodeConfig, process: NodeProcess, tls: NodeTls, report: Report, way: KafkaWay | None
+) -> tuple[ControllerCalls, ForwardsRequests]:
+    """What sends a broker's own requests to controllers, and those of its clients."""
+    controllers, route, rng = process.controllers, process.machine.route, process.rng
+    if way is None:
+        authorizers = Authorizers(config.values)
+        calls = GrpcControllerCalls(controllers, report, tls.controllers, authorizers, route)
+        return calls, AdminClient(controllers.addresses, tls=tls.controllers, rng=rng, route=route)
+    timeout_ms = config.number("broker.session.timeout.ms")
+    return (
+        KafkaControllerCalls(controllers, report, way, session_timeout_ms=timeout_ms),
+        KafkaForwarding(controllers, lambda: process.raft.leader_id, way, rng),
+    )
 
 
 def broker_node(

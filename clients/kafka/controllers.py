@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from metaquorum.clients.kafka.cluster import CLIENT_ID, Coordinator, KafkaClient
 from metaquorum.clients.kafka.connection import PendingRequests, UnsupportedVersion
-from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.quorum.admin import AdminClient, ForwardedAnswer
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import NO_BROKER
 from metaquorum.wire import codec
 from metaquorum.wire.codec import RequestHeader
 from metaquorum.wire.table import API_BY_NAME
+
+
+class ForwardsRequests(Protocol):
+    """Finds the active controller and passes a frame of Kafka's protocol to it: over gRPC (`AdminClient`), or
+    in Kafka's protocol."""
+
+    async def forward(
+        self,
+        frame: bytes,
+        *,
+        broker_id: int,
+        principal: str,
+        client_address: str,
+        by_token: bool,
+        timeout_ms: int,
+    ) -> ForwardedAnswer: ...
+
+    async def close(self) -> None: ...
 
 
 class ControllersClient(KafkaClient):
@@ -59,7 +77,7 @@ class ControllersClient(KafkaClient):
         return await ask_controllers(self._controllers, body, version, timeout_ms=self.timeout_ms)
 
 
-async def ask_controllers(client: AdminClient, body: Any, version: int, *, timeout_ms: int) -> Any:
+async def ask_controllers(client: ForwardsRequests, body: Any, version: int, *, timeout_ms: int) -> Any:
     """The active controller's answer to a request of Kafka's protocol that this process sends by itself.
     Raises ApiError and ClientError."""
     name = type(body).__name__.removesuffix("Request")

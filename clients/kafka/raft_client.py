@@ -56,6 +56,14 @@ from metaquorum.rpc.transport import EventSink
 from metaquorum.wire.codec import Response
 
 ANSWER_MAX_BYTES = 64 * 1024 * 1024
+NOT_BY_GRPC = (
+    "it speaks gRPC there, and not Kafka's protocol: name the controllers' Kafka listener in"
+    " controller.quorum.voters or controller.quorum.bootstrap.servers, or set controller.quorum.protocol=grpc"
+)
+NO_LOGIN = (
+    "it closed the connection at the first request: it may require a login (map the controllers' listener to"
+    " its protocol in listener.security.protocol.map)"
+)
 CONNECT_S = 2.0
 """The most time for a connection and its login."""
 
@@ -70,6 +78,27 @@ class KafkaWay(msgspec.Struct, frozen=True, kw_only=True):
     tls: Callable[[], ssl.SSLContext] | None = None
     login: Credentials | None = None
     route: Callable[[str, int], tuple[str, int]] = lambda host, port: (host, port)
+
+    async def open(
+        self, address: PeerAddress, *, timeout_s: float = CONNECT_S, looks_for_tls: bool = True
+    ) -> NodeConnection:
+        """A connection that is ready for requests. Raises ConnectionFailed or TimeoutError."""
+        try:
+            connection = await connect(
+                *self.route(address.host, address.port),
+                client_id=self.client_id,
+                tls=None if self.tls is None else self.tls(),
+                answer_max_bytes=ANSWER_MAX_BYTES,
+                timeout_s=timeout_s,
+                looks_for_tls=looks_for_tls,
+            )
+            if self.login is not None:
+                await log_in(connection, self.login, timeout_s=timeout_s)
+        except ConnectionClosed as error:
+            if self.tls is not None:
+                raise TlsFailed(CLOSED_AFTER_TLS) from error
+            raise
+        return connection
 
 
 class KafkaRaftClient:
@@ -220,7 +249,7 @@ class _InFlight:
 
     def set_exception(self, error: ConnectionFailed, /) -> None:
         if self.end():
-            self._line.report(self, self._line.failure(error))
+            self._line.lost(self, error)
 
 
 class _Line:
@@ -326,14 +355,22 @@ class _Line:
             )
         )
 
+    def lost(self, flight: _InFlight, error: ConnectionFailed) -> None:
+        """The connection ended without an answer."""
+        refusal = ""
+        if isinstance(error, ConnectionClosed) and not self._has_answered and self._peer.way.login is None:
+            refusal = NO_LOGIN
+            self._peer.tell(refusal)
+        self.report(flight, self.failure(error), refusal)
+
     def failure(self, error: BaseException | str) -> str:
         peer = self._peer
         where = address_text(peer.address.host, peer.address.port)
         return f"cannot reach node {peer.node_id} at {where} ({error})"
 
-    def _fail(self, flight: _InFlight, reason: str) -> None:
+    def _fail(self, flight: _InFlight, reason: str, refusal: str = "") -> None:
         if flight.end():
-            self.report(flight, reason)
+            self.report(flight, reason, refusal)
 
     def timed_out(self, flight: _InFlight) -> None:
         is_unsent = flight in self._unsent
@@ -348,24 +385,14 @@ class _Line:
     # ---- the connection
 
     async def _open(self) -> None:
-        peer, way = self._peer, self._peer.way
+        peer = self._peer
         try:
-            host, port = way.route(peer.address.host, peer.address.port)
-            connection = await connect(
-                host,
-                port,
-                client_id=way.client_id,
-                tls=None if way.tls is None else way.tls(),
-                answer_max_bytes=ANSWER_MAX_BYTES,
-                timeout_s=CONNECT_S,
-                looks_for_tls=not self._has_answered,
-            )
-            if way.login is not None:
-                await log_in(connection, way.login, timeout_s=CONNECT_S)
+            connection = await peer.way.open(peer.address, looks_for_tls=not self._has_answered)
         except WrongProtocol as error:
             self._opening = None
             if peer.grpc is None:
-                self._broken(error)
+                peer.tell(NOT_BY_GRPC)
+                self._broken(error, NOT_BY_GRPC)
                 return
             peer.speaks_grpc = True
             unsent, self._unsent = self._unsent, deque()
@@ -375,11 +402,11 @@ class _Line:
             return
         except (ConnectionFailed, TimeoutError) as error:
             self._opening = None
-            if way.tls is not None and isinstance(error, ConnectionClosed):
-                error = TlsFailed(CLOSED_AFTER_TLS)
+            refusal = ""
             if isinstance(error, TlsFailed | LoginRefused):
+                refusal = str(error)
                 peer.tell(error)
-            self._broken(error)
+            self._broken(error, refusal)
             return
         except BaseException:
             self._opening = None
@@ -391,12 +418,12 @@ class _Line:
             if self.has(flight):
                 self._write(flight, connection)
 
-    def _broken(self, error: BaseException) -> None:
+    def _broken(self, error: BaseException, refusal: str = "") -> None:
         self._last_failure = self.failure(str(error) or "no answer in time")
         self._backoff.failed(int(asyncio.get_running_loop().time() * 1000))
         unsent, self._unsent = self._unsent, deque()
         for flight in unsent:
-            self._fail(flight, self._last_failure)
+            self._fail(flight, self._last_failure, refusal)
 
     def close(self, reason: str | None) -> None:
         loop = asyncio.get_running_loop()

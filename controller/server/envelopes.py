@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from metaquorum.clients.kafka.node_messages import Tags, offset_tags
 from metaquorum.controller.server.forwarding_service import ForwardedCaller, KafkaCalls
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.forwarded.direct import NotTheLeader
@@ -87,17 +88,19 @@ class Envelopes:
                 answer = await answer
         except NotTheLeader as refusal:
             return EnvelopeResponse(error_code=refusal.error.code)
-        return _sealed(inner.header, answer)
+        # Decided and committed: a broker of ours waits until its own image has it.
+        tags = offset_tags(body, self._calls.image().provenance.offset)
+        return _sealed(inner.header, answer, tags)
 
 
-def _sealed(header: codec.RequestHeader, answer: Any) -> EnvelopeResponse:
+def _sealed(header: codec.RequestHeader, answer: Any, tags: Tags) -> EnvelopeResponse:
     try:
         chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, answer)
     except EncodeError as error:
         text = f"the answer to {APIS[header.api_key].name} {header.version} cannot be encoded: {error}"
         _log.error("%s; report this as a bug", text)
         return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-    return EnvelopeResponse(response_data=b"".join(chunks))
+    return EnvelopeResponse(response_data=b"".join(chunks), unknown_tags=tags)
 
 
 def _address(packed: Any) -> str | None:

@@ -15,6 +15,8 @@ from metaquorum.controller.settings.access import TokenSecret
 from metaquorum.listeners.forwarded.call import Call
 from metaquorum.listeners.forwarded.direct import DIRECT_BY_KEY, NotTheLeader
 from metaquorum.listeners.forwarded.table import FORWARDED_BY_KEY, Forwarded
+from metaquorum.listeners.forwarded.too_many import TOO_MANY, names_too_many, refused_in_slices
+from metaquorum.listeners.long_work import LongWork
 from metaquorum.metadata.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION
@@ -35,7 +37,7 @@ from metaquorum.rpc.messages.errors import Hints, error_to_pb
 from metaquorum.rpc.requests import CALLER, WaitingRequests
 from metaquorum.wire import codec
 from metaquorum.wire.codec import RequestHeader
-from metaquorum.wire.errors import DecodeError, EncodeError
+from metaquorum.wire.errors import DecodeError, EncodeError, TooManyValues
 from metaquorum.wire.table import APIS
 
 _log = logging.getLogger(__name__)
@@ -101,6 +103,13 @@ class KafkaCalls:
                 broker_id=None if caller.node_id == NO_BROKER else caller.node_id,
             )
         )
+        if names_too_many(api, asked.body):
+
+            async def refuse(_: ControllerRequest) -> ApiError:
+                return TOO_MANY
+
+            refusing = msgspec.structs.replace(call, ask=refuse)
+            return await refused_in_slices(api, asked, lambda body: api.handle(body, refusing))
         return await api.handle(asked.body, call)
 
     async def ask(self, mutator: Mutator, request: ControllerRequest) -> ControllerResponse | ApiError:
@@ -129,10 +138,19 @@ class ForwardingService(ForwardingServicer):
     def __init__(self, calls: KafkaCalls, hints: Hints) -> None:
         self._calls = calls
         self._hints = hints
+        self._work = LongWork()
+
+    async def _decoded(self, frame: bytes) -> codec.Request:
+        """The request; one with many values is decoded beside the loop. Raises DecodeError."""
+        try:
+            return codec.decode_request(frame, codec.FEW_VALUES)
+        except TooManyValues:
+            found: codec.Request = await self._work.do(frame, partial(codec.decode_request_apart, frame))
+            return found
 
     async def Forward(self, request: pb.ForwardRequest, context: Any) -> pb.ForwardResponse:
         try:
-            asked = codec.decode_request(request.frame)
+            asked = await self._decoded(request.frame)
         except DecodeError as error:
             return self._refused(ApiError(ErrorCode.INVALID_REQUEST, f"the frame cannot be read: {error}"))
         header = asked.header
@@ -153,8 +171,10 @@ class ForwardingService(ForwardingServicer):
             body = await self._calls.answer(api, asked, by, self._ask)
         except (_NotLookedAt, NotTheLeader) as refusal:
             return self._refused(refusal.error)
+        encode = partial(codec.encode_response, header.api_key, header.version, header.correlation_id, body)
         try:
-            chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, body)
+            is_long = asked.end > codec.FEW_VALUES
+            chunks = await self._work.do(context, encode) if is_long else encode()
         except EncodeError as error:
             # A retry would not help, and the request may have been carried out.
             text = f"the answer to {APIS[header.api_key].name} {header.version} cannot be encoded: {error}"

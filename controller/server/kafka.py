@@ -27,6 +27,7 @@ from metaquorum.listeners.forwarded.describe import (
 from metaquorum.listeners.forwarded.direct import DIRECT, MISMATCHED
 from metaquorum.listeners.forwarded.table import ASKED_BY_NODES, FORWARDED, VOTER_CHANGES
 from metaquorum.listeners.services import Client, Offered, Services, features_of
+from metaquorum.listeners.slices import sliced
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.common import CONTROLLERS
 from metaquorum.raft.core import RaftCore
@@ -69,7 +70,7 @@ def controller_services(
         "DescribeCluster": Offered(1, 2, ControllersOf(cluster_id, raft, image).describe),
         **reads.offered(),
     }
-    return Services(guarded(offered, rights), lambda: features_of(image(), raft.kraft_version))
+    return Services(sliced(guarded(offered, rights)), lambda: features_of(image(), raft.kraft_version))
 
 
 def _out_of_image(describe: Callable[[Any, int], Any]) -> Callable[[Request, Client], Any]:

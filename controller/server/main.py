@@ -16,7 +16,7 @@ from metaquorum.controller.node import ControllerNode
 from metaquorum.controller.server.forwarding_service import ForwardingService, KafkaCalls
 from metaquorum.controller.server.joining import GrpcRegistrar, Joining, SelfRegistration
 from metaquorum.controller.server.kafka import controller_services
-from metaquorum.controller.server.kafka_quorum import GrpcAddresses, KafkaRegistrar, way_to_voters
+from metaquorum.controller.server.kafka_quorum import KafkaRegistrar, way_to_voters
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.controller.server.services import (
     AdminService,
@@ -58,6 +58,7 @@ from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.callers import grpc_callers
 from metaquorum.rpc.channels import bind, new_server
+from metaquorum.rpc.controllers import GrpcAddresses
 from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.health import Health
 from metaquorum.rpc.image_service import MetadataService
@@ -192,7 +193,11 @@ class ControllerRole:
         cluster_id = process.replica.identity.cluster_id
         self._voter_changes = VoterChanges(self._requests, raft, cluster_id, tls, config.controller_listener)
         self._health = Health(server)
-        grpc = process.controllers if way is None else GrpcAddresses(config, raft, self.image)
+        grpc = (
+            process.controllers
+            if way is None
+            else GrpcAddresses(config.grpc_controller_listener, raft, self.image)
+        )
         asks = AdminClient(grpc.addresses, tls=tls, rng=process.rng, route=process.machine.route)
         self._asks = asks
         by = GrpcRegistrar(asks) if way is None else KafkaRegistrar(raft, process.controllers, way)

@@ -76,9 +76,12 @@ async def _checked_in_slices(
     asked: AccessAsked, work: Pauses, request: Request, client: Client, handler: Handler, rights: Rights
 ) -> Any:
     """No other request of the connection starts meanwhile: this one is long by its number of values."""
-    passed = await with_pauses(work)
-    answer = _handled(asked, passed, request, client, handler, rights)
-    return await answer if isinstance(answer, Awaitable) else answer
+    body, passed, answer = await with_pauses(work)
+    if answer is None:
+        answer = handler(request if body is request.body else request.changed(body), client)
+        answer = await answer if isinstance(answer, Awaitable) else answer
+        asked = asked.by(rights.image())
+    return await with_pauses(_finishing(asked, passed, answer))
 
 
 def _passing(asked: AccessAsked, steps: tuple[AccessStep, ...], body: Any) -> Pauses:
@@ -122,7 +125,11 @@ async def _awaited(answer: Awaitable[Any], finish: Callable[[Any], Any]) -> Any:
 
 
 def _finished(asked: AccessAsked, passed: Passed, answer: Any) -> Any:
+    return at_once(_finishing(asked, passed, answer))
+
+
+def _finishing(asked: AccessAsked, passed: Passed, answer: Any) -> Pauses:
     for step, note in reversed(passed):
         if type(answer) is not AnswerFrame or step.needs_answer(note):
-            answer = step.after(asked, opened(answer), note)
+            answer = yield from step.finishing(asked, opened(answer), note)
     return answer

@@ -11,17 +11,22 @@ from msgspec.structs import replace
 from metaquorum.listeners.access.steps import (
     CODES,
     ITEM,
+    SLICE,
     AccessAsked,
     AccessStep,
+    Pauses,
     RightNeeded,
     StepResult,
+    at_once,
     refused_item,
     refused_whole,
+    refusing,
 )
 from metaquorum.listeners.services import EndConnection
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.settings.acls import CLUSTER_NAME, Operation, ResourceType
 from metaquorum.storage.uuids import uuid_to_text
+from metaquorum.wire.codec import FEW_VALUES
 from metaquorum.wire.messages import (
     AlterReplicaLogDirsResponse,
     FindCoordinatorResponse,
@@ -40,9 +45,18 @@ class TopicsDeleted(AccessStep):
     checks: tuple[RightNeeded, ...] = (RightNeeded(Operation.DESCRIBE, ResourceType.TOPIC, ITEM),)
 
     def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        result: StepResult = at_once(self.checking(asked, body))
+        return result
+
+    def is_long(self, body: Any) -> bool:
+        return len(body.topics) > FEW_VALUES
+
+    def checking(self, asked: AccessAsked, body: Any) -> Pauses:
         hidden: dict[bytes, bytes] = {}
         kept = []
-        for item in body.topics:
+        for place, item in enumerate(body.topics):
+            if place % SLICE == SLICE - 1:
+                yield
             topic = asked.image.topics.topic(item.topic_id) if item.name is None else None
             if topic is not None and not asked.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
                 other = hashlib.blake2b(item.topic_id, digest_size=16).digest()
@@ -56,6 +70,8 @@ class TopicsDeleted(AccessStep):
         return bool(note)
 
     def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        if not note:
+            return answer
         return replace(
             answer, responses=tuple(self._named(each, note.get(each.topic_id)) for each in answer.responses)
         )
@@ -179,21 +195,29 @@ class StillRead(AccessStep):
         return StepResult(body, is_follower(body))
 
     def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        return at_once(self.finishing(asked, answer, note))
+
+    def finishing(self, asked: AccessAsked, answer: Any, note: Any) -> Pauses:
         if note and asked.allows(
             Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME, is_asked=False
         ):
             return answer
-        denied = {
-            place for place, item in enumerate(answer.responses) if note or not self._reads(asked, item)
-        }
-        if not denied:
-            return answer
-        resource = ResourceType.CLUSTER if note else ResourceType.TOPIC
-        responses = tuple(
-            refused_item("Fetch", "responses", item, CODES[resource], UNREAD) if place in denied else item
-            for place, item in enumerate(answer.responses)
-        )
-        return replace(answer, responses=responses)
+        code = CODES[ResourceType.CLUSTER if note else ResourceType.TOPIC]
+        responses, is_changed = [], False
+        for place, item in enumerate(answer.responses):
+            if place % SLICE == SLICE - 1:
+                yield
+            if (note or not self._reads(asked, item)) and not self._is_refused(item, code):
+                responses.append((yield from refusing("Fetch", "responses", item, code, UNREAD)))
+                is_changed = True
+            else:
+                responses.append(item)
+        return replace(answer, responses=tuple(responses)) if is_changed else answer
+
+    @staticmethod
+    def _is_refused(item: Any, code: ErrorCode) -> bool:
+        """Whether the request named it, and was refused it."""
+        return all(part.error_code == code for part in item.partitions)
 
     def _reads(self, asked: AccessAsked, item: Any) -> bool:
         name = asked.topic_name(item)
@@ -357,7 +381,16 @@ class SubscribedTopics(AccessStep):
     checks: tuple[RightNeeded, ...] = (RightNeeded(Operation.DESCRIBE, ResourceType.TOPIC, ITEM),)
 
     def before(self, asked: AccessAsked, body: Any) -> StepResult:
-        for name in body.subscribed_topic_names or ():
+        result: StepResult = at_once(self.checking(asked, body))
+        return result
+
+    def is_long(self, body: Any) -> bool:
+        return len(body.subscribed_topic_names or ()) > FEW_VALUES
+
+    def checking(self, asked: AccessAsked, body: Any) -> Pauses:
+        for place, name in enumerate(body.subscribed_topic_names or ()):
+            if place % SLICE == SLICE - 1:
+                yield
             code = self.checks[0].failure(asked, body, name)
             if code is not None:
                 return StepResult(body, answer=refused_whole(asked.api, code))

@@ -180,6 +180,11 @@ class AccessStep:
     def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
         return answer
 
+    def finishing(self, asked: AccessAsked, answer: Any, note: Any) -> Pauses:
+        """`after` with pauses."""
+        return self.after(asked, answer, note)
+        yield
+
     def needs_answer(self, note: Any) -> bool:
         """Whether `after` may change or refuse the answer: only then is one that a controller has encoded
         decoded here. A step with an `after` of its own says when it changes nothing."""
@@ -317,8 +322,12 @@ def refused_item(
 ) -> Any:
     """The result of a refused item: the fields that it repeats from the item, with the code at the top or at
     each of its partitions."""
-    schema = response_type(API_BY_NAME[api].key).schema
-    return at_once(_refusing(_of(schema, results), item, code, defaults or {}))
+    return at_once(refusing(api, results, item, code, defaults or {}))
+
+
+def refusing(api: str, results: str, item: Any, code: ErrorCode, defaults: Mapping[str, Any]) -> Pauses:
+    """`refused_item` with pauses."""
+    return _refusing(_of(response_type(API_BY_NAME[api].key).schema, results), item, code, defaults)
 
 
 def _of(schema: StructSchema, name: str) -> StructSchema:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from metaquorum.clients.kafka.node_messages import answer_tags, min_insync_replicas_of
 from metaquorum.listeners.forwarded.call import Call
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records import types as records
@@ -72,9 +73,10 @@ async def broker_registration(body: BrokerRegistrationRequest, call: Call) -> Br
         previous_broker_epoch=None if previous == _UNKNOWN_EPOCH else previous,
     )
     answer = await call.answer(request, core.RegisterBrokerResponse)
+    tags = answer_tags(body, answer)
     if isinstance(answer, ApiError):
-        return BrokerRegistrationResponse(error_code=answer.code)
-    return BrokerRegistrationResponse(broker_epoch=answer.broker_epoch)
+        return BrokerRegistrationResponse(error_code=answer.code, unknown_tags=tags)
+    return BrokerRegistrationResponse(broker_epoch=answer.broker_epoch, unknown_tags=tags)
 
 
 async def broker_heartbeat(body: BrokerHeartbeatRequest, call: Call) -> BrokerHeartbeatResponse:
@@ -85,14 +87,17 @@ async def broker_heartbeat(body: BrokerHeartbeatRequest, call: Call) -> BrokerHe
         want_fence=body.want_fence,
         want_shutdown=body.want_shut_down,
         offline_directories=tuple(body.offline_log_dirs),
+        min_insync_replicas=min_insync_replicas_of(body),
     )
     answer = await call.answer(request, core.BrokerHeartbeatResponse)
+    tags = answer_tags(body, answer)
     if isinstance(answer, ApiError):
-        return BrokerHeartbeatResponse(error_code=_code(answer))
+        return BrokerHeartbeatResponse(error_code=_code(answer), unknown_tags=tags)
     return BrokerHeartbeatResponse(
         is_caught_up=answer.is_caught_up,
         is_fenced=answer.is_fenced,
         should_shut_down=answer.should_shut_down,
+        unknown_tags=tags,
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from metaquorum.listeners.forwarded import access, cluster, configs, nodes, partitions, tokens, topics
 from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.slices import Level
 from metaquorum.wire.table import API_BY_NAME
 
 DEFAULT_TIMEOUT_MS = 30_000
@@ -20,30 +21,62 @@ DEFAULT_TIMEOUT_MS = 30_000
 
 class Forwarded(msgspec.Struct, frozen=True):
     """One API. `handle` returns the response to a request's body. `strict_from`: from this version on,
-    requests over the quota of changes are refused, which older clients would not understand (KIP-599)."""
+    requests over the quota of changes are refused, which older clients would not understand (KIP-599).
+    `things`: the lists of the request that are bounded (`too_many`), each with what its items list; an array
+    without its place there costs next to nothing."""
 
     min_version: int
     max_version: int
     handle: Callable[[Any, Call], Awaitable[Any]]
     strict_from: int = 0
+    things: tuple[tuple[Level, ...], ...] = ()
 
+
+_CONFIGS: Level = ("configs", "")
+_PARTITIONS: Level = ("partitions", "partitions")
 
 FORWARDED: dict[str, Forwarded] = {
-    "CreateTopics": Forwarded(0, 7, topics.create_topics, strict_from=6),
-    "DeleteTopics": Forwarded(0, 6, topics.delete_topics, strict_from=5),
-    "CreatePartitions": Forwarded(0, 3, topics.create_partitions, strict_from=3),
-    "AlterConfigs": Forwarded(0, 2, configs.alter_configs),
-    "IncrementalAlterConfigs": Forwarded(0, 1, configs.incremental_alter_configs),
-    "ElectLeaders": Forwarded(0, 2, partitions.elect_leaders),
-    "AlterPartitionReassignments": Forwarded(0, 1, partitions.alter_partition_reassignments),
+    "CreateTopics": Forwarded(
+        0, 7, topics.create_topics, strict_from=6, things=((("topics", "topics"), _CONFIGS),)
+    ),
+    "DeleteTopics": Forwarded(
+        0,
+        6,
+        topics.delete_topics,
+        strict_from=5,
+        things=((("topics", "responses"),), (("topic_names", "responses"),)),
+    ),
+    "CreatePartitions": Forwarded(
+        0, 3, topics.create_partitions, strict_from=3, things=((("topics", "results"),),)
+    ),
+    "AlterConfigs": Forwarded(0, 2, configs.alter_configs, things=((("resources", "responses"), _CONFIGS),)),
+    "IncrementalAlterConfigs": Forwarded(
+        0, 1, configs.incremental_alter_configs, things=((("resources", "responses"), _CONFIGS),)
+    ),
+    "ElectLeaders": Forwarded(
+        0,
+        2,
+        partitions.elect_leaders,
+        things=((("topic_partitions", "replica_election_results"), ("partitions", "partition_result")),),
+    ),
+    "AlterPartitionReassignments": Forwarded(
+        0, 1, partitions.alter_partition_reassignments, things=((("topics", "responses"), _PARTITIONS),)
+    ),
     "ListPartitionReassignments": Forwarded(0, 0, partitions.list_partition_reassignments),
-    "DescribeQuorum": Forwarded(0, 2, cluster.describe_quorum),
-    "UpdateFeatures": Forwarded(0, 2, cluster.update_features),
+    "DescribeQuorum": Forwarded(0, 2, cluster.describe_quorum, things=((("topics", "topics"), _PARTITIONS),)),
+    "UpdateFeatures": Forwarded(0, 2, cluster.update_features, things=((("feature_updates", "results"),),)),
     "UnregisterBroker": Forwarded(0, 0, cluster.unregister_broker),
-    "CreateAcls": Forwarded(0, 3, access.create_acls),
-    "DeleteAcls": Forwarded(0, 3, access.delete_acls),
-    "AlterUserScramCredentials": Forwarded(0, 0, access.alter_user_scram_credentials),
-    "AlterClientQuotas": Forwarded(0, 1, access.alter_client_quotas),
+    "CreateAcls": Forwarded(0, 3, access.create_acls, things=((("creations", "results"),),)),
+    "DeleteAcls": Forwarded(0, 3, access.delete_acls, things=((("filters", "filter_results"),),)),
+    "AlterUserScramCredentials": Forwarded(
+        0,
+        0,
+        access.alter_user_scram_credentials,
+        things=((("deletions", "results"),), (("upsertions", "results"),)),
+    ),
+    "AlterClientQuotas": Forwarded(
+        0, 1, access.alter_client_quotas, things=((("entries", "entries"), ("ops", "")),)
+    ),
     "CreateDelegationToken": Forwarded(0, 3, tokens.create_delegation_token),
     "RenewDelegationToken": Forwarded(0, 2, tokens.renew_delegation_token),
     "ExpireDelegationToken": Forwarded(0, 2, tokens.expire_delegation_token),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from msgspec.structs import replace
 
 from metaquorum.listeners.forwarded.call import (
@@ -62,11 +64,11 @@ def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> core.NewTopic | Api
     )
     if not topic.assignments:
         return made
-    lists = sorted(topic.assignments, key=lambda each: each.partition_index)
+    lists = sorted(topic.assignments, key=attrgetter("partition_index"))
     if [each.partition_index for each in lists] != list(range(len(lists))):
         text = "replica lists are for the partitions from 0 on, one for each: number them without gaps"
         return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-    return replace(made, assignments=tuple(tuple(each.broker_ids) for each in lists))
+    return replace(made, assignments=tuple([tuple(each.broker_ids) for each in lists]))
 
 
 async def _results(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -140,6 +141,22 @@ def filter_problem(wanted: AclFilter) -> str | None:
 def list_acls(image: MetadataImage, wanted: AclFilter) -> list[tuple[bytes, Acl]]:
     """(id, entry) of every entry that the filter selects, by id."""
     return [(acl_id, acl) for acl_id, acl in image.acls.items_sorted() if wanted.matches(acl)]
+
+
+class AclsByName:
+    """The entries of an image, for many filters: one with a name is compared with those of that name."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._all = image.acls.items_sorted()
+        self._named: dict[str, list[tuple[bytes, Acl]]] = {}
+        for entry in self._all:
+            self._named.setdefault(entry[1].resource_name, []).append(entry)
+
+    def candidates(self, wanted: AclFilter) -> Sequence[tuple[bytes, Acl]]:
+        """All that the filter may select, by id."""
+        if wanted.resource_name is None or wanted.pattern_type == PatternType.MATCH:
+            return self._all
+        return self._named.get(wanted.resource_name, ())
 
 
 def _name(kind: type[IntEnum], value: int) -> str:

@@ -10,8 +10,9 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -256,7 +257,8 @@ def rows_of(cls: type, *roles: str, prefix: str = "") -> Callable[..., Key]:
     return row
 
 
-def defaults_of(cls: type) -> dict[str, Any]:
+@cache
+def defaults_of(cls: type) -> Mapping[str, Any]:
     """The values that a class's fields have by default, by name; without those that a factory makes."""
     if dataclasses.is_dataclass(cls):
         fields = dataclasses.fields(cls)

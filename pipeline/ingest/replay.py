@@ -301,11 +301,11 @@ class _Feeder:
         return [*(row for file, row in known.items() if file not in lines), *lines.values()]
 
     def _as_used_now(self, line: FileRow) -> FileRow:
-        """A row of an earlier run. The state in a snapshot that was read then is in no table any more if this
-        replay has begun anew without it."""
+        """A row of an earlier run. If this replay starts over without a snapshot that was read then, no table
+        has the state in it."""
         position = parse_snapshot_name(PurePath(line[1]).name)
-        began_anew = not self._engine.is_resumed and line[5]
-        if position is None or not began_anew or position.offset in self._used_snapshots.values():
+        starts_over = not self._engine.is_resumed and line[5]
+        if position is None or not starts_over or position.offset in self._used_snapshots.values():
             return line
         return (*line[:5], False, _why_unused(self._merged, position.offset, position.epoch))
 

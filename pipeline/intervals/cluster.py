@@ -342,9 +342,7 @@ class ClusterReplay:
             provenance = self._engine.state().image.provenance
             self.resume_point = (provenance.offset, provenance.epoch)
             taken, waiting = self.told.take(), self._final
-            if (
-                waiting
-            ):  # A snapshot behind a hole has moved the point on before anybody asked for these rows.
+            if waiting:  # A snapshot behind a hole moved the point on before these rows were asked for.
                 taken = {table: [*waiting[table], *rows] for table, rows in taken.items()}
             self._final = taken
 

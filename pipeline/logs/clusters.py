@@ -173,6 +173,6 @@ def _merged(name: str, told: str, one: _Cluster, first: _Cluster) -> MergedHisto
         f"another cluster has the id {name}, too ({one.why}); this one is named {told}, the other one is "
         f"{paths[0]}{more}"
     )
-    told_of = min(merged.logs, key=lambda log: log.place.is_retained)
-    shared = Conflict(told_of, merged.start_offset, SHARED_ID, reason)
+    present = min(merged.logs, key=lambda log: log.place.is_retained)
+    shared = Conflict(present, merged.start_offset, SHARED_ID, reason)
     return msgspec.structs.replace(merged, conflicts=[shared, *merged.conflicts])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from metaquorum.node.local_nodes import free_ports
@@ -22,6 +23,13 @@ LOGIN = {
 }
 """A listener of voters with SASL, and an authorizer."""
 
+BROKERS_LOGIN = {
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
+    "sasl.mechanism.controller.protocol": "PLAIN",
+    JAAS_KEY: f'{PLAIN} required username="node" password="secret";',
+}
+"""A broker's login there."""
+
 SMALL_LOG = {
     "metadata.log.max.record.bytes.between.snapshots": "3000",
     "metadata.log.segment.ms": "100",
@@ -31,7 +39,8 @@ SMALL_LOG = {
 
 
 class KafkaQuorum(Cluster):
-    """Voters ask each other on their second listener. `keys`: more lines of every controller's file."""
+    """Voters ask each other on their second listener, and so do brokers if `brokers_too`. `keys`: more lines
+    of every controller's file; `broker_keys`: of every broker's."""
 
     def __init__(
         self,
@@ -40,25 +49,41 @@ class KafkaQuorum(Cluster):
         keys: dict[str, str],
         controllers: int = 3,
         brokers: int = 0,
+        brokers_too: bool = False,
+        broker_keys: Mapping[str, str] | None = None,
+        log_dirs: int = 0,
+        formatting: Sequence[str] = (),
     ) -> None:
         self._keys = keys
-        super().__init__(directory, controllers=controllers, brokers=brokers)
+        self._brokers_too = brokers_too
+        self._broker_keys = broker_keys or {}
+        super().__init__(
+            directory, controllers=controllers, brokers=brokers, log_dirs=log_dirs, formatting=formatting
+        )
+
+    @property
+    def by_kafka(self) -> dict[str, str]:
+        """With these lines a node asks controllers on their second listener."""
+        voters = [f"{each.node_id}@{HOST}:{each.kafka_port}:{each.directory_id}" for each in self.controllers]
+        return {
+            "controller.listener.names": "CONTROLLER,KAFKA",
+            "controller.quorum.protocol": "kafka",
+            "controller.quorum.voters": ",".join(voters),
+        }
 
     def write_config(self, node: Node) -> None:
         super().write_config(node)
-        if node.role != "controller":
-            return
-        if not node.kafka_port:
+        if not self.controllers[0].kafka_port:
             controllers = self.controllers
             for each, port in zip(controllers, free_ports(len(controllers)), strict=True):
                 each.kafka_port = port
-        voters = [f"{each.node_id}@{HOST}:{each.kafka_port}:{each.directory_id}" for each in self.controllers]
+        if node.role == "broker":
+            node.set_properties({**(self.by_kafka if self._brokers_too else {}), **self._broker_keys})
+            return
         node.set_properties(
             {
                 "listeners": f"CONTROLLER://{node.address},KAFKA://{HOST}:{node.kafka_port}",
-                "controller.listener.names": "CONTROLLER,KAFKA",
-                "controller.quorum.protocol": "kafka",
-                "controller.quorum.voters": ",".join(voters),
+                **self.by_kafka,
                 **self._keys,
             }
         )

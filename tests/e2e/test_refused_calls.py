@@ -116,9 +116,7 @@ def test_a_broker_without_rights_says_so_itself_until_it_stops(
     }
     broker = Process("broker", ("broker", "run", site.broker_file(keys)), site.root / "broker.log")
     broker.start()
-    refusal = (
-        "refuses this broker: User:client may not act on the cluster: add it to super.users, or allow it"
-    )
+    refusal = "cannot be followed: User:client may not act on the cluster: add it to super.users, or allow it"
     trust = ("--truststore", str(folder / "authority.crt"))
     try:
 

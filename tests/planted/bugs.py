@@ -12,6 +12,7 @@ from tests.planted.table_driver import SCHEDULER_BUGS
 from tests.planted.table_eligible import ELIGIBLE_BUGS
 from tests.planted.table_foreign import FOREIGN_BUGS
 from tests.planted.table_groups import GROUP_BUGS
+from tests.planted.table_kafka_brokers import KAFKA_BROKER_BUGS
 from tests.planted.table_kafka_quorum import KAFKA_QUORUM_BUGS
 from tests.planted.table_memory import MEMORY_BUGS
 from tests.planted.table_nodes import (
@@ -42,6 +43,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Broker", BROKER_BUGS),
     ("Kafka's nodes at our controllers", FOREIGN_BUGS),
     ("Kafka's voters in our quorum", KAFKA_QUORUM_BUGS),
+    ("Our brokers at controllers of Kafka's protocol", KAFKA_BROKER_BUGS),
     ("The way to the controller", CHANNEL_BUGS),
     *DATA_SECTIONS,
     ("Compaction and records", CLEANER_BUGS),

@@ -331,7 +331,7 @@ def test_a_field_is_in_the_image_the_snapshot_and_the_delta(
     except ReplayError as error:
         pytest.fail(
             f"{error}. Add a record that changes what another one declared to CHANGED_BY, one that only "
-            "names or removes it to NO_STATE_OF_THEIR_OWN"
+            "names or removes it to NO_STATE_OF_THEIR_OWN; let prelude() make what it refers to"
         )
     fit = 0
     for value in values(field):

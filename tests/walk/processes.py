@@ -23,9 +23,8 @@ STARTS_NODES = ("cli.server_commands", "cli.local.")
 NOT_SHOWN = "Health"
 """The service that any process may ask of any other."""
 KAFKA, HTTP = "Kafka's protocol", "HTTP"
-NOT_MADE = frozenset({("broker", "controller", KAFKA), ("controller", "broker", KAFKA)})
-"""The code would allow it: brokers connect to brokers only, by the addresses in their image, and voters to
-voters."""
+NOT_MADE = frozenset({("controller", "broker", KAFKA)})
+"""The code would allow it: voters connect to voters."""
 OFFERS, CALLS = re.compile(r"add_(\w+?)(?:Servicer_to_server|_service)"), re.compile(r"(\w+)Stub")
 
 Edge = tuple[str, str, str]

@@ -229,6 +229,8 @@ def answer_describe_cluster(request: DescribeClusterRequest, view: Viewpoint) ->
 
 PARTITIONS_MAX = 2000
 """Partitions of one answer (Kafka: max.request.partition.size.limit)."""
+MISSING_MAX = 500
+"""Topics that do not exist in one answer: all of it is made in one turn of the loop."""
 _NEWEST_METADATA = 13
 """Errors of leaders are those of the newest Metadata version."""
 
@@ -244,7 +246,9 @@ def answer_describe_topic_partitions(
     names = sorted({each.name for each in request.topics})
     if cursor is not None and cursor.partition_index < 0:
         return DescribeTopicPartitionsResponse(
-            topics=tuple(Topic(error_code=ErrorCode.INVALID_REQUEST, name=name) for name in names)
+            topics=tuple(
+                Topic(error_code=ErrorCode.INVALID_REQUEST, name=name) for name in names[:PARTITIONS_MAX]
+            )
         )
     if not request.topics:
         names = sorted(each.name for each in view.image.topics.all())
@@ -252,15 +256,17 @@ def answer_describe_topic_partitions(
     seen = ClusterSeen(view.image, view.listener)
     room = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
     topics: list[Topic] = []
+    missing = 0
     for name in names:
         if name < begin[0]:
             continue
-        if room == 0:
+        if room == 0 or missing == MISSING_MAX:
             return _answer(topics, name, 0)
         first = begin[1] if name == begin[0] else 0
         topic, left = _described_topic(name, first, room, seen)
         topics.append(topic)
         room -= len(topic.partitions)
+        missing += bool(topic.error_code)
         if left is not None:
             return _answer(topics, name, left)
     return DescribeTopicPartitionsResponse(topics=tuple(topics))

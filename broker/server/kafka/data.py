@@ -28,12 +28,12 @@ from metaquorum.broker.server.kafka.data_answers import (
     time_asked,
 )
 from metaquorum.broker.server.kafka.opening import BatchOpener
-from metaquorum.broker.server.kafka.slices import produced_in_slices
 from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
 from metaquorum.clients.admin.partition_logs import ADMIN_CLIENT
 from metaquorum.listeners.long_work import LongWork
 from metaquorum.listeners.pending_requests import is_of_a_broker
 from metaquorum.listeners.services import Client, EndConnection, Later
+from metaquorum.listeners.slices import produced_in_slices
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, TopicInfo
 from metaquorum.metadata.internal_topics import INTERNAL_TOPICS

@@ -8,11 +8,12 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from metaquorum.broker.server.calls import Calls
-from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.kafka.controllers import ForwardsRequests
 from metaquorum.clients.search import ClientError
 from metaquorum.listeners.answers import AnswerFrame, opened
 from metaquorum.listeners.forwarded.call import Call
 from metaquorum.listeners.forwarded.table import FORWARDED, FORWARDED_BY_KEY, timeout_ms
+from metaquorum.listeners.forwarded.too_many import TOO_MANY, names_too_many, refused_in_slices
 from metaquorum.listeners.services import Client, Offered
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
@@ -27,11 +28,14 @@ OWN_IMAGE_WAIT_S = 0.5
 """How long an answer waits until this broker's image includes the controller's change, so that a client that
 creates a topic finds it here."""
 
+_PASSED_ON = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNSUPPORTED_VERSION})
+"""Refusals that no retry would change; clients repeat others."""
+
 
 class Forwarder:
     """`controllers` finds the active controller."""
 
-    def __init__(self, controllers: AdminClient, *, node_id: int, published: Published) -> None:
+    def __init__(self, controllers: ForwardsRequests, *, node_id: int, published: Published) -> None:
         self.controllers = controllers
         self._node_id = node_id
         self._published = published
@@ -54,6 +58,11 @@ class Forwarder:
         """The controller's answer as it has encoded it, or a refusal that says what to do. The controller
         gets the client's bytes, unless a check has changed the request."""
         header, frame = request.header, request.frame
+        api = FORWARDED_BY_KEY[header.api_key]
+        if names_too_many(api, request.body):
+            return await refused_in_slices(
+                api, request, lambda body: self._refused(request, client, body, TOO_MANY)
+            )
         if frame is None:
             frame = b"".join(codec.encode_request(header, request.body))
         try:
@@ -71,12 +80,14 @@ class Forwarder:
         return AnswerFrame(header.api_key, header.version, answer.frame)
 
     async def _refusal(self, request: Request, client: Client, error: ApiError | ClientError) -> Any:
-        if isinstance(error, ApiError) and error.code is ErrorCode.UNKNOWN_SERVER_ERROR:
+        if isinstance(error, ApiError) and error.code in _PASSED_ON:
             refusal = error
         else:
             text = f"the active controller did not answer in time ({error}): try again"
             refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
+        return await self._refused(request, client, request.body, refusal)
 
+    async def _refused(self, request: Request, client: Client, body: Any, refusal: ApiError) -> Any:
         async def refuse(_: ControllerRequest) -> ApiError:
             return refusal
 
@@ -90,7 +101,7 @@ class Forwarder:
             address=client.address,
             by_token=client.by_token,
         )
-        return await FORWARDED_BY_KEY[request.header.api_key].handle(request.body, call)
+        return await FORWARDED_BY_KEY[request.header.api_key].handle(body, call)
 
 
 # The newest image that a broker has published, and callers that wait for one that has their own changes.

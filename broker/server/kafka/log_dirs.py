@@ -14,6 +14,7 @@ from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
 from metaquorum.metadata.requests import data as moving
+from metaquorum.network.deferred import pause
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
     AlterReplicaLogDirsRequest,
@@ -22,6 +23,8 @@ from metaquorum.wire.messages import (
     DescribeLogDirsResponse,
 )
 
+LOOKED_AT_ONCE = 1_024
+"""Topics that are looked up without a pause."""
 _AlteredPartition = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 
 
@@ -68,13 +71,12 @@ class LogDirHandlers:
         body: DescribeLogDirsRequest = request.body
         wanted: set[core.PartitionKey] | None = None
         if body.topics is not None:
-            topics = self._image().topics
-            wanted = {
-                (found.topic_id, index)
-                for each in body.topics
-                if (found := topics.topic_named(each.topic)) is not None
-                for index in each.partitions
-            }
+            topics, wanted = self._image().topics, set()
+            for place, each in enumerate(body.topics):
+                if place % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+                    await pause()
+                if (found := topics.topic_named(each.topic)) is not None:
+                    wanted.update([(found.topic_id, index) for index in each.partitions])
         topic_ids = None if wanted is None else tuple({topic_id for topic_id, _ in wanted})
         answer: Any = await self._requests.begin(core.DescribeLogDirsRequest(topic_ids=topic_ids))
         if isinstance(answer, ApiError):

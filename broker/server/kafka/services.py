@@ -22,7 +22,6 @@ from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
 from metaquorum.broker.server.kafka.log_ends import LogEndHandlers
 from metaquorum.broker.server.kafka.opening import BatchOpener
-from metaquorum.broker.server.kafka.slices import sliced
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
 from metaquorum.broker.server.kafka.transactions.handlers import TransactionHandlers
 from metaquorum.broker.server.kafka.transactions.markers import MarkerSender, ProducerHandlers
@@ -31,7 +30,7 @@ from metaquorum.broker.server.kafka.transactions.verification import (
     TransactionOffsets,
     TransactionVerifier,
 )
-from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.kafka.controllers import ForwardsRequests
 from metaquorum.clock import Clock
 from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import new_authorizer
@@ -52,6 +51,7 @@ from metaquorum.listeners.services import (
     at_once,
     features_of,
 )
+from metaquorum.listeners.slices import sliced
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.coordinators import CoordinatorConfig
 from metaquorum.wire.codec import Request
@@ -225,7 +225,7 @@ class GroupServices:
         view: Callable[[str], Viewpoint],
         *,
         node_id: int,
-        controllers: AdminClient,
+        controllers: ForwardsRequests,
     ) -> None:
         by_type = {GROUP: config.offsets_topic, TRANSACTION: config.transactions_topic}
         self._finding = CoordinatorHandlers(view, InternalTopics(controllers, by_type))

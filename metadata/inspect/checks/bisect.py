@@ -26,6 +26,8 @@ from metaquorum.metadata.inspect.log.coverage import (
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.walk.log_replay import LogReplay, Notes
+from metaquorum.metadata.inspect.walk.reader import Happening, HistoryReader, LostRecords, WrongPlace
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
@@ -38,12 +40,13 @@ from metaquorum.metadata.inspect.walk.states import (
     steps_from,
     with_quorum,
 )
-from metaquorum.metadata.inspect.walk.walk import Notes, Walk
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import UnknownControlRecord
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.replay import Replayer
 from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import BatchRun
 from metaquorum.storage.types import LogPosition
 
 STRIDE = 64
@@ -177,26 +180,15 @@ class _Search:
 
     def _steps(self, first: FoundState) -> Iterator[WalkStep | Passed]:
         """The batches from `first` on; those that cannot change the answer are passed over together."""
-        found: Iterator[WalkStep | Passed]
-        if self._check.concern is None:
-            found = steps_from(
-                self._log,
-                first,
-                self._end,
-                self._on_problem,
-                past_corruption=self._past_corruption,
-                coverage=self._limits.coverage,
-            )
-        else:
-            found = steps_about(
-                self._log,
-                first,
-                self._check.concern,
-                self._end,
-                self._on_problem,
-                past_corruption=self._past_corruption,
-                coverage=self._limits.coverage,
-            )
+        found = steps_about(
+            self._log,
+            first,
+            self._check.concern,
+            self._end,
+            self._on_problem,
+            past_corruption=self._past_corruption,
+            coverage=self._limits.coverage,
+        )
         for step in found:
             if isinstance(step, Passed):
                 self._batches += step.batches
@@ -268,7 +260,9 @@ class _Search:
         """The last state that is not false, to within STRIDE batches: those before it are replayed without an
         evaluation after each. Stops early at anything that the walk batch by batch must evaluate itself."""
         start = FoundState(state=good.state, snapshot=good.snapshot, quorum=good.quorum)
-        for found in Walk(self._log, start, Notes(None), past_corruption=False).strides(self._end, STRIDE):
+        for found in LogReplay(self._log, start, Notes(None), past_corruption=False).strides(
+            self._end, STRIDE
+        ):
             if self._asked(found) is Verdict.FALSE:
                 break
             good = found
@@ -280,23 +274,15 @@ class _Search:
         first, verdict = self._header_start(predicate, start_at)
         was_true, false_first = verdict is Verdict.TRUE, verdict is Verdict.FALSE
         self._from = end_offset = first
-        start = expected = self._first_segment(first, predicate)
-        for batch in self._log.batches(start or None):
-            if not isinstance(batch, RecordBatch):
-                self._tell(damage_line(batch))
+        reader = HistoryReader(self._log, self._first_segment(first, predicate), BatchRun.batches)
+        for item in reader.read(self._end):
+            if not isinstance(item, RecordBatch):
+                if not self._goes_past(item):
+                    break
                 continue
-            header = batch.header
+            header = item.header
             if header.next_offset <= first:
                 continue
-            if not self._end.covers(header.next_offset, header.max_timestamp_ms):
-                break
-            if header.base_offset > expected and not self._past_corruption:
-                self._tell(
-                    f"stopped at offset {expected}: the next readable batch is at offset "
-                    f"{header.base_offset}; continue past the gap with --past-corruption"
-                )
-                break
-            expected = header.next_offset
             self._batches += 1
             end_offset = header.next_offset
             verdict = predicate.header_verdict(end_offset, header.leader_epoch, header.max_timestamp_ms)
@@ -307,6 +293,23 @@ class _Search:
             was_true = was_true or verdict is Verdict.TRUE
         always = false_first and not was_true
         return msgspec.structs.replace(self._result(HEADERS, reason, end_offset), always_false=always)
+
+    def _goes_past(self, item: Happening) -> bool:
+        """Reports what interrupts the batches. False if the search stops there."""
+        match item:
+            case Damage():
+                self._tell(damage_line(item))
+            case WrongPlace() if item.is_mended:
+                is_past = self._past_corruption
+                self._tell(item.line if is_past else f"stopped at offset {item.expected}: {item.advice}")
+                return is_past
+            case LostRecords() if not self._past_corruption:
+                self._tell(
+                    f"stopped at offset {item.start}: the next readable batch is at offset {item.end}; "
+                    "continue past the gap with --past-corruption"
+                )
+                return False
+        return True
 
     def _header_start(self, predicate: Predicate, start: Point | None) -> tuple[int, Verdict]:
         """Where to begin, and the predicate's value there: nothing is known before a

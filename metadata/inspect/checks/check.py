@@ -39,6 +39,7 @@ from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.log.voters import voter_set_texts
 from metaquorum.metadata.inspect.walk.concern import Concern
 from metaquorum.metadata.inspect.walk.leaps import BatchPlace, Leap
+from metaquorum.metadata.inspect.walk.reader import HistoryReader, WrongPlace
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
@@ -51,6 +52,8 @@ from metaquorum.metadata.invariants import ERROR, Violation, check_batch, check_
 from metaquorum.metadata.records.control import UnknownControlRecord, VotersRecord
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.snapshot import QuorumRecord
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import BatchRun
 from metaquorum.storage.types import LogPosition
 
 MAX_FINDINGS = 1_000
@@ -310,26 +313,27 @@ class _Checker:
     def _without_state(self, known: int | None) -> None:
         """Reads what precedes the first known state: only damage can be found there."""
         report = self._report
-        report.start_offset = report.end_offset = expected = self._log.start_offset
+        report.start_offset = report.end_offset = first = self._log.start_offset
         what = "their records were read and decoded, but rules about states were not checked"
         uncovered = before_the_state(self._log, None, END, what)
         if uncovered is None:
             return
         report.coverage.add(uncovered)
-        for item in self._log.items(expected):
-            if not isinstance(item, ReadBatch):
-                if known is None or item.offset < known:
+        reader = HistoryReader(self._log, first, BatchRun.batches, lambda _: False, is_first_expected=False)
+        for item in reader.read(Point(offset=known)):
+            match item:
+                case Damage() if known is None or item.offset < known:
                     self._problem(damage_line(item))
-                continue
-            header = item.batch.header
-            if known is not None and header.base_offset >= known:
-                break
-            report.batches += 1
-            report.records += header.records_count
-            report.unknown += sum(
-                isinstance(one.record, UnknownRecord | UnknownControlRecord) for one in item.records
-            )
-            report.end_offset, report.epoch = header.next_offset, header.leader_epoch
+                case WrongPlace() if item.is_mended:
+                    self._problem(item.line)
+                case ReadBatch():
+                    header = item.batch.header
+                    report.batches += 1
+                    report.records += header.records_count
+                    report.unknown += sum(
+                        isinstance(one.record, UnknownRecord | UnknownControlRecord) for one in item.records
+                    )
+                    report.end_offset, report.epoch = header.next_offset, header.leader_epoch
 
     def _begin(self, start: FoundState) -> None:
         report = self._report

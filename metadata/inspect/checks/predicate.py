@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import CodeType, TracebackType
 from typing import Any
 
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.checks.bounds import Budget, TooMuch, bounded
 from metaquorum.metadata.inspect.checks.chunk_counts import ChunkCounts, leaderless
 from metaquorum.metadata.inspect.checks.predicate_names import (
@@ -44,12 +45,7 @@ _OF_A_TOPIC = frozenset({"topic", "partition", "partitions"})
 
 _OF_ALL_TOPICS = frozenset({"topics", "leaderless", "violations", "image"})
 
-_PARTS = frozenset(
-    {
-        *("features", "brokers", "controllers", "topics", "configs", "quotas", "producer_ids", "acls"),
-        *("scram", "delegation_tokens"),
-    }
-)
+_PARTS = frozenset(MetadataImage.__struct_fields__) - {"provenance"}
 """Parts of an image that idle batches do not change."""
 
 

@@ -45,6 +45,10 @@ Item = ReadBatch | Damage
 """What a read returns: a batch, or the damage at a place."""
 
 
+class NoFooter(Damage, frozen=True, kw_only=True):
+    """A checkpoint without its last record: nothing else distinguishes it from a whole one."""
+
+
 class ClusterIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Which cluster and node a log belongs to, by the `meta.properties` beside it; None for what the file
     lacks. `directory_id` is 16 bytes."""
@@ -160,7 +164,7 @@ class MetadataLog:
                 if isinstance(last, Damage):
                     break
             ends = decode_item(last) if isinstance(last, RecordBatch) and last.header.is_control else []
-            self._whole[position] = any(isinstance(one, ReadBatch) and _ends_snapshot(one) for one in ends)
+            self._whole[position] = any(map(ends_snapshot, ends))
         return self._whole[position]
 
     def snapshot_position(self) -> LogPosition | None:
@@ -221,7 +225,7 @@ class MetadataLog:
             for item in decode_item(found):
                 if isinstance(item, ReadBatch):
                     end = item.batch.header.next_offset
-                    finished = finished or _ends_snapshot(item)
+                    finished = finished or ends_snapshot(item)
                 yield item
         if not finished and self.size_bytes():
             yield self.missing_footer(end)
@@ -229,7 +233,7 @@ class MetadataLog:
     def missing_footer(self, end_offset: int) -> Damage:
         """Damage for a checkpoint that ends at `end_offset`, before its last record."""
         reason = "has no footer: it was truncated, or never completed"
-        return Damage(file=self.path, position=self.size_bytes(), offset=end_offset, reason=reason)
+        return NoFooter(file=self.path, position=self.size_bytes(), offset=end_offset, reason=reason)
 
     def _orphans(self, start_offset: int | None) -> Iterator[Damage]:
         """Indexes from `start_offset` on whose segment is missing."""
@@ -335,5 +339,8 @@ def _counted(
         yield item
 
 
-def _ends_snapshot(item: ReadBatch) -> bool:
+def ends_snapshot(item: Item) -> bool:
+    """Whether a batch holds the last record of a checkpoint."""
+    if isinstance(item, Damage):
+        return False
     return any(isinstance(decoded.record, SnapshotFooterRecord) for decoded in item.records)

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from metaquorum.metadata.errors import InspectError, ReplayError
+from metaquorum.metadata.errors import InspectError, RecordDecodeError, ReplayError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.repair.log_copy import stored_epochs
-from metaquorum.metadata.inspect.walk.passage import apply_anywhere
 from metaquorum.metadata.inspect.walk.sound_headers import sound_headers
 from metaquorum.metadata.inspect.walk.states import earliest, state_at
 from metaquorum.metadata.records import control
@@ -24,6 +23,7 @@ from metaquorum.metadata.records.batches import decode_readable
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import name_of
+from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.segment import parse_segment_name
 
@@ -153,6 +153,22 @@ def _segments(log: MetadataLog, table: EpochTable) -> Iterator[_Segment]:
             _witness(current, batch, refused)
     if current is not None:
         yield current
+
+
+def apply_anywhere(engine: Replayer, batch: RecordBatch) -> str | None:
+    """Applies a batch at its own offset, whatever is missing before it; does nothing if it was already
+    replayed. Returns what is wrong with a batch whose records cannot be read; replay then continues after
+    it."""
+    header = batch.header
+    if header.next_offset <= engine.end_offset:
+        return None
+    engine.builder.offset = header.base_offset
+    try:
+        engine.apply_batch(batch)
+    except (BatchError, RecordDecodeError) as error:
+        engine.builder.offset, engine.builder.epoch = header.next_offset, header.leader_epoch
+        return str(error)
+    return None
 
 
 def _witness(segment: _Segment, batch: RecordBatch, refused: set[int]) -> None:

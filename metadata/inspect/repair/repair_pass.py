@@ -10,10 +10,9 @@ from metaquorum.metadata.features import METADATA_VERSION
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.log import damage_line
 from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
-from metaquorum.metadata.inspect.repair.foreign import refuse_foreign
+from metaquorum.metadata.inspect.repair.foreign import apply_anywhere, refuse_foreign
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, NodeWriter, stored_epochs
 from metaquorum.metadata.inspect.repair.repair_plan import RepairedRange, RepairReport, RepairRequest
-from metaquorum.metadata.inspect.walk.passage import apply_anywhere
 from metaquorum.metadata.inspect.walk.rewrite import (
     NO_OP_LEVEL,
     filling,

@@ -30,8 +30,15 @@ from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.time_events import GAP_MS
 from metaquorum.metadata.inspect.timeline.timeline import SpanCounts, Timeline
 from metaquorum.metadata.inspect.walk.concern import Stretch
-from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, StateKnown
-from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at, with_quorum
+from metaquorum.metadata.inspect.walk.reader import Cures, HistoryReader, LostRecords, StateKnown, WrongPlace
+from metaquorum.metadata.inspect.walk.states import (
+    OnProblem,
+    known_state,
+    nothing_known,
+    settle,
+    state_at,
+    with_quorum,
+)
 from metaquorum.metadata.records.batches import decode_readable
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.log.reader import Damage
@@ -192,7 +199,6 @@ class Story:
         self._start: Point | None = None
         self._timeline: Timeline
         self._reader: HistoryReader | None = None
-        self._first_offset = 0
         self._is_alone = False
 
     @property
@@ -203,8 +209,7 @@ class Story:
     @property
     def place(self) -> int:
         """The offset after the last record that was read."""
-        expected = None if self._reader is None else self._reader.expected
-        return self._first_offset if expected is None else expected
+        return 0 if self._reader is None else self._reader.place
 
     @property
     def timeline(self) -> Timeline:
@@ -225,10 +230,18 @@ class Story:
         """Events for what already holds at the beginning of a log, or at a snapshot before `begin`."""
         self._start = start
         self._seen.limits.coverage.add(before_the_log(self._log, start))
-        timeline, self._first_offset = self._begin(start if begin is None else begin, make)
+        timeline, first = self._begin(start if begin is None else begin, make)
         self._timeline, self._is_alone = timeline, not timeline.is_known
-        self._reader = HistoryReader(self._log, self._end, timeline.pieces, may_create, source=self._source)
-        is_whole = self._first_offset == self._log.start_offset or start is None
+        self._reader = HistoryReader(
+            self._log,
+            first,
+            timeline.pieces,
+            may_create,
+            is_first_expected=False,
+            cures=Cures.ANY,
+            source=self._source,
+        )
+        is_whole = first == self._log.start_offset or start is None
         if is_whole and not self._is_alone:
             yield from self._noted(timeline, timeline.already())
 
@@ -239,12 +252,13 @@ class Story:
             return
         is_alone, self._is_alone = self._is_alone, False
         known = known_from(self._log) if is_alone else None
-        for item in reader.read(self.place, known, expected=reader.expected):
+        for item in reader.read(self._end, known):
             if isinstance(item, StateKnown):
                 if is_alone:
                     self._tell_alone()
                     is_alone = False
-                yield from self._noted(timeline, timeline.learn(item.image, item.quorum))
+                found = known_state(self._log, item.offset)
+                yield from self._noted(timeline, timeline.learn(found.image, found.quorum))
             else:
                 yield from self._told(timeline, reader, item)
         if reader.past is not None:
@@ -263,20 +277,22 @@ class Story:
         self,
         timeline: Timeline,
         reader: HistoryReader,
-        item: ReadBatch | RecordBatch | Stretch | Damage | LostRecords,
+        item: ReadBatch | RecordBatch | Stretch | Damage | WrongPlace | LostRecords,
     ) -> Iterator[TimelineEvent]:
         """The events of one item."""
         match item:
             case Damage():
                 if reader.limit is None or item.offset < reader.limit:
                     self._on_problem(damage_line(item))
+            case WrongPlace() if item.is_mended:
+                self._on_problem(item.line)
             case LostRecords():
                 yield from self._lost(timeline, item)
             case Stretch():
                 for told in timeline.stretch(item):
                     yield from self._noted(timeline, told)
                 self._seen.pass_over(item)
-            case _:
+            case RecordBatch() | ReadBatch():
                 self._seen.take(item.header if isinstance(item, RecordBatch) else item.batch.header)
                 yield from self._of_batch(timeline, item)
 
@@ -305,8 +321,8 @@ class Story:
         clock = None if log.is_checkpoint else partial(clock_of, log)
         begun = None if start is None else _snapshot_before(log, start)
         if begun is not None:
-            found = state_at(log, Point(offset=begun), past_corruption=True)
-            quorum, at_start = with_quorum(log, found).quorum, on_clock(log, found.image)
+            found = with_quorum(log, known_state(log, begun))
+            quorum, at_start = found.quorum, found.image
             seen, place = self._seen, at_start.provenance
             seen.first_ms = seen.last_ms = place.timestamp_ms
             seen.end_offset = place.offset

@@ -1,29 +1,37 @@
-"""Reads the history of a log for a consumer that keeps its own state.
+"""The one reader of a log's history: whatever says what happened in a log consumes it.
 
-Gaps, the snapshots that cure them, and the end of what was asked for are decided here. After lost records the
-state is unknown until a snapshot shows it; if one does, the records up to it are read for what they say on
-their own, and `StateKnown` follows. A consumer matches what `read` yields: batches and parts to take, damage
-to report, `LostRecords`, and `StateKnown`.
+Gaps, damaged base offsets, the snapshots that cure a gap, and the end of what was asked for are decided here.
+A consumer matches what `read` yields: batches and parts to take, damage to report, batches in a wrong place,
+`LostRecords`, and `StateKnown`. At a gap, one that keeps the state (`log_replay`) stops or continues with the
+state as it was. One that looks at records lets a snapshot cure the gap; up to its end it takes records for
+what they say on their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+import enum
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.log.clock import on_clock
 from metaquorum.metadata.inspect.log.coverage import Uncovered, behind_the_log
-from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch
-from metaquorum.metadata.inspect.log.points import Point
-from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, decode_item, ends_snapshot
+from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.concern import Stretch
-from metaquorum.metadata.inspect.walk.lost_ends import ends_behind
-from metaquorum.metadata.inspect.walk.passage import Split, decoded, place_of
-from metaquorum.metadata.inspect.walk.states import state_at
+from metaquorum.metadata.inspect.walk.cursor import LogCursor, Split, is_before, place_of
+from metaquorum.metadata.inspect.walk.rewrite import with_header
+from metaquorum.metadata.records.types import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+)
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import MANY_RECORDS, BatchRun, run_of
+
+_ENDS = (EndTransactionRecord, AbortTransactionRecord)
+_MARKS = tuple(bytes((1, one.api_key)) for one in (BeginTransactionRecord, *_ENDS))
+"""How their values begin: frame version, api key."""
 
 
 class LostRecords(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,54 +42,121 @@ class LostRecords(msgspec.Struct, frozen=True, kw_only=True):
     log: MetadataLog
     start: int
     end: int
-    cure: int | None
-    next_snapshot: int | None
+    next_batch: RecordBatch | None = None
+    """None at the log's end."""
+    cure: int | None = None
+    next_snapshot: int | None = None
     """Where the next whole snapshot ends, also if it is after all that is read."""
     behind: Uncovered | None = None
     """The same range, if the log ends before it."""
+
+    @property
+    def damage(self) -> Damage:
+        batch, last = self.next_batch, self.end - 1
+        missing = f"offset {last} is" if last == self.start else f"offsets {self.start} to {last} are"
+        file, position = (self.log.path, 0) if batch is None else (batch.file, batch.position)
+        return Damage(file=file, position=position, offset=self.start, reason=f"{missing} missing")
 
     def ends_behind(self) -> bool:
         """Whether a metadata transaction that is open before these records ends after them."""
         return ends_behind(self.log, self.end)
 
 
+class WrongPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that does not begin at `expected`, though no record is lost. If the next batch continues as if
+    it did, its base offset, which no CRC covers, is damaged, and `is_mended`: it follows with the right one.
+    Otherwise offsets go back, and it follows as it is."""
+
+    batch: RecordBatch
+    expected: int
+    is_mended: bool
+
+    @property
+    def mended(self) -> RecordBatch:
+        """The batch in its place."""
+        batch = self.batch
+        return with_header(batch, batch.header._replace(base_offset=self.expected))
+
+    @property
+    def damage(self) -> Damage:
+        batch, reason = self.batch, "offsets go back"
+        if self.is_mended:
+            wrong = batch.header.base_offset
+            reason = f"the base offset {wrong} of the batch there is damaged; {self.expected} matches"
+        return Damage(file=batch.file, position=batch.position, offset=self.expected, reason=reason)
+
+    @property
+    def line(self) -> str:
+        """What was damaged, for one that `is_mended`."""
+        return f"{self._line}; it was corrected"
+
+    @property
+    def advice(self) -> str:
+        """The same for a consumer that stops there."""
+        advice = (
+            "continue with --past-corruption, or correct it with: metaquorum log repair --past-corruption"
+        )
+        return f"{self._line}; {advice}"
+
+    @property
+    def _line(self) -> str:
+        damage = self.damage
+        return f"{damage.file} at byte {damage.position}: {damage.reason}"
+
+
 class StateKnown(msgspec.Struct, frozen=True, kw_only=True):
-    """The state was unknown so far; a snapshot that ends here has it."""
+    """The state was unknown so far; the snapshot that ends at `offset` has it (see `states.known_state`)."""
 
-    image: MetadataImage
-    quorum: QuorumView
+    offset: int
 
 
-Happening = ReadBatch | RecordBatch | Stretch | Damage | LostRecords | StateKnown
-"""A batch, decoded or (if it is to be passed over) not; batches that only change partitions and brokers, or
-nothing; and what interrupts them."""
+Happening = ReadBatch | RecordBatch | Stretch | Damage | WrongPlace | LostRecords | StateKnown
+"""A batch, decoded or (if the consumer takes it whole) not; batches that are passed over together; and what
+interrupts them."""
+
+
+class Cures(enum.Enum):
+    """Which snapshots show the effect of lost records."""
+
+    NONE = enum.auto()
+    """None: the consumer continues with its own state."""
+    BEFORE_END = enum.auto()
+    """Those before the end of what is read."""
+    ANY = enum.auto()
 
 
 class HistoryReader:
-    """One pass over a log."""
+    """One pass over a log, in pieces: each `read` continues where the one before it ended."""
 
     def __init__(
         self,
         log: MetadataLog,
-        end: Point,
+        first: int,
         split: Split,
-        is_passed: Callable[[RecordBatch], bool],
+        takes_whole: Callable[[RecordBatch], bool] | None = None,
         *,
-        cures_before_end: bool = False,
+        is_first_expected: bool = True,
+        cures: Cures = Cures.NONE,
         source: MetadataLog | None = None,
     ) -> None:
-        """Reads up to `end`. `split` and `is_passed` say what need not be decoded. With `cures_before_end`, a
-        snapshot after the end cures nothing. `source`: the same log, if its records are read in another
-        way."""
+        """Reads from offset `first` on. `split` says which batches of a run can be passed over together.
+        Batches that `takes_whole` accepts (None: all) are not decoded; others are, and large ones of them are
+        split like a run. Unless `is_first_expected`, records may be missing before the first batch. `source`:
+        the same log, if its records are read in another way."""
         self._log = log
         self._source = log if source is None else source
-        self.end = end
-        self._split = split
-        self._is_passed = is_passed
-        self._cures_before_end = cures_before_end
+        self._takes_whole = takes_whole
+        self._cures = cures
+        self._first = first
+        self._cursor: LogCursor | None = None
+        self._is_reached = False
+        self._last: RecordBatch | None = None
+        self._damage: list[Damage] = []
+        self.split: Split = BatchRun.batches if log.is_checkpoint else split
+        self.end = END
         self.limit: int | None = None
         """The offset up to which the state is unknown; None if it is known."""
-        self.expected: int | None = None
+        self.expected: int | None = first if is_first_expected else None
         """The offset after the last batch; None before the first."""
         self.past: BatchHeader | None = None
         """The first batch that is after the end, if reading stopped there."""
@@ -93,77 +168,148 @@ class HistoryReader:
         """Whether the end was reached, before the log's end."""
         return self.past is not None
 
-    def read(
-        self, first: int, known_at: int | None = None, *, expected: int | None = None
-    ) -> Iterator[Happening]:
-        """What the log holds from `first` on. With `known_at`, the state is unknown up to there, where a
-        snapshot ends. `expected` is the offset that the first batch must have; None for any."""
-        self.expected, self.limit = expected, known_at
-        place = first
-        while True:
-            gap = yield from self._batches(place)
-            if gap is not None:
-                place, self.limit = gap
-                continue
-            known = self.limit
-            if known is None or self.is_over or not self._reaches(known):
-                return
-            expected = self._log.start_offset if self.expected is None else self.expected
-            behind = None
-            if known > expected and known > self._log.end_offset:
-                behind = behind_the_log(self._log, self.end, expected)
-            if behind is not None:  # the oldest snapshot with the state is behind the log's end
-                self.expected = known
-                yield LostRecords(
-                    log=self._log, start=expected, end=known, cure=known, next_snapshot=known, behind=behind
-                )
-            found = state_at(self._log, Point(offset=known), past_corruption=True)
-            self.limit = None
-            yield StateKnown(image=on_clock(self._log, found.image), quorum=found.quorum)
-            place = known
+    @property
+    def place(self) -> int:
+        """Where the next batch should begin."""
+        return self._first if self.expected is None else self.expected
 
-    def _batches(self, first: int) -> Generator[Happening, None, tuple[int, int] | None]:
-        """What there is up to `limit`, or to the end. If records are missing and a snapshot cures that,
-        returns where to continue and where the snapshot ends."""
-        end, limit = self.end, self.limit
+    def read(self, end: Point, known_at: int | None = None) -> Iterator[Happening]:
+        """What the log holds up to `end`. With `known_at`, the state is unknown up to there, where a snapshot
+        ends."""
+        self.end, self.limit, self.past = end, known_at, None
+        if self._cursor is None:
+            self._open(self._first)
+        elif self.follows:
+            self._open(self.place)
+        while True:
+            limit = self.limit
+            yield from self._up_to(limit)
+            if self.limit != limit:
+                continue  # a snapshot cures what is lost
+            if limit is None or self.is_over or not (end.offset is None or limit <= end.offset):
+                return
+            yield from self._learned(limit)
+
+    def put_in(self, parts: Iterable[RecordBatch | Stretch], base_offset: int) -> None:
+        """Returns the last part, which begins at `base_offset`, in smaller ones."""
+        self._opened.put_in(parts)
+        self.expected = base_offset
+
+    def give_up(self, batch: RecordBatch) -> None:
+        """The records of the last batch cannot be read: they are lost."""
+        self.expected = batch.header.base_offset
+
+    @property
+    def _opened(self) -> LogCursor:
+        if self._cursor is None:
+            raise RuntimeError("nothing was read yet")
+        return self._cursor
+
+    def _open(self, first: int) -> None:
+        self._first, self._is_reached = first, False
+        self._cursor = LogCursor(self._source, first)
+
+    def _learned(self, known: int) -> Iterator[Happening]:
+        """The state in the snapshot that ends at `known`."""
+        expected = self._log.start_offset if self.expected is None else self.expected
+        behind = None
+        if known > expected and known > self._log.end_offset:
+            behind = behind_the_log(self._log, self.end, expected)
+        if behind is not None:  # the oldest snapshot with the state is behind the log's end
+            yield self._lost_behind(behind, expected)
+        self.limit = None
+        yield StateKnown(offset=known)
+        self._open(known)
+
+    def _up_to(self, limit: int | None) -> Iterator[Happening]:
+        """What there is up to `limit`, or to the end. If records are missing and a snapshot cures that, sets
+        `limit` to where it ends."""
+        end = self.end
         if limit is not None and end.time_ms is None:
             end = Point(offset=limit if end.offset is None else min(limit, end.offset))
-        for item in decoded(self._source, first, end, self._split, self._is_passed):
+        cursor = self._opened
+        while (item := cursor.next(self.place, end, self.split)) is not None:
             if isinstance(item, Damage):
-                if item.offset >= first:
-                    yield item
+                self._damage.append(item)
                 continue
-            base_offset, next_offset, _ = place_of(item)
-            if next_offset <= first:
+            base_offset, next_offset, time_ms = place_of(item)
+            self._is_reached = self._is_reached or next_offset > self._first
+            yield from self._damage_before(base_offset)
+            if not self._is_reached:
                 continue
+            placed, displaced = item, None
+            if base_offset != self.expected and (displaced := self._displaced(item)) is not None:
+                placed = displaced.mended
+                base_offset, next_offset, time_ms = place_of(placed)
             if limit is not None and base_offset >= limit:
-                return None
-            if not isinstance(item, Stretch):
-                header = item.header if isinstance(item, RecordBatch) else item.batch.header
-                if self._is_past(header):
-                    self.past = header
-                    return None
-            expected, self.expected = self.expected, next_offset
-            if expected is not None and base_offset > expected:
-                lost = self._lost(expected, base_offset)
-                yield lost
-                if lost.cure is not None:
+                return
+            taken: Happening = placed
+            if isinstance(placed, RecordBatch):
+                if not self.end.covers(next_offset, time_ms):
+                    self.past = placed.header
+                    cursor.put_back(item)
+                    return
+                self._last = placed
+                taken = self._taken(placed, end)
+                if isinstance(taken, Damage):
+                    yield taken  # the next batch shows what is lost
+                    continue
+            fits = self.expected is None or base_offset == self.expected
+            wrong = displaced if fits else self._wrong(item, self.place)
+            if wrong is not None:
+                yield wrong
+                if self.limit != limit:
                     self.expected = base_offset
-                    return base_offset, lost.cure
-            yield item
-        expected = first if self.expected is None else max(first, self.expected)
-        is_end = limit is not None or self.follows
-        behind = None if is_end else behind_the_log(self._log, self.end, expected)
-        if behind is None:
-            return None
-        known = self.expected = behind.to_offset or 0
-        yield LostRecords(
-            log=self._log, start=expected, end=known, cure=known, next_snapshot=known, behind=behind
-        )
-        return known, known
+                    self._open(base_offset)
+                    return
+            self.expected = next_offset
+            yield taken
+        yield from self._ended(limit)
 
-    def _lost(self, start: int, end: int) -> LostRecords:
-        log, limit = self._log, self.limit
+    def _has_footer(self) -> bool:
+        return self._last is not None and ends_snapshot(decode_item(self._last)[0])
+
+    def _damage_before(self, next_offset: int | None) -> list[Damage]:
+        """The damage before the next batch, as far as it reaches to what is read."""
+        if not self._damage:
+            return []
+        damage, self._damage = self._damage, []
+        reaches = next_offset is not None and next_offset > self._first
+        return [one for one in damage if reaches or one.offset >= self._first]
+
+    def _taken(self, batch: RecordBatch, end: Point) -> ReadBatch | RecordBatch | Stretch | Damage:
+        """A batch as the consumer takes it."""
+        if self._takes_whole is None or self._takes_whole(batch):
+            return batch
+        if batch.header.records_count >= MANY_RECORDS and not self._log.is_checkpoint:
+            run = run_of(batch)
+            if run is not None and is_before(run, end):
+                part = next(self.split(run))  # a run of one batch has one part
+                if isinstance(part, Stretch):
+                    return part
+        return decode_item(batch)[0]
+
+    def _displaced(self, item: RecordBatch | Stretch) -> WrongPlace | None:
+        """A batch whose base offset is damaged: the next one continues as if it had the expected one."""
+        following = self._opened.peek()
+        if self.expected is None or isinstance(item, Stretch) or following is None:
+            return None
+        follows = following.header if isinstance(following, RecordBatch) else following
+        if follows.base_offset != self.expected + item.header.last_offset_delta + 1:
+            return None
+        return WrongPlace(batch=item, expected=self.expected, is_mended=True)
+
+    def _wrong(self, item: RecordBatch | Stretch, expected: int) -> WrongPlace | LostRecords:
+        """Offsets that go back, or lost records. If a snapshot cures these, sets `limit` to where it ends."""
+        batch = next(item.part().batches()) if isinstance(item, Stretch) else item
+        if batch.header.base_offset < expected:
+            return WrongPlace(batch=batch, expected=expected, is_mended=False)
+        return self._lost(expected, batch)
+
+    def _lost(self, start: int, batch: RecordBatch) -> LostRecords:
+        log, limit, end = self._log, self.limit, batch.header.base_offset
+        if self._cures is Cures.NONE:
+            return LostRecords(log=log, start=start, end=end, next_batch=batch)
         snapshots = (at for at in log.snapshots() if at.offset >= end and log.is_whole(at))
         following = next(snapshots, None)
         cure = None
@@ -171,26 +317,45 @@ class HistoryReader:
             is_past = self.end.offset is not None and following.offset > self.end.offset
             if self.end.time_ms is not None:
                 is_past = log.snapshot(following).snapshot_timestamp_ms() > self.end.time_ms
-            cure = None if is_past and self._cures_before_end else following.offset
+            cure = None if is_past and self._cures is Cures.BEFORE_END else following.offset
+        if cure is not None:
+            self.limit = cure
         after = None if following is None else following.offset
-        return LostRecords(log=log, start=start, end=end, cure=cure, next_snapshot=after)
+        return LostRecords(log=log, start=start, end=end, next_batch=batch, cure=cure, next_snapshot=after)
 
-    def _lost_behind(self, behind: Uncovered, cure_offset: int) -> LostRecords:
-        start = behind.from_offset
-        return LostRecords(
-            log=self._log,
-            start=start,
-            end=cure_offset,
-            cure=cure_offset,
-            next_snapshot=cure_offset,
-            behind=behind,
-        )
+    def _ended(self, limit: int | None) -> Iterator[Damage | LostRecords]:
+        """What the log's end says: a checkpoint needs a footer there; records are lost if a snapshot is
+        behind it, which then is the limit."""
+        yield from self._damage_before(None)
+        if self._log.is_checkpoint and not self._has_footer() and self._log.size_bytes():
+            yield self._log.missing_footer(self.place)
+        if limit is not None or self.follows or self._cures is Cures.NONE:
+            return
+        expected = max(self._first, self.place)
+        behind = behind_the_log(self._log, self.end, expected)
+        if behind is None:
+            return
+        self.limit = behind.to_offset
+        yield self._lost_behind(behind, expected)
+        self._open(self.place)
 
-    def _reaches(self, offset: int) -> bool:
-        return self.end.offset is None or offset <= self.end.offset
+    def _lost_behind(self, behind: Uncovered, start: int) -> LostRecords:
+        """Records between the log's end and a snapshot behind it, at which reading continues."""
+        end = self.expected = behind.to_offset or 0
+        return LostRecords(log=self._log, start=start, end=end, cure=end, next_snapshot=end, behind=behind)
 
-    def _is_past(self, header: BatchHeader) -> bool:
-        end = self.end
-        if end.offset is not None:
-            return header.base_offset >= end.offset
-        return end.time_ms is not None and header.max_timestamp_ms > end.time_ms
+
+def ends_behind(log: MetadataLog, offset: int) -> bool:
+    """Whether a metadata transaction (KIP-868) that is open before lost records ends after them: by the first
+    record of a transaction from `offset` on."""
+    for batch in log.batches(offset):
+        if not isinstance(batch, RecordBatch) or batch.header.next_offset <= offset:
+            continue
+        is_plain = batch.header.compression == 0
+        if batch.header.is_control or (is_plain and not any(mark in batch.data for mark in _MARKS)):
+            continue
+        for item in decode_item(batch):
+            for one in item.records if isinstance(item, ReadBatch) else ():
+                if isinstance(one.record, (BeginTransactionRecord, *_ENDS)):
+                    return isinstance(one.record, _ENDS)
+    return False

@@ -10,15 +10,15 @@ from dataclasses import replace
 
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import MetadataImage, Provenance
-from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.clock import clock_of, on_clock
 from metaquorum.metadata.inspect.log.coverage import Coverage, known_from
-from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
+from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import TRANSACTION, ShownAs, behind_batch, inside_batch
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
 from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.walk.concern import Concern
+from metaquorum.metadata.inspect.walk.log_replay import LogReplay, Notes, OnProblem
 from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, WalkStep
-from metaquorum.metadata.inspect.walk.walk import Notes, OnProblem, Walk
 from metaquorum.metadata.replay import ReplayState
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "WalkStep",
     "earliest",
     "inside_transaction",
+    "known_state",
     "nothing_known",
     "parse_point",
     "quorum_state_at",
@@ -75,7 +76,7 @@ def states_along(log: MetadataLog, start: FoundState, offsets: Iterable[int]) ->
     not changed. Continues past missing records, which the states then list. Raises InspectError for an
     offset past the log's end."""
     begun = FoundState(state=start.state, snapshot=start.snapshot, quorum=start.quorum)
-    walk = Walk(log, begun, Notes(None), past_corruption=True)
+    walk = LogReplay(log, begun, Notes(None), past_corruption=True)
     for offset in offsets:
         walk.run_to(Point(offset=offset))
         reached = walk.finish(Point(offset=offset))
@@ -187,7 +188,7 @@ def steps(
     """
     notes = Notes(on_problem, coverage)
     if log.is_checkpoint:
-        walk = Walk(log, FoundState(state=ReplayState()), notes, past_corruption)
+        walk = LogReplay(log, FoundState(state=ReplayState()), notes, past_corruption)
         yield from (step for step in walk.steps(end) if isinstance(step, WalkStep))
         return
     start = earliest(log) if start is None else settle(log, start)[0]
@@ -201,7 +202,7 @@ def steps(
 def steps_about(
     log: MetadataLog,
     found: FoundState,
-    concern: Concern,
+    concern: Concern | None,
     end: Point = END,
     on_problem: OnProblem | None = None,
     *,
@@ -211,7 +212,7 @@ def steps_about(
     """As `steps_from`, but batches that `concern` does not need are applied in columns, many at a time. The
     next step after them has the state after them as its `before`."""
     start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
-    yield from Walk(log, start, Notes(on_problem, coverage), past_corruption).steps(end, concern)
+    yield from LogReplay(log, start, Notes(on_problem, coverage), past_corruption).steps(end, concern)
 
 
 def steps_from(
@@ -224,10 +225,18 @@ def steps_from(
     coverage: Coverage | None = None,
 ) -> Iterator[WalkStep]:
     """As `steps`, from a known state of the same log; `found` is not changed."""
-    start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
-    for step in Walk(log, start, Notes(on_problem, coverage), past_corruption).steps(end):
+    for step in steps_about(
+        log, found, None, end, on_problem, past_corruption=past_corruption, coverage=coverage
+    ):
         if isinstance(step, WalkStep):
             yield step
+
+
+def known_state(log: MetadataLog, offset: int) -> FoundState:
+    """The state in the snapshot that ends at `offset`, with its time as the log's clock has it."""
+    found = state_at(log, Point(offset=offset), past_corruption=True)
+    found.state = ReplayState(on_clock(log, found.image), found.state.transaction)
+    return found
 
 
 def nothing_known(offset: int) -> FoundState:
@@ -244,7 +253,7 @@ def steps_alone(
     steps from there to `end`."""
     notes = Notes(on_problem, coverage)
     notes.is_alone = True
-    walk = Walk(log, nothing_known(log.start_offset), notes, past_corruption=True)
+    walk = LogReplay(log, nothing_known(log.start_offset), notes, past_corruption=True)
     if start is not None:
         walk.run_to(start)
     found = FoundState(state=walk.engine.state(), quorum=walk.found.quorum)
@@ -257,11 +266,11 @@ def earliest(log: MetadataLog) -> Point:
     return Point(offset=log.start_offset if known is None else known)
 
 
-def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) -> Walk:
+def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) -> LogReplay:
     """A walk that starts at the nearest snapshot before `start`, or at the log's beginning."""
     found = _nearest(log, start, notes)
     base = log.start_offset
-    walk = Walk(log, found, notes, past_corruption)
+    walk = LogReplay(log, found, notes, past_corruption)
     if walk.engine.end_offset >= base or start.offset == walk.engine.end_offset:
         return walk
     if not past_corruption:
@@ -280,7 +289,7 @@ def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) 
             "timeline, log why, log dump)"
         )
     notes.add(f"{log.path} begins at offset {base}: nothing earlier is known")
-    walk.engine.builder.offset = base
+    walk.begin_at(base)
     return walk
 
 
@@ -317,10 +326,8 @@ def _checkpoint(log: MetadataLog, point: Point, on_problem: OnProblem | None) ->
             f"{log.path} is a single state, not a history; leave out --at, or give its directory"
         )
     notes = Notes(on_problem)
-    walk = Walk(log, FoundState(state=ReplayState(), snapshot=log.path), notes, past_corruption=True)
+    walk = LogReplay(log, FoundState(state=ReplayState(), snapshot=log.path), notes, past_corruption=True)
     walk.run_to(END)
-    if not walk.footer and log.size_bytes():
-        notes.add(damage_line(log.missing_footer(walk.engine.end_offset)))
     found = walk.finish(END)
     position = log.snapshot_position()
     if position is not None:

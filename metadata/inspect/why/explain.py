@@ -23,8 +23,15 @@ from metaquorum.metadata.inspect.log.coverage import (
 )
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point, utc_text
-from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, StateKnown
-from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at
+from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.reader import (
+    Cures,
+    HistoryReader,
+    LostRecords,
+    StateKnown,
+    WrongPlace,
+)
+from metaquorum.metadata.inspect.walk.states import OnProblem, known_state, nothing_known, settle, state_at
 from metaquorum.metadata.inspect.why.explanation import MAX_LINKS, Explanation, is_change
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.storage.batches.batch import RecordBatch
@@ -181,30 +188,31 @@ class _Feeding:
         """Feeds the batches from `first` up to the place in question. With `known_at`, the state is unknown
         up to there. Stops at lost records without a cure unless they may be passed."""
         log, point = self._log, self._point
-        reader = HistoryReader(log, point, chain.pieces, chain.is_passed, cures_before_end=True)
-        for item in reader.read(first, known_at, expected=first):
+        reader = HistoryReader(log, first, chain.pieces, chain.is_passed, cures=Cures.BEFORE_END)
+        for item in reader.read(point, known_at):
             match item:
-                case Damage():
+                case Damage() | WrongPlace():
                     self._damage(reader, item)
                 case LostRecords():
                     if not self._lose(chain, reader, item):
                         return
                 case StateKnown():
-                    chain.learn(item.image)
-                    if item.quorum.voter_set:
-                        chain.learn_quorum(item.quorum, item.image.provenance)
+                    found = known_state(log, item.offset)
+                    chain.learn(found.image)
+                    if found.quorum.voter_set:
+                        chain.learn_quorum(found.quorum, found.image.provenance)
                 case ReadBatch():
                     self._is_first = False
                     header = item.batch.header
                     records = [(decoded.offset, decoded.record) for decoded in item.records]
                     chain.batch(header.leader_epoch, header.max_timestamp_ms, records)
-                case _:
+                case RecordBatch() | Stretch():
                     self._is_first = False
                     for error in chain.pass_over(item):
                         self._tell(f"skipped: {error}")
         if reader.past is not None and point.time_ms is not None:
             self._past_time(reader.past.max_timestamp_ms)
-        expected, limit = reader.expected or first, reader.limit
+        expected, limit = reader.place, reader.limit
         self.is_over |= reader.is_over or (
             point.offset is not None and limit is not None and point.offset < limit
         )
@@ -213,8 +221,12 @@ class _Feeding:
                 f"{log.path} ends at offset {expected}, before {point.offset}; give {expected} or less"
             )
 
-    def _damage(self, reader: HistoryReader, damage: Damage) -> None:
+    def _damage(self, reader: HistoryReader, damage: Damage | WrongPlace) -> None:
         self._is_damaged = True
+        if isinstance(damage, WrongPlace):
+            if damage.is_mended:
+                self._tell(damage.line)
+            return
         end = self._point.offset
         if reader.limit is not None and self._point.time_ms is None:
             end = reader.limit if end is None else min(reader.limit, end)

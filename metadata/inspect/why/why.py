@@ -25,7 +25,7 @@ from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline.unknown_state import said_fields
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
-from metaquorum.metadata.inspect.walk.passage import place_of
+from metaquorum.metadata.inspect.walk.cursor import place_of
 from metaquorum.metadata.inspect.walk.states import inside_transaction
 from metaquorum.metadata.inspect.why.explanation import SNAPSHOT, Explanation, Link, differences, exists
 from metaquorum.metadata.inspect.why.kept_settings import KeptSettings, concerns, other_names

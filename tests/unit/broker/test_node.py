@@ -471,7 +471,7 @@ def test_a_controller_that_refuses_for_lack_of_rights_is_what_the_broker_waits_f
         RaftRequestFailed(target=1, correlation_id=999, reason="refused", refusal="add it to super.users")
     )
     assert world.node.status(now_ms=world.now_ms).last_problem == (
-        "controller 1 refuses this broker: add it to super.users"
+        "controller 1 cannot be followed: add it to super.users"
     )
     world.give(RaftRequestFailed(target=2, correlation_id=998, reason="not reachable"))
     assert "add it to super.users" in world.node.status(now_ms=world.now_ms).last_problem

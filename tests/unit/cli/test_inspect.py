@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.metadata.inspect.changes.changes import ChangeFeed
 from metaquorum.metadata.inspect.log.entities import KINDS, EntityNamer, entity_problem, is_below
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records import control
@@ -75,6 +76,17 @@ def test_every_record_type_is_about_what_it_names() -> None:
     missing = {schema.type_name for schema in (*RECORD_SCHEMAS, *CONTROL_SCHEMAS)} ^ covered
     assert not missing, f"CASES needs a record of each type, with its paths: {missing}"
     assert {getattr(record, "type_name") for record, paths in CASES if not paths} == NOTHING  # noqa: B009
+
+
+def test_what_records_are_about_can_be_asked_for() -> None:
+    kinds = {path.partition("/")[0] for _, paths in CASES for path in paths} - {"99"}
+    assert kinds <= set(KINDS), f"KINDS (metadata/inspect/log/entities.py) lacks {kinds - set(KINDS)}"
+
+
+@pytest.mark.parametrize("record", [record for record, _ in CASES], ids=lambda one: type(one).__name__)
+def test_a_record_about_something_from_before_the_log_is_no_fault(record: object) -> None:
+    refused = ChangeFeed(is_known=False).batch(1, 1, [(10, record)]).refused
+    assert not refused, f"_is_stranger (metadata/inspect/changes/changes.py) does not know it: {refused[0]}"
 
 
 def test_a_topic_is_known_by_id_until_its_name_was_seen() -> None:

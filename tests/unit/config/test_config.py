@@ -407,3 +407,51 @@ def test_the_files_defaults_of_topics_are_those_of_their_own_keys() -> None:
 def test_defaults_of_topics_that_cannot_be(tmp_path: Path, name: str, value: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         load_config(written(tmp_path, BROKER, **{name.replace(".", "__"): value}))
+
+
+def test_a_broker_may_ask_controllers_by_kafkas_protocol(tmp_path: Path) -> None:
+    by_kafka = {"controller__quorum__protocol": "kafka"}
+    config = load_config(written(tmp_path, BROKER, **by_kafka))
+    # As in Kafka's own file: one name.
+    assert config.quorum_speaks_kafka and config.quorum_listener == "CONTROLLER"
+    assert config.grpc_controller_listener is None and config.controllers_login is None
+    both = {**by_kafka, "controller__listener__names": "CONTROLLER,KAFKA"}
+    config = load_config(written(tmp_path, BROKER, **both))
+    assert (config.quorum_listener, config.grpc_controller_listener) == ("KAFKA", "CONTROLLER")
+    assert not config.controllers_use_tls
+    assert config.number("broker.session.timeout.ms") == 9_000
+    config = load_config(written(tmp_path, BROKER))
+    assert not config.quorum_speaks_kafka and config.grpc_controller_listener == "CONTROLLER"
+    generates = {**by_kafka, "broker__id__generation__enable": "true"}
+    with pytest.raises(
+        ConfigError, match=r"needs controller\.quorum\.protocol=grpc: Kafka's protocol cannot"
+    ):
+        load_config(written(tmp_path, BROKER, **generates))
+    combined = {
+        "process__roles": "controller,broker",
+        "listeners": "CONTROLLER://127.0.0.1:9093,PLAINTEXT://127.0.0.1:9092",
+    }
+    with pytest.raises(ConfigError, match="is for a controller alone or a broker alone"):
+        load_config(written(tmp_path, CONTROLLER, **combined, **by_kafka))
+
+
+def test_a_brokers_login_at_controllers(tmp_path: Path) -> None:
+    """The keys are those of Kafka's own file; the mechanisms of the listener are the controllers' matter."""
+    secured = {
+        "controller__quorum__protocol": "kafka",
+        "listener__security__protocol__map": "CONTROLLER:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    }
+    with pytest.raises(ConfigError, match=r"brokers ask controllers on CONTROLLER, .* GSSAPI: choose one of"):
+        load_config(written(tmp_path, BROKER, **secured))
+    secured["sasl__mechanism__controller__protocol"] = "SCRAM-SHA-256"
+    with pytest.raises(ConfigError, match="is missing: brokers log in to controllers with SCRAM-SHA-256"):
+        load_config(written(tmp_path, BROKER, **secured))
+    line = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="b" password="p";'
+    secured["listener__name__controller__scram-sha-256__sasl__jaas__config"] = line
+    config = load_config(written(tmp_path, BROKER, **secured))
+    login = config.controllers_login
+    assert login is not None and (login.mechanism, login.user, login.password) == ("SCRAM-SHA-256", "b", "p")
+    assert not config.passed_over
+    grpc = {key: value for key, value in secured.items() if "quorum" not in key}
+    with pytest.raises(ConfigError, match="only Kafka listeners have SASL, and controllers speak gRPC"):
+        load_config(written(tmp_path, BROKER, **grpc))

@@ -274,6 +274,16 @@ def test_a_page_begins_at_its_cursor() -> None:
     assert full == [[("orders", 0, EVERY)], [("zero", 3, [])]], "the next topic does not fit"
 
 
+def test_topics_that_do_not_exist_fill_a_page_as_well() -> None:
+    """Each takes its time; an answer to many names is one turn of the loop."""
+    names = [f"strange-{number:05}" for number in range(1_200)]
+    found = pages(2_000, *names)
+    assert [len(page) for page in found] == [500, 500, 200]
+    assert [each.name for page in found for each in page] == names
+    wrong = pages(2_000, *(f"{number:05}" for number in range(3_000)), begin=("x", -1))
+    assert [len(page) for page in wrong] == [2_000]
+
+
 def test_every_value_of_a_described_partition() -> None:
     """Without a leader that this listener reaches there is none."""
     ((found, strange, wrong),) = pages(9, "strange", "orders", "a/b", "orders")

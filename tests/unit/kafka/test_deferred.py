@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from metaquorum.network.deferred import Deferred, Driven, together
+from metaquorum.network.deferred import Deferred, Driven, pause, together
 
 
 def test_who_waits_is_told_within_the_call_that_gives_the_value() -> None:
@@ -29,6 +29,26 @@ def test_who_has_left_is_not_told_and_says_so_once() -> None:
     deferred.cancel()
     deferred.set_result(3)
     assert (left, told, deferred.cancelled()) == (["left"], [], True)
+
+
+async def test_in_a_pause_others_have_their_turn() -> None:
+    done: list[int] = []
+
+    async def work() -> None:
+        for place in range(3):
+            done.append(place)
+            await pause()
+
+    driven = Driven(work())
+    for place in range(1, 4):
+        assert done == list(range(place)) and not driven.done()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert driven.done()
+    left = Driven(work())
+    left.cancel()
+    await asyncio.sleep(0)
+    assert left.cancelled()
 
 
 async def test_it_may_be_awaited_before_and_after_the_value_is_there() -> None:

@@ -19,10 +19,17 @@ from metaquorum.metadata.settings.quotas import quota_of, sorted_entity
 from metaquorum.network.deferred import Deferred
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
     BeginQuorumEpochRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    ControllerRegistrationRequest,
     CreateTopicsRequest,
     CreateTopicsResponse,
     EndQuorumEpochRequest,
+    EnvelopeRequest,
     FetchRequest,
     FetchResponse,
     FetchSnapshotRequest,
@@ -213,6 +220,13 @@ def test_a_consumer_with_a_backlog_gets_what_its_quota_allows(batch: int, rate: 
         (53, BeginQuorumEpochRequest()),
         (54, EndQuorumEpochRequest()),
         (59, FetchSnapshotRequest()),
+        (56, AlterPartitionRequest()),
+        (58, EnvelopeRequest()),
+        (62, BrokerRegistrationRequest()),
+        (63, BrokerHeartbeatRequest()),
+        (67, AllocateProducerIdsRequest()),
+        (70, ControllerRegistrationRequest()),
+        (73, AssignReplicasToDirsRequest()),
     ],
 )
 def test_what_nodes_ask_of_each_other_is_not_counted(key: int, body: object) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from metaquorum.clients.kafka.connection import CLOSED_AFTER_TLS
-from metaquorum.clients.kafka.raft_client import KafkaRaftClient, KafkaWay
+from metaquorum.clients.kafka.raft_client import NO_LOGIN, NOT_BY_GRPC, KafkaRaftClient, KafkaWay
 from metaquorum.config.security import Credentials
 from metaquorum.controller.server.raft_requests import RaftRequests
 from metaquorum.listeners.connection import ClientConnection, ConnectionConfig
@@ -351,5 +351,37 @@ async def test_a_peer_that_speaks_grpc_is_asked_by_grpc() -> None:
         number += 1
         await caller.sink.next(RaftRequestFailed)
     assert (await voter.sink.next(RaftRequestArrived)).request == VOTE
+    await caller.client.close()
+    voter.kill()
+
+
+async def test_a_node_that_does_not_change_to_grpc_says_what_to_correct(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a broker does: it would follow one log, and register by another listener."""
+    server = new_server()
+    port = bind(server, HOST, 0, None)
+    await server.start()
+    caller = Caller(port)
+    way = KafkaWay(client_id="raft-client-1")
+    client = KafkaRaftClient(caller.addresses, caller.sink, way, random.Random(1))
+    for number in range(3):
+        client.send(2, number, fetch(), PATIENT_MS)
+        failed = await caller.sink.next(RaftRequestFailed)
+        assert number or failed.refusal == NOT_BY_GRPC
+    assert caplog.messages == [f"node 2 at {HOST}:{port} cannot be asked: {NOT_BY_GRPC}"]
+    await client.close()
+    await caller.client.close()
+    await server.stop(None)
+
+
+async def test_a_listener_that_wants_a_login_says_so_to_a_node_without_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    voter = await Voter(session_ms=60_000).start()
+    caller = Caller(voter.port)
+    caller.client.send(2, 1, fetch(), PATIENT_MS)
+    assert (await caller.sink.next(RaftRequestFailed)).refusal == NO_LOGIN
+    assert f"node 2 at {HOST}:{voter.port} cannot be asked: {NO_LOGIN}" in caplog.messages
     await caller.client.close()
     voter.kill()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.server.kafka import slices
-from metaquorum.broker.server.kafka.slices import CUTS, produced_in_slices, sliced
+from metaquorum.listeners import slices
 from metaquorum.listeners.long_work import LongAnswer, LongRequests, LongWork
 from metaquorum.listeners.services import Client, EndConnection, Offered
+from metaquorum.listeners.slices import CUTS, produced_in_slices, sliced
 from metaquorum.wire import messages
 from metaquorum.wire.codec import FEW_VALUES, Request, RequestHeader
 from metaquorum.wire.table import API_BY_NAME, request_type, response_type
@@ -34,6 +34,9 @@ def test_cuts_name_fields_of_the_request_and_of_its_answer(api: str) -> None:
         asked, told = request_type(key).schema, response_type(key).schema
         for depth, (item, result) in enumerate(cut.levels):
             of_item = {each.name: each for each in asked.fields}[item]
+            if not result:
+                asked = of_item.struct
+                continue
             of_result = {each.name: each for each in told.fields}[result]
             assert of_item.is_array and of_result.is_array
             if depth < len(cut.levels) - 1:
@@ -117,6 +120,41 @@ async def test_long_parts_of_an_item_are_cut_and_joined() -> None:
     found = {topic.name: [part.partition_index for part in topic.partitions] for topic in answer.body.topics}
     assert found == {name: list(range(size)) for name, size in sizes.items()}
     assert max(calls) <= 128
+
+
+async def test_a_level_without_results_of_its_own_is_cut_like_the_others() -> None:
+    """AlterReplicaLogDirs: topics within directories are answered as topics."""
+    kinds: Any = messages.AlterReplicaLogDirsRequest
+    told: Any = messages.AlterReplicaLogDirsResponse
+    calls: list[int] = []
+
+    def altered(asked: Request, client: Client) -> Any:
+        parts = [(t.name, index) for d in asked.body.dirs for t in d.topics for index in t.partitions]
+        calls.append(len(parts))
+        results = []
+        for directory in asked.body.dirs:
+            for topic in directory.topics:
+                made = tuple(
+                    told.AlterReplicaLogDirPartitionResult(partition_index=index)
+                    for index in topic.partitions
+                )
+                results.append(told.AlterReplicaLogDirTopicResult(topic_name=topic.name, partitions=made))
+        return told(results=tuple(results))
+
+    def topic(name: str, size: int) -> Any:
+        return kinds.AlterReplicaLogDirTopic(name=name, partitions=tuple(range(size)))
+
+    body = kinds(
+        dirs=(
+            kinds.AlterReplicaLogDir(path="/a", topics=(topic("t", 3_000), topic("u", 5))),
+            kinds.AlterReplicaLogDir(path="/b", topics=(topic("v", 2_000),)),
+        )
+    )
+    served = sliced({"AlterReplicaLogDirs": Offered(0, 2, altered)})["AlterReplicaLogDirs"]
+    answer = (await served.handle(request("AlterReplicaLogDirs", 2, body), CLIENT)).body
+    assert max(calls) == CUTS["AlterReplicaLogDirs"][0].values and sum(calls) == 5_005
+    found = [(each.topic_name, [part.partition_index for part in each.partitions]) for each in answer.results]
+    assert found == [("t", [*range(3_000)]), ("u", [*range(5)]), ("v", [*range(2_000)])]
 
 
 async def test_an_answer_that_grows_too_large_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:

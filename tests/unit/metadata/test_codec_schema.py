@@ -13,6 +13,7 @@ from metaquorum.metadata.features import (
     DEFAULT_METADATA_VERSION,
     MAX_METADATA_VERSION,
     METADATA_VERSION_NAMES,
+    loses_metadata,
     metadata_version_name,
     parse_metadata_version,
     record_version_for,
@@ -222,6 +223,22 @@ def test_record_versions_by_level(kind: type[Record], steps: dict[int, int | Non
                 record_version_for(kind, level)
         else:
             assert record_version_for(kind, level) == version
+
+
+def test_a_downgrade_below_the_first_level_of_a_record_or_version_loses_metadata() -> None:
+    """A state with such a record has no snapshot at the lower level."""
+    for schema in RECORD_SCHEMAS:
+        known: int | None = None
+        for level in METADATA_VERSION_NAMES:
+            try:
+                version = record_version_for(schema.body.cls, level)
+            except UnsupportedVersionError:
+                continue
+            if version != known and level > 1:
+                assert loses_metadata(level, level - 1), (schema.type_name, level)
+            known = version
+    unchanged = (2, 9, 10, 12, 16, 18, 19, 20, 21, 26, 27, 28, 29)
+    assert not any(loses_metadata(level, level - 1) for level in unchanged)
 
 
 def test_registration_changes_take_the_lowest_version_that_carries_them() -> None:

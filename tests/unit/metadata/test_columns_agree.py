@@ -315,7 +315,10 @@ def test_a_type_of_which_the_column_path_knows_nothing_is_a_barrier() -> None:
 
 @pytest.mark.parametrize("schema", RECORD_SCHEMAS, ids=lambda schema: schema.type_name)
 def test_what_may_not_be_passed_by_partitions_is_a_barrier(schema: Any) -> None:
-    assert CLASS_OF_KEY[schema.key] == CLASSES.get(schema.body.cls, NEUTRAL)
+    assert CLASS_OF_KEY[schema.key] == CLASSES.get(schema.body.cls, NEUTRAL), (
+        "a type that reads or writes topics or partitions belongs into CLASSES, as a BARRIER; any other into "
+        "the neutral ones of CLASS_OF_KEY (metadata/columnar/apply.py)"
+    )
 
 
 @pytest.mark.parametrize(("replicas", "isr"), [((1, 3, 2), (0, 1, 2)), ((2,), (2,)), ((0, 1), (0, 0))])

@@ -113,5 +113,7 @@ def test_a_snapshot_without_its_end_is_incomplete() -> None:
     while last + 12 + int.from_bytes(data[last + 8 : last + 12], "big") < len(data):
         last += 12 + int.from_bytes(data[last + 8 : last + 12], "big")
     write(disk, path, data[:last])
-    found = list(state_at(node.log.snapshot(position), END).problems)
-    assert len(found) == 1 and "has no footer: it was truncated, or never completed" in found[0]
+    found = state_at(node.log.snapshot(position), END)
+    assert len(found.problems) == 1
+    assert "has no footer: it was truncated, or never completed" in found.problems[0]
+    assert not found.coverage, "its own offsets are not the log's"

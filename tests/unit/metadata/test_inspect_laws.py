@@ -18,13 +18,12 @@ from metaquorum.metadata.inspect.checks.predicate import compile_predicate
 from metaquorum.metadata.inspect.checks.reported_rows import COUNTED, NEW, TOLD, ReportedRows
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.places import BATCH, TRANSACTION, Limits, ShownAs
-from metaquorum.metadata.inspect.repair.foreign import refuse_foreign
+from metaquorum.metadata.inspect.repair.foreign import apply_anywhere, refuse_foreign
 from metaquorum.metadata.inspect.repair.log_copy import node_files
 from metaquorum.metadata.inspect.repair.salvage import examine
 from metaquorum.metadata.inspect.summary.spans import BrokerSum, OpenSpans, Place
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.leaps import RULES, Broken
-from metaquorum.metadata.inspect.walk.passage import apply_anywhere
 from metaquorum.metadata.inspect.walk.states import state_at, steps
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import Replayer, ReplayState

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
+from metaquorum.cli.log.shell.places import Places
 from metaquorum.metadata import snapshot
 from metaquorum.metadata.delta import KeyChanges, MetadataDelta, diff
 from metaquorum.metadata.features import LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import MetadataImage, differing_parts, images_equal
 from metaquorum.metadata.image.compare import PartitionChanges
+from metaquorum.metadata.inspect.entities.views import (
+    NO_QUORUM,
+    changed_paths,
+    entities_of,
+    falls_with,
+    fields_of,
+    touched,
+)
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records.codec import decode_control
 from metaquorum.metadata.records.control import (
     KRaftVersionRecord,
@@ -47,6 +57,7 @@ from metaquorum.metadata.records.types import (
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
+from metaquorum.metadata.text.tree import image_tree
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
 from metaquorum.storage.types import LogPosition
 from tests.unit.metadata.test_snapshot_files import image_of
@@ -172,7 +183,54 @@ def test_a_delta_names_in_every_part_what_differs(part: str) -> None:
 
 
 def test_every_part_has_records_that_change_it() -> None:
-    assert WRITTEN_BY.keys() == set(MetadataDelta.__struct_fields__) - {"old", "new"}
+    parts = set(MetadataDelta.__struct_fields__) - {"old", "new"}
+    assert WRITTEN_BY.keys() == parts, "WRITTEN_BY needs records of each part, SEEN how to read it"
+
+
+# --- what people see
+
+
+def changes_of(part: str) -> Iterator[tuple[MetadataImage, MetadataImage, list[Any]]]:
+    """States before and after one entity of a part is set, changed or removed, and the records."""
+    first = [record for name in WRITTEN_BY for n in range(4) for record in WRITTEN_BY[name](n, 1)]
+    state = after(ReplayState(), first)
+    for value in (2, 0, 1):
+        records = WRITTEN_BY[part](3, value)
+        before, state = state, after(state, records)
+        if differing_parts(before.image, state.image, provenance=False):
+            yield before.image, state.image, records
+
+
+@pytest.mark.parametrize("part", WRITTEN_BY)
+def test_the_tools_show_every_part(part: str) -> None:
+    seen = 0
+    for old, new, records in changes_of(part):
+        is_shown = {**image_tree(old), "provenance": {}} != {**image_tree(new), "provenance": {}}
+        assert is_shown, "log state does not show it: image_tree (metadata/text/tree.py)"
+        paths = set(changed_paths(diff(old, new)))
+        assert paths, "log diff does not show it: changed_paths (metadata/inspect/entities/views.py)"
+        there = [(image, path) for image in (old, new) for path in paths if fields_of(image, path)]
+        assert there, f"fields_of has none of {paths}: _READERS (metadata/inspect/entities/views.py)"
+        for image, path in there:
+            is_listed = path in entities_of(image)
+            assert is_listed, f"{path} is not listed: entities_of (metadata/inspect/entities/views.py)"
+            above, _, name = path.rpartition("/")
+            is_listed = name in Places(image, NO_QUORUM).children(above)
+            assert is_listed, f"log shell does not list {path}: cli/log/shell/places.py"
+        named = {path for record in records for path in touched(record, old, new)}
+        named |= {path for record in records for one in named for path in falls_with(record, one, (old, new))}
+        assert paths <= named, (
+            f"log diff and history do not say that {records} changed {paths - named}: touched, or, of what "
+            "goes with another entity, falls_with (metadata/inspect/entities/views.py)"
+        )
+        events = Timeline(old).batch(1, 9, list(enumerate(records, old.provenance.offset)))
+        about = {name for event in events for name in (event.entity, *event.entities)}
+        assert paths & about, (
+            f"log timeline has no event of {paths}: security_event "
+            "(metadata/inspect/timeline/event_groups.py)"
+        )
+        seen += 1
+    assert seen > 0
 
 
 # --- snapshots

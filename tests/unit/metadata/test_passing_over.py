@@ -14,13 +14,15 @@ from metaquorum.metadata.inspect.checks import check as check_module
 from metaquorum.metadata.inspect.checks.check import LogReport, check_log
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
+from metaquorum.metadata.inspect.log.points import END
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
-from metaquorum.metadata.inspect.walk.lost_ends import ends_behind
+from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, WrongPlace
 from metaquorum.metadata.inspect.walk.states import Passed, WalkStep, earliest, state_at, steps_from
 from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import BatchRun
 from tests.unit.metadata.made_logs import memory_disk
 from tests.unit.metadata.random_logs import add_snapshots, random_node, tamper
 
@@ -87,19 +89,21 @@ def told_one_by_one(log: MetadataLog, gap_ms: int) -> tuple[list[TimelineEvent],
     image = state_at(log, earliest(log), past_corruption=True).image if log.start_offset else None
     timeline = Timeline(image, gap_ms=gap_ms, clock=partial(clock_of, log))
     first = 0 if image is None else image.provenance.offset
-    expected: int | None = None
     found: list[TimelineEvent] = []
     problems: list[str] = []
-    for item in log.items(first or None):
-        if isinstance(item, Damage):
-            problems.append(damage_line(item))
-        elif isinstance(item, ReadBatch) and item.batch.header.next_offset > first:
-            header = item.batch.header
-            if expected is not None and header.base_offset > expected:
-                found += timeline.lose(expected, partial(ends_behind, log, header.base_offset))
-            expected = header.next_offset
-            records = [(one.offset, one.record) for one in item.records]
-            found += timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
+    reader = HistoryReader(log, first, BatchRun.batches, lambda _: False, is_first_expected=False)
+    for item in reader.read(END):
+        match item:
+            case Damage():
+                problems.append(damage_line(item))
+            case WrongPlace() if item.is_mended:
+                problems.append(item.line)
+            case LostRecords():
+                found += timeline.lose(item.start, item.ends_behind)
+            case ReadBatch():
+                header = item.batch.header
+                records = [(one.offset, one.record) for one in item.records]
+                found += timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
     return found + timeline.finish(), problems
 
 

@@ -15,6 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import metaquorum.broker.server as brokers
+import metaquorum.controller.server as controllers
+import metaquorum.rpc as rpc
 import metaquorum.rpc.messages as room
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import PartitionInfo
@@ -55,6 +58,25 @@ def tables() -> dict[str, MessageCodec[Any, Any]]:
                 each = {f"{module.name}.{key}": one for key, one in value.items()}
                 found |= {key: one for key, one in each.items() if isinstance(one, MessageCodec)}
     return found
+
+
+def services() -> dict[str, type]:
+    """Every class that serves a service of `proto/`."""
+    found: dict[str, type] = {}
+    for package in (rpc, controllers, brokers):
+        for module in pkgutil.iter_modules(package.__path__):
+            for name, value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).items():
+                if isinstance(value, type) and "Servicer" in [at.__name__[-8:] for at in value.__bases__]:
+                    found[name] = value
+    return found
+
+
+@pytest.mark.parametrize("service", services().values(), ids=lambda one: one.__name__)
+def test_every_method_of_a_service_is_served(service: type) -> None:
+    methods = {name for name in vars(service.__bases__[0]) if name[0].isupper()}
+    assert methods
+    missing = methods - vars(service).keys()
+    assert not missing, f"{service.__module__}: {service.__name__} lacks {missing}, which callers may ask for"
 
 
 TABLES = tables()

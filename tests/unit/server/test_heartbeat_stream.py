@@ -16,7 +16,7 @@ from metaquorum.broker.channel import (
     NoAnswer,
     SendToController,
 )
-from metaquorum.broker.server.controllers import ControllerCalls
+from metaquorum.broker.server.controllers import GrpcControllerCalls
 from metaquorum.controller.server.services import BrokerLifecycleService
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import (
@@ -68,7 +68,7 @@ class Broker:
     def __init__(self, port: int) -> None:
         self._outcomes: asyncio.Queue[ControllerReported] = asyncio.Queue()
         controllers = {CONTROLLER: PeerAddress("127.0.0.1", port)}
-        self.calls = ControllerCalls(controllers, self._outcomes.put_nowait, None, OPEN)
+        self.calls = GrpcControllerCalls(controllers, self._outcomes.put_nowait, None, OPEN)
 
     async def beat(self, number: int, timeout_ms: int = 10_000) -> ControllerReported:
         """A heartbeat whose answer repeats `number`."""
@@ -245,7 +245,7 @@ def clock_ms() -> int:
 
 
 @asynccontextmanager
-async def voters(*servicers: Voter) -> AsyncIterator[ControllerCalls]:
+async def voters(*servicers: Voter) -> AsyncIterator[GrpcControllerCalls]:
     """Voters 1, 2, and so on, then one more at whose port nobody listens."""
     servers, addresses = [], {}
     for node_id, servicer in enumerate(servicers, 1):
@@ -256,7 +256,7 @@ async def voters(*servicers: Voter) -> AsyncIterator[ControllerCalls]:
         servers.append(server)
     with silent_port() as port:
         addresses[len(servicers) + 1] = PeerAddress("127.0.0.1", port)
-        calls = ControllerCalls(addresses, lambda outcome: None, None, OPEN)
+        calls = GrpcControllerCalls(addresses, lambda outcome: None, None, OPEN)
         try:
             yield calls
         finally:

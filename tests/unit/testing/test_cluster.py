@@ -96,6 +96,21 @@ def test_three_brokers_replicate_what_they_acknowledge() -> None:
         assert consumed(cluster.bootstrap_servers, topic, 2) == ["a", "b"]
 
 
+def test_an_idle_cluster_writes_little() -> None:
+    """Each record that only says that nothing happens is work for every node."""
+    with Cluster(clock="manual") as cluster:
+
+        def end_offset() -> int:
+            image = cluster._brokers()[0].image
+            assert image is not None
+            return image.provenance.offset
+
+        cluster.clock.advance(seconds=6)
+        before = end_offset()
+        cluster.clock.advance(seconds=20)
+        assert 0 < end_offset() - before <= 5
+
+
 async def test_an_asynchronous_test_enters_it_without_blocking_its_loop() -> None:
     turns = 0
 

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from metaquorum.broker.server.kafka.cluster import Viewpoint, endpoint_of
-from metaquorum.clients.kafka.controllers import ask_controllers
-from metaquorum.clients.quorum.admin import AdminClient
+from metaquorum.clients.kafka.controllers import ForwardsRequests, ask_controllers
 from metaquorum.clients.search import ClientError
 from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.listeners.services import Client
@@ -46,7 +45,7 @@ def partition_of(key: str, partitions: int) -> int:
 class InternalTopics:
     """Creates them through the active controller, each with one request at a time."""
 
-    def __init__(self, controllers: AdminClient, topics: Mapping[int, InternalTopic]) -> None:
+    def __init__(self, controllers: ForwardsRequests, topics: Mapping[int, InternalTopic]) -> None:
         self._controllers = controllers
         self.by_type = topics
         self._creating: dict[str, asyncio.Task[None]] = {}

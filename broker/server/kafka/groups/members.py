@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from metaquorum.broker.coordinator.groups.consumer.heartbeat import heartbeat_refused
 from metaquorum.broker.coordinator.groups.group import (
     DeleteGroup,
     DescribeConsumerGroup,
@@ -26,6 +27,8 @@ GROUP_OPERATIONS = 328
 
 PROTOCOLS_MAX = 100
 """The most protocols (assignors) of a member: each join looks at those of all members. Clients have some."""
+SUBSCRIBED_MAX = 10_000
+"""The most topics that a member subscribes to by name: all of them are looked at in one turn of the loop."""
 _NOT_ASKED = -(2**31)
 _MANY_LEAVE, _NULL_PROTOCOL, _NAMED_PROTOCOL, _NOT_FOUND = 3, 7, 5, 6
 """Versions: LeaveGroup with several members, JoinGroup with a nullable protocol, SyncGroup that must name its
@@ -147,7 +150,11 @@ class GroupHandlers:
     async def consumer_heartbeat(
         self, request: Request, client: Client
     ) -> messages.ConsumerGroupHeartbeatResponse:
-        answer = await self._ask_member(request.body.group_id, request, client)
+        body: messages.ConsumerGroupHeartbeatRequest = request.body
+        if len(body.subscribed_topic_names or ()) > SUBSCRIBED_MAX:
+            text = f"a member may subscribe to {SUBSCRIBED_MAX} topics by name: use a pattern"
+            return heartbeat_refused(ErrorCode.INVALID_REQUEST, text)
+        answer = await self._ask_member(body.group_id, request, client)
         if isinstance(answer, ErrorCode):
             return messages.ConsumerGroupHeartbeatResponse(error_code=answer)
         found: messages.ConsumerGroupHeartbeatResponse = answer

@@ -16,7 +16,7 @@ from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.network.deferred import together
+from metaquorum.network.deferred import pause, together
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -37,6 +37,8 @@ _FENCED_SINCE, _INIT_FENCED_SINCE = 2, 4
 """The versions from which clients know PRODUCER_FENCED (KIP-588)."""
 _MANY = 4
 """The version of AddPartitionsToTxn from which brokers verify several transactions at once (KIP-890)."""
+LOOKED_AT_ONCE = 1_024
+"""Partitions that are looked up without a pause."""
 _STATES = {each.shown for each in transaction.TransactionStatus}
 
 
@@ -136,7 +138,7 @@ class TransactionHandlers:
         places = [(topic.name, index) for topic in one.topics for index in topic.partitions]
         if not one.transactional_id:
             return dict.fromkeys(places, ErrorCode.INVALID_REQUEST)
-        unknown = {each for each in places if not one.verify_only and not self._exists(each)}
+        unknown = set() if one.verify_only else await self._unknown(places)
         if unknown:
             other = ErrorCode.OPERATION_NOT_ATTEMPTED
             return {
@@ -153,6 +155,16 @@ class TransactionHandlers:
         if isinstance(answer, ErrorCode):
             return dict.fromkeys(places, answer)
         return dict(zip(places, answer, strict=True))
+
+    async def _unknown(self, places: list[transaction.TopicPartition]) -> set[transaction.TopicPartition]:
+        """Those that do not exist; of many, some in each turn of the loop."""
+        unknown = set()
+        for place, each in enumerate(places):
+            if place % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+                await pause()
+            if not self._exists(each):
+                unknown.add(each)
+        return unknown
 
     def _exists(self, place: transaction.TopicPartition) -> bool:
         topics = self._image().topics
@@ -256,18 +268,22 @@ def _results(
     version: int,
 ) -> tuple[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult, ...]:
     message = AddPartitionsToTxnResponse
+    shown = {code: _known_to(code, version, _FENCED_SINCE) for code in set(codes.values())}
     return tuple(
-        message.AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=tuple(
-                message.AddPartitionsToTxnPartitionResult(
-                    partition_index=index,
-                    partition_error_code=_known_to(codes[topic.name, index], version, _FENCED_SINCE),
-                )
-                for index in topic.partitions
-            ),
-        )
-        for topic in one.topics
+        [
+            message.AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=tuple(
+                    [
+                        message.AddPartitionsToTxnPartitionResult(
+                            partition_index=index, partition_error_code=shown[codes[topic.name, index]]
+                        )
+                        for index in topic.partitions
+                    ]
+                ),
+            )
+            for topic in one.topics
+        ]
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from metaquorum.listeners.access import steps
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.access.steps import SLICE, AccessAsked, Each
 from metaquorum.listeners.access.table import CHECKS
@@ -131,3 +132,42 @@ async def test_a_long_request_passes_with_what_is_allowed_and_is_answered_in_its
     assert seen == [name for name in names if name.endswith("7")]
     assert [each.name for each in answer.topics] == names
     assert [bool(each.partitions) for each in answer.topics] == [not name.endswith("7") for name in names]
+
+
+async def test_what_a_long_fetch_is_refused_is_not_refused_again_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last look at an answer pauses as well, and leaves alone what the request was refused."""
+    made: list[int] = []
+    plain = steps._refusing
+
+    def refusing(*arguments: Any) -> Any:
+        made.append(1)
+        return plain(*arguments)
+
+    monkeypatch.setattr(steps, "_refusing", refusing)
+    kinds: Any = request_type(API_BY_NAME["Fetch"].key).cls
+    offered = {"Fetch": Offered(4, 11, lambda request, client: pytest.fail("nothing is allowed"))}
+    rights = Rights(authorizer=Counting(), image=MetadataImage)  # type: ignore[arg-type]
+    header = codec.RequestHeader(API_BY_NAME["Fetch"].key, 11, 1, None)
+    denied = [number for number in range(2 * COUNT) if number % 10 != 7]
+    topics = [
+        kinds.FetchTopic(topic=f"no{number}", partitions=(kinds.FetchPartition(partition=number),))
+        for number in denied
+    ]
+    body = kinds(replica_id=-1, topics=tuple(topics))
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.ensure_future(other())
+    answer = await guarded(offered, rights)["Fetch"].handle(codec.Request(header, body, 0), CLIENT)
+    beside.cancel()
+    assert [each.partitions[0].partition_index for each in answer.responses] == denied
+    assert {each.partitions[0].error_code for each in answer.responses} == {29}
+    assert len(made) == 2 * len(denied), "each topic with its partition, once"
+    assert turns >= 2 * (len(denied) // SLICE)

@@ -28,7 +28,8 @@ NAMED_AT_ONCE = 1_024
 """Things of a request that are compared without a pause."""
 
 Level = tuple[str, str]
-"""A field of the request, or of an item of it, and the field of the answer with the results."""
+"""A field of the request, or of an item of it, and the field of the answer with the results; "" if the answer
+has none."""
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,19 +72,30 @@ CUTS: Mapping[str, tuple[Cut, ...]] = {
     "Metadata": (_each("topics", "topics", values=64, above=64),),
     "FindCoordinator": (_each("coordinator_keys", "coordinators", since=4),),
     "DescribeGroups": (_each("groups", "groups"),),
-    "ConsumerGroupDescribe": (_each("group_ids", "groups"),),
+    "ConsumerGroupDescribe": (_each("group_ids", "groups", values=64),),
     "DeleteGroups": (_each("groups_names", "results"),),
     "DescribeTransactions": (_each("transactional_ids", "transaction_states"),),
     "DescribeConfigs": (_each("resources", "results", values=16, above=16),),
     "DescribeUserScramCredentials": (_each("users", "results", values=512, above=FEW_VALUES),),
     "OffsetFetch": (
-        _parts(("groups", "groups"), _TOPICS, _BY_INDEX, since=8),
+        _parts(("groups", "groups"), _TOPICS, _BY_INDEX, values=64, since=8),
         _parts(_TOPICS, _BY_INDEX, until=7),
     ),
     "ListOffsets": (_parts(_TOPICS, _PARTITIONS),),
     "OffsetForLeaderEpoch": (_parts(_TOPICS, _PARTITIONS),),
     "DescribeProducers": (_parts(_TOPICS, _BY_INDEX),),
     "DeleteRecords": (_parts(_TOPICS, _PARTITIONS),),
+    "AddPartitionsToTxn": (  # versions before 4 add all or nothing
+        _changes(
+            ("transactions", "results_by_transaction"),
+            ("topics", "topic_results"),
+            ("partitions", "results_by_partition"),
+            values=256,
+            since=4,
+        ),
+    ),
+    "WriteTxnMarkers": (_changes(("markers", "markers"), _TOPICS, _BY_INDEX, values=128, all_begin=True),),
+    "AlterReplicaLogDirs": (_changes(("dirs", ""), ("topics", "results"), _PARTITIONS, values=64),),
     PRODUCE: (
         _changes(
             ("topic_data", "responses"),
@@ -93,9 +105,9 @@ CUTS: Mapping[str, tuple[Cut, ...]] = {
             all_begin=True,
         ),
     ),
-    "OffsetCommit": (_changes(_TOPICS, _PARTITIONS),),
-    "TxnOffsetCommit": (_changes(_TOPICS, _PARTITIONS),),
-    "OffsetDelete": (_changes(_TOPICS, _PARTITIONS),),
+    "OffsetCommit": (_changes(_TOPICS, _PARTITIONS, values=256),),
+    "TxnOffsetCommit": (_changes(_TOPICS, _PARTITIONS, values=256),),
+    "OffsetDelete": (_changes(_TOPICS, _PARTITIONS, values=256),),
     "LeaveGroup": (_changes(("members", "members")),),
 }
 
@@ -103,7 +115,7 @@ CUTS: Mapping[str, tuple[Cut, ...]] = {
 async def produced_in_slices(request: Request, client: Client, handler: Handler) -> Any:
     """The answer to a Produce. Its handler cuts it by itself, so that others do not pass here."""
     (cut,) = CUTS[PRODUCE]
-    return (await _in_slices(PRODUCE, cut, request, client, handler, asyncio.Lock())).body
+    return (await in_slices(PRODUCE, cut, request, client, handler, asyncio.Lock())).body
 
 
 def sliced(offered: Mapping[str, Offered]) -> dict[str, Offered]:
@@ -121,24 +133,26 @@ def _sliced(api: str, offered: Offered, cuts: tuple[Cut, ...], turn: asyncio.Loc
         cut = next((each for each in cuts if each.since <= version <= each.until), None)
         if cut is None or (request.frame is not None and request.end <= cut.above):
             return offered.handle(request, client)  # every item takes a byte
-        if _count(getattr(request.body, cut.levels[0][0]), cut.levels[1:]) <= cut.above:
+        if count_of(request.body, cut.levels) <= cut.above:
             return offered.handle(request, client)
-        return _in_slices(api, cut, request, client, offered.handle, turn)
+        return in_slices(api, cut, request, client, offered.handle, turn)
 
     return Offered(offered.min_version, offered.max_version, handle)
 
 
-def _count(items: Sequence[Any] | None, levels: tuple[Level, ...]) -> int:
-    """How many items and parts there are."""
-    if not items or not levels:
-        return len(items or ())
-    (name, _), rest = levels[0], levels[1:]
-    return len(items) + sum([_count(getattr(item, name), rest) for item in items])
+def count_of(body: Any, levels: tuple[Level, ...]) -> int:
+    """How many items and parts a request has."""
+    items, count = [body], 0
+    for name, _ in levels:
+        items = [each for item in items for each in getattr(item, name) or ()]
+        count += len(items)
+    return count
 
 
-async def _in_slices(
+async def in_slices(
     api: str, cut: Cut, request: Request, client: Client, handler: Handler, turn: asyncio.Lock
 ) -> LongAnswer:
+    """The answer, joined from those to slices of the request; `turn`: that of all requests that share it."""
     leaves: Iterable[_Leaf] = _leaves(getattr(request.body, cut.levels[0][0]), cut.levels)
     if cut.is_distinct or cut.last_counts:
         leaves = await _once(leaves, _itself if cut.is_distinct else _name)
@@ -227,7 +241,7 @@ def _names(item: Any) -> list[Any]:
     return [getattr(item, field) for field in _NAMES if hasattr(item, field)]
 
 
-_NAMES = ("group_id", "name", "topic_id", "index")
+_NAMES = ("group_id", "transactional_id", "producer_id", "name", "topic_name", "topic_id", "index")
 
 
 class _Answers:
@@ -235,7 +249,8 @@ class _Answers:
 
     def __init__(self, api: str, levels: tuple[Level, ...]) -> None:
         self._api = api
-        self._fields = [result for _, result in levels]
+        self._fields = [result for _, result in levels if result]
+        self._unanswered = len(levels) - len(self._fields)
         self._first: Any = None
         self._results: list[Any] = []
         self._endpoints: dict[int, Any] = {}
@@ -252,7 +267,7 @@ class _Answers:
         self._values += _structures(more)
         if self._values > ANSWER_VALUES_MAX:
             raise EndConnection(f"the answer to its {self._api} is too large: ask for fewer things at once")
-        self._results = _joined(self._results, more, self._fields, shared)
+        self._results = _joined(self._results, more, self._fields, shared - self._unanswered)
         self._endpoints |= {each.node_id: each for each in getattr(answer, "node_endpoints", ())}
         return not _code(answer)
 
@@ -274,7 +289,7 @@ def _code(answer: Any) -> int:
 
 def _joined(results: list[Any], more: Sequence[Any], fields: Sequence[str], shared: int) -> list[Any]:
     """Changes `results`. An item that is refused once is refused."""
-    if shared and results and more and len(fields) > 1 and _names(results[-1]) == _names(more[0]):
+    if shared > 0 and results and more and len(fields) > 1 and _names(results[-1]) == _names(more[0]):
         last, continued, name = results.pop(), more[0], fields[1]
         more = more[1:]
         if _code(continued):

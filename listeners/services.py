@@ -86,7 +86,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 class Features(msgspec.Struct, frozen=True, kw_only=True):
     """The feature levels in ApiVersions (KIP-584) by name: supported as (lowest, highest), and finalized.
-    `epoch` is the metadata offset of the finalized ones."""
+    `epoch` is the offset of the last record before which they were finalized; -1: nothing is known yet."""
 
     supported: Mapping[str, tuple[int, int]]
     finalized: Mapping[str, int]
@@ -99,7 +99,7 @@ def features_of(image: MetadataImage, kraft_version: int) -> Features:
     return Features(
         supported={each.name: (each.min_level, each.max_level) for each in KNOWN_FEATURES},
         finalized={**image.features.finalized, **levels},
-        epoch=image.provenance.offset,
+        epoch=image.provenance.offset - 1,
     )
 
 

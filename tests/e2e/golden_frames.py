@@ -83,7 +83,7 @@ class Difference:
 
 def scripted(path: Path, apis: Collection[str]) -> Iterator[Frame]:
     """The requests of a script, of these APIs, to brokers."""
-    for row in _rows(path):
+    for row in rows(path):
         if row["to"].startswith(BROKER) and row["api"] in apis:
             yield _frame(row["label"], row["to"], row["request"], row["response"])
 
@@ -92,7 +92,7 @@ def recorded(path: Path, apis: Collection[str], clients: str) -> Iterator[Frame]
     """The requests of these APIs from clients whose ids match, in the order of Kafka's responses, up to the
     first shutdown of a broker."""
     waiting: dict[tuple[int, int], dict[str, Any]] = {}
-    for row in _rows(path):
+    for row in rows(path):
         if row["dir"] == "mark" and "SIGTERM" in row["text"]:
             return
         key = row.get("api_key")
@@ -107,7 +107,7 @@ def recorded(path: Path, apis: Collection[str], clients: str) -> Iterator[Frame]
             yield _frame(label, asked["link"], asked["frame"], row["frame"])
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def rows(path: Path) -> Iterator[dict[str, Any]]:
     with gzip.open(path, "rt") as lines:
         for line in lines:
             yield json.loads(line)
@@ -165,16 +165,16 @@ class Replay:
             return None
         answer = _read(connection, int.from_bytes(length))
         body = codec.decode_response(header.api_key, header.version, answer).body
-        return _mapped(body, _plain_value)
+        return mapped(body, plain_value)
 
     def translated(self, message: Any) -> Any:
         """A message of the captures with this cluster's ids."""
-        return _mapped(message, self._translated_value)
+        return mapped(message, self._translated_value)
 
     def _translated_value(self, name: str, value: Any) -> Any:
         if name == "records" and value is not None:
             return self._records(bytes(value))
-        return self.ids[_KINDS[name]].get(value, value) if name in _KINDS else _plain_value(name, value)
+        return self.ids[_KINDS[name]].get(value, value) if name in _KINDS else plain_value(name, value)
 
     def _records(self, records: bytes) -> bytes:
         """Batches with our producer ids, with a valid CRC if they had one."""
@@ -192,17 +192,17 @@ class Replay:
         return bytes(made)
 
 
-def _mapped(value: Any, leaf: Callable[[str, Any], Any], name: str = "") -> Any:
+def mapped(value: Any, leaf: Callable[[str, Any], Any], name: str = "") -> Any:
     """A message whose values are replaced with what `leaf` returns for a field's name and value."""
     if isinstance(value, tuple):
-        return tuple(_mapped(each, leaf, name) for each in value)
+        return tuple(mapped(each, leaf, name) for each in value)
     if isinstance(value, msgspec.Struct):
-        parts = {each: _mapped(getattr(value, each), leaf, each) for each in value.__struct_fields__}
+        parts = {each: mapped(getattr(value, each), leaf, each) for each in value.__struct_fields__}
         return type(value)(**parts)
     return leaf(name, value)
 
 
-def _plain_value(name: str, value: Any) -> Any:
+def plain_value(name: str, value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview) else value
 
 

@@ -10,6 +10,8 @@ ISR = f"{REQUESTS}::test_an_isr_arrives_in_every_version"
 RUNS = f"{LIFE}::test_a_broker_of_kafka_lives_from_registration_to_shutdown"
 BAD = f"{LIFE}::test_bad_brokers_get_kafkas_codes"
 NODES = "listeners/forwarded/nodes.py"
+MODEL = "sim 7000..7001"
+"""Brokers of Kafka, as models, in the simulator."""
 ENVELOPES = "controller/server/envelopes.py"
 
 FOREIGN_BUGS = (
@@ -102,5 +104,50 @@ FOREIGN_BUGS = (
         old='"BrokerHeartbeat": (_NODES,),',
         new='"BrokerHeartbeat": (),',
         caught_by=(f"{LIFE}::test_nodes_log_in_at_controllers",),
+    ),
+    Bug(
+        name="a-broker-serves-before-it-is-ready",
+        breaks="a broker that wants to stay fenced is not unfenced",
+        source="KIP-631",
+        file=NODES,
+        old="want_fence=body.want_fence,",
+        new="want_fence=body.want_fence and body.want_shut_down,",
+        caught_by=(MODEL,),
+    ),
+    Bug(
+        name="a-fenced-broker-is-to-stop",
+        breaks="only a broker that asked for it may be told to stop",
+        source="KIP-631",
+        file=NODES,
+        old="should_shut_down=answer.should_shut_down,",
+        new="should_shut_down=answer.is_fenced,",
+        caught_by=(MODEL,),
+    ),
+    Bug(
+        name="a-broker-is-unfenced-because-it-is-caught-up",
+        breaks="a broker serves when the controller has unfenced it, and no earlier",
+        source="KIP-631",
+        file=NODES,
+        old="is_fenced=answer.is_fenced,",
+        new="is_fenced=not answer.is_caught_up,",
+        caught_by=(MODEL,),
+    ),
+    Bug(
+        name="a-leader-is-granted-another-isr",
+        breaks="a leader counts the replicas in the ISR that the controller wrote",
+        source="KIP-497",
+        file=NODES,
+        old="isr=result.isr,",
+        new="isr=result.isr[:1],",
+        caught_by=(MODEL,),
+    ),
+    Bug(
+        name="a-leader-is-granted-another-epoch",
+        breaks="what is granted to a leader is granted to it in its own epoch",
+        source="KIP-497",
+        file=NODES,
+        old="leader_epoch=result.leader_epoch,",
+        new="leader_epoch=result.leader_epoch + 1,",
+        caught_by=(MODEL,),
     ),
 )

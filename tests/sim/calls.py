@@ -75,13 +75,25 @@ class Calls:
 
     def stranger(self, target: Host, request: RaftRequest) -> None:
         """A Raft request of no node; nobody waits for its response."""
+        self.foreign("stranger", target, request, 1_000, lambda response, _: None, lambda reason: None)
+
+    def foreign(
+        self,
+        source: str,
+        target: Host,
+        request: RaftRequest,
+        timeout_ms: int,
+        finish: Callable[[Any, bool], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        """A Raft request of what is no process of ours."""
 
         def arrived(process: Process, key: int) -> None:
             self._raft[key] = call
             process.deliver(lambda: RaftRequestArrived(key=key, request=request))
 
-        call = _Call("stranger", target, lambda response, _outright: None, lambda reason: None)
-        self._start(call, arrived, 1_000)
+        call = _Call(source, target, finish, fail)
+        self._start(call, arrived, timeout_ms)
 
     def client(
         self,

@@ -135,6 +135,17 @@ REQUIRED_WITH_COMBINED = (
     "leader recovered",
 )
 
+REQUIRED_WITH_FOREIGN = (
+    "Kafka's broker registered",
+    "Kafka's broker registered again",
+    "Kafka's broker serves",
+    "Kafka's broker serves on while it is fenced",
+    "Kafka's broker stopped in order",
+    "Kafka's broker fetched a snapshot",
+    "Kafka's AlterPartition answered NONE",
+    "Kafka's AlterPartition answered FENCED_LEADER_EPOCH",
+)
+
 REQUIRED_WITH_KAFKA = (
     "record that cannot be read is in an internal topic",
     "record that cannot be read left out",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import structs
 
@@ -202,13 +202,22 @@ class ControllerProcess(Process):
             self.role = self.core.role
 
 
+class Registering(Protocol):
+    """What registers as a broker."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def incarnation_id(self) -> bytes: ...
+
+
 class Registrations:
     """Registrations of brokers and their responses, as histories for the linearizability checker."""
 
     def __init__(self) -> None:
         self._operations: dict[tuple[int, bytes, int], Operation] = {}
 
-    def called(self, broker: BrokerProcess, correlation_id: int, now_ms: int) -> None:
+    def called(self, broker: Registering, correlation_id: int, now_ms: int) -> None:
         """A registration is being sent. Until the response arrives it may have taken effect or not."""
         self._operations[broker.node_id, broker.incarnation_id, correlation_id] = Operation(
             client=broker.incarnation_id.hex()[:8],
@@ -220,7 +229,7 @@ class Registrations:
         )
 
     def answered(
-        self, broker: BrokerProcess, correlation_id: int, response: Any, outright: bool, now_ms: int
+        self, broker: Registering, correlation_id: int, response: Any, outright: bool, now_ms: int
     ) -> None:
         key = (broker.node_id, broker.incarnation_id, correlation_id)
         match response:

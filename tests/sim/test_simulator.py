@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.sim.combined import COMBINED_FROM
 from tests.sim.data_load import DATA_FROM
+from tests.sim.foreign.world import FOREIGN_FROM
 from tests.sim.kafka.plan import KAFKA_FROM
 from tests.sim.load import LOADED_FROM
 from tests.sim.marks import (
@@ -19,6 +20,7 @@ from tests.sim.marks import (
     REQUIRED_WITH_COMBINED,
     REQUIRED_WITH_COPIES,
     REQUIRED_WITH_DATA,
+    REQUIRED_WITH_FOREIGN,
     REQUIRED_WITH_KAFKA,
     REQUIRED_WITH_LOAD,
     REQUIRED_WITH_VOTERS,
@@ -35,6 +37,7 @@ VOTERS_SEEDS = 75
 """In each of two tests, so that both processors are used."""
 KAFKA_SEEDS = 8
 COMBINED_SEEDS = 7
+FOREIGN_SEEDS = 12
 OTHER_HASH_SEED = "4711"
 """Other than that of this process, which is random."""
 
@@ -51,6 +54,7 @@ OTHER_HASH_SEED = "4711"
         (VOTERS_FROM + VOTERS_SEEDS, VOTERS_SEEDS, REQUIRED_WITH_VOTERS),
         (KAFKA_FROM, KAFKA_SEEDS, REQUIRED_WITH_KAFKA),
         (COMBINED_FROM, COMBINED_SEEDS, REQUIRED_WITH_COMBINED),
+        (FOREIGN_FROM, FOREIGN_SEEDS, REQUIRED_WITH_FOREIGN),
     ],
     ids=[
         "bare",
@@ -61,6 +65,7 @@ OTHER_HASH_SEED = "4711"
         "with more voters",
         "with Kafka",
         "combined",
+        "with Kafka's brokers",
     ],
 )
 def test_no_law_is_broken_and_every_rare_state_is_reached(
@@ -80,7 +85,7 @@ def test_no_law_is_broken_and_every_rare_state_is_reached(
 
 @pytest.mark.parametrize(
     "seed",
-    [17, LOADED_FROM + 7, DATA_FROM + 6, COPIES_FROM + 4, VOTERS_FROM, KAFKA_FROM + 2],
+    [17, LOADED_FROM + 7, DATA_FROM + 6, COPIES_FROM + 4, VOTERS_FROM, KAFKA_FROM + 2, FOREIGN_FROM],
 )
 def test_one_seed_is_one_run_whatever_the_hash_seed(seed: int) -> None:
     """The trace of everything that happened is the same in processes that order their sets differently."""

@@ -16,7 +16,7 @@ from metaquorum.broker.server.kafka.services import TransactionServices, broker_
 from metaquorum.clients.search import ClientError
 from metaquorum.config.load import load_config
 from metaquorum.listeners.forwarded.table import FORWARDED
-from metaquorum.listeners.services import Client, Services
+from metaquorum.listeners.services import Client, Services, features_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
@@ -241,6 +241,10 @@ async def test_the_cluster_is_seen_from_this_broker(site: Site) -> None:
     )
     levels = {each.name: each.max_version_level for each in versions.finalized_features}
     assert levels["kraft.version"] == 1 and set(levels) == {"kraft.version", "metadata.version"}
+
+
+def test_features_are_those_of_the_last_record_and_unknown_before_the_first() -> None:
+    assert features_of(MetadataImage(), 0).epoch == -1
 
 
 async def test_the_topics_partition_decides_who_coordinates(site: Site) -> None:

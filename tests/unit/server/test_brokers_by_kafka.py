@@ -10,7 +10,6 @@ import pytest
 
 from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient
 from metaquorum.clients.kafka.quorum import OFFERED
-from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.controller.server import envelopes
 from metaquorum.listeners.forwarded import nodes, table
 from metaquorum.metadata.errors import ErrorCode
@@ -79,13 +78,12 @@ async def test_a_broker_serves_its_clients(
         else:
             assert 0 < lease_ms() <= CONTROLLERS_SESSION_MS
         await serves(site)
-        async with AdminClient(f"127.0.0.1:{site.broker_port}") as client:
-            # To callers over gRPC, it names the controllers' listener of that, which it does not use.
-            async with within("the controller's registration in the broker's image"):
-                while not (found := await client.describe_cluster()).controllers:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-        assert [(each.node_id, each.port) for each in found.controllers] == [(1, site.controller_port)]
-        assert (found.broker_count, found.fenced_broker_count) == (1, 0)
+        async with within("the controller's registration in the broker's image"):
+            while not process.replica.image.controllers:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        image = process.replica.image
+        assert list(image.controllers) == [1]
+        assert [each.fenced for _, each in image.brokers.items()] == [False]
 
 
 async def serves(site: Site) -> None:

@@ -78,7 +78,7 @@ async def test_a_broker_serves_its_clients(
         else:
             assert 0 < lease_ms() <= CONTROLLERS_SESSION_MS
         await serves(site)
-        assert [each.fenced for _, each in process.replica.image.brokers.items()] == [False]
+        assert [each.fenced for _, each in process.roles[0].image().brokers.items()] == [False]
 
 
 async def serves(site: Site) -> None:

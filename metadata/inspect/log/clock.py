@@ -155,7 +155,10 @@ class LogClock:
 
     def place(self, time_ms: int, *, first: bool = False) -> tuple[Point, ClockShown | None]:
         """The offset for a time: after the last batch that is not later or, with `first`, before the first
-        that is not earlier. Also returns what to report if timestamps contradict that."""
+        that is not earlier. Also returns what to report if timestamps contradict that. Without batches, the
+        place stays a time."""
+        if not len(self._times):
+            return Point(time_ms=time_ms), None
         at = int(np.searchsorted(self._times, time_ms, side="left" if first else "right"))
         edge = int(self._ends[-1]) if at == len(self._times) else int(self._bases[at])
         before = np.arange(len(self._stamps)) < at

@@ -100,7 +100,8 @@ def offline_replicas(image: MetadataImage) -> dict[int, int]:
     usual = np.full(len(columns.directories), _NO_ONE, dtype=np.int64)  # which broker has a directory online
     for broker_id, known in image.brokers.items():
         own = (columns.directories.find(directory) for directory in known.directories)
-        usual[[code for code in own if code is not None]] = broker_id
+        # The table grows while another thread reads on.
+        usual[[code for code in own if code is not None and code < len(usual)]] = broker_id
     doubtful: Counter[tuple[int, int]] = Counter()
     for chunk in columns.chunks:
         width = chunk.replica_width

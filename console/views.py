@@ -293,6 +293,9 @@ class Views:
         }
 
     def _offset(self, point: Point) -> int:
+        """Where a window begins or ends; a time before the log is its first record."""
+        if point.time_ms is not None:
+            point, _ = clock_of(self._log).place(point.time_ms)
         return self.moments.state(point).end_offset if point.offset is None else point.offset
 
     def records(self, start: int, count: int, entity: str) -> Answer:

@@ -85,14 +85,8 @@ CUTS: Mapping[str, tuple[Cut, ...]] = {
     "OffsetForLeaderEpoch": (_parts(_TOPICS, _PARTITIONS),),
     "DescribeProducers": (_parts(_TOPICS, _BY_INDEX),),
     "DeleteRecords": (_parts(_TOPICS, _PARTITIONS),),
-    "AddPartitionsToTxn": (  # versions before 4 add all or nothing
-        _changes(
-            ("transactions", "results_by_transaction"),
-            ("topics", "topic_results"),
-            ("partitions", "results_by_partition"),
-            values=256,
-            since=4,
-        ),
+    "AddPartitionsToTxn": (  # each transaction adds all or nothing
+        _changes(("transactions", "results_by_transaction"), values=256, since=4),
     ),
     "WriteTxnMarkers": (_changes(("markers", "markers"), _TOPICS, _BY_INDEX, values=128, all_begin=True),),
     "AlterReplicaLogDirs": (_changes(("dirs", ""), ("topics", "results"), _PARTITIONS, values=64),),

@@ -65,7 +65,7 @@ class _Connections:
         if address != self._address:
             self.close()
             self._address = address
-        connection = self._take() or await self._way.open(address, timeout_s=timeout_s)
+        connection = self._take() or await self._way.open(address, timeout_s=timeout_s, looks_for_tls=False)
         try:
             yield connection
         except ApiError:  # an answer
@@ -178,8 +178,8 @@ class KafkaForwarding:
             address = self._next(failed)
             try:
                 async with (
-                    asyncio.timeout(attempt_s),
                     self._turns,
+                    asyncio.timeout(attempt_s),
                     self._connections.one(PeerAddress(*address), attempt_s) as connection,
                 ):
                     if own:
@@ -243,8 +243,9 @@ async def _sent(connection: NodeConnection, frame: bytes, timeout_s: float) -> F
     key, version = request.header.api_key, request.header.version
     version = connection.version(APIS[key].name, highest=version)
     answer = (await connection.ask(request.body, version=version, timeout_s=timeout_s)).body
-    if common_refusal(answer) is ErrorCode.NOT_CONTROLLER:
-        raise ApiError(ErrorCode.NOT_CONTROLLER, "it is not the active controller")
+    refusal = common_refusal(answer)
+    if refusal is not None and refusal in NOT_LOOKED_AT:
+        raise ApiError(refusal, "it is not the active controller, or is busy")
     chunks = codec.encode_response(key, request.header.version, request.header.correlation_id, answer)
     return ForwardedAnswer(frame=b"".join(chunks), offset=0)
 

@@ -1,8 +1,8 @@
 """The admin client: finds the active controller, retries retriable errors, reports one clear error.
 
 Responses are values of `metadata.requests` and of the image, never protobuf. `AdminClient` is asyncio;
-`BlockingClient` is the same for a command line. What Kafka's protocol has, too, is asked in its frames
-(`forward`).
+`BlockingClient` is the same for a command line. Other requests are frames of Kafka's protocol, passed on by
+`forward`.
 """
 
 from __future__ import annotations

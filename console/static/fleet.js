@@ -230,8 +230,9 @@ function incidentLink(row) {
 async function incident(params, signal) {
   const [low, high] = span(), { cluster } = params;
   const page = await ask("table", { kind: "incidents", fromMs: Math.round(low), toMs: Math.round(high), sort: "fromTime", size: SIZE }, signal);
-  const row = page.rows.find((each) => each.cluster === cluster && String(each.fromTime) === params.begun && each.what === params.what && each.who === params.who);
-  if (!row) throw new Error("There is no such incident between these times. Choose one in the table of incidents.");
+  const own = await ask("table", { kind: "incidents", show: cluster, fromMs: params.begun, toMs: params.begun, size: 1000 }, signal);
+  const row = own.rows.find((each) => each.what === params.what && each.who === params.who);
+  if (!row) throw new Error("There is no such incident. Choose one in the table of incidents.");
   const lanes = await ask("lanes", { cluster }, signal);
   const near = fleet.clusters.filter((each) => each.cluster === cluster || page.rows.some((one) => one.cluster === each.cluster));
   near.sort((a, b) => (b.cluster === cluster) - (a.cluster === cluster));

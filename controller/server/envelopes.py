@@ -10,23 +10,31 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-from metaquorum.clients.kafka.node_messages import Tags, offset_tags
+from metaquorum.clients.kafka.node_messages import Tags, is_marked, offset_tags
+from metaquorum.clients.quorum.admin import NOT_LOOKED_AT
 from metaquorum.controller.server.forwarding_service import ForwardedCaller, KafkaCalls
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.forwarded.direct import NotTheLeader
 from metaquorum.listeners.forwarded.table import FORWARDED, Forwarded
+from metaquorum.listeners.long_work import LongWork
 from metaquorum.listeners.services import Client, Offered, at_once
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse, Mutator
 from metaquorum.wire import codec
-from metaquorum.wire.errors import DecodeError, EncodeError
+from metaquorum.wire.errors import DecodeError, EncodeError, TooManyValues
 from metaquorum.wire.messages import EnvelopeRequest, EnvelopeResponse
 from metaquorum.wire.principal import decode_principal
 from metaquorum.wire.table import API_BY_NAME, APIS
 
 Ask = Callable[[Mutator, ControllerRequest], Awaitable[ControllerResponse | ApiError]]
+
+_ELSEWHERE = frozenset({ErrorCode.NOT_CONTROLLER})
+_WHOLE: ContextVar[frozenset[ErrorCode]] = ContextVar("whole", default=_ELSEWHERE)
+"""Refusals of the inner request that are the envelope's."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,12 +55,13 @@ class Envelopes:
 
     def __init__(self, calls: KafkaCalls, rights: Rights) -> None:
         self._calls = calls
+        self._work = LongWork()
         inside = {name: asked(api, calls, self._ask) for name, api in FORWARDED.items()}
         self._inside = {API_BY_NAME[name].key: offered for name, offered in guarded(inside, rights).items()}
 
     async def _ask(self, mutator: Mutator, request: ControllerRequest) -> ControllerResponse | ApiError:
         answer = await self._calls.ask(mutator, request)
-        if isinstance(answer, ApiError) and answer.code is ErrorCode.NOT_CONTROLLER:
+        if isinstance(answer, ApiError) and answer.code in _WHOLE.get():
             raise NotTheLeader(answer)
         return answer
 
@@ -67,7 +76,7 @@ class Envelopes:
         if address is None:
             return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
         try:
-            inner = codec.decode_request(bytes(body.request_data))
+            inner = await self._decoded(bytes(body.request_data), client)
         except DecodeError:
             return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         offered = self._inside.get(inner.header.api_key)
@@ -82,6 +91,8 @@ class Envelopes:
             by_token=sender.by_token,
             connection=client.connection,
         )
+        # A broker of ours waits and asks again where nothing was done, as over gRPC; Kafka's passes that on.
+        _WHOLE.set(NOT_LOOKED_AT if is_marked(body) else _ELSEWHERE)
         try:
             answer = offered.handle(inner, forwarded_by)
             if isinstance(answer, Awaitable):
@@ -90,7 +101,17 @@ class Envelopes:
             return EnvelopeResponse(error_code=refusal.error.code)
         # Decided and committed: a broker of ours waits until its own image has it.
         tags = offset_tags(body, self._calls.image().provenance.offset)
-        return _sealed(inner.header, answer, tags)
+        seal = partial(_sealed, inner.header, answer, tags)
+        return await self._work.do(client.connection, seal) if inner.end > codec.FEW_VALUES else seal()
+
+    async def _decoded(self, frame: bytes, client: Client) -> codec.Request:
+        """The inner request; one with many values is decoded beside the loop. Raises DecodeError."""
+        try:
+            return codec.decode_request(frame, codec.FEW_VALUES)
+        except TooManyValues:
+            work = partial(codec.decode_request_apart, frame)
+            found: codec.Request = await self._work.do(client.connection, work)
+            return found
 
 
 def _sealed(header: codec.RequestHeader, answer: Any, tags: Tags) -> EnvelopeResponse:

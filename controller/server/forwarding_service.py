@@ -140,17 +140,17 @@ class ForwardingService(ForwardingServicer):
         self._hints = hints
         self._work = LongWork()
 
-    async def _decoded(self, frame: bytes) -> codec.Request:
+    async def _decoded(self, frame: bytes, owner: object) -> codec.Request:
         """The request; one with many values is decoded beside the loop. Raises DecodeError."""
         try:
             return codec.decode_request(frame, codec.FEW_VALUES)
         except TooManyValues:
-            found: codec.Request = await self._work.do(frame, partial(codec.decode_request_apart, frame))
+            found: codec.Request = await self._work.do(owner, partial(codec.decode_request_apart, frame))
             return found
 
     async def Forward(self, request: pb.ForwardRequest, context: Any) -> pb.ForwardResponse:
         try:
-            asked = await self._decoded(request.frame)
+            asked = await self._decoded(request.frame, context)
         except DecodeError as error:
             return self._refused(ApiError(ErrorCode.INVALID_REQUEST, f"the frame cannot be read: {error}"))
         header = asked.header

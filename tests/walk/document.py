@@ -23,7 +23,10 @@ INTRODUCTION = """\
 functions, and the helpers that these files ask.
 
 Each list leads from the entry point to the answer, along the callers of the main steps. A file is described
-where it first appears.
+where it first appears. One controller and a few brokers run in one process here: no other voter takes part.
+The files of `broker/` run in the broker, those of `controller/` in the controller, and shared ones in either.
+"Left and entered again": one chain of calls enters the file twice. A pass of the codec is one encoding or
+decoding of a message.
 """
 _SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z`])")
 _REQUIREMENTS = re.compile(r" \([SK]\d[^)]*\)")

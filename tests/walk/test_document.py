@@ -10,7 +10,7 @@ from tests.walk.recorder import Passed, Step
 from tests.walk.ways import Way, walk
 
 FILES = {
-    "A topic is created": 26,
+    "A topic is created": 24,
     "A heartbeat": 10,
     "A produce": 23,
     "A broker's death": 21,

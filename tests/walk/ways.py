@@ -56,7 +56,7 @@ CREATION = (
     "decide_create_topics",
     *WRITE,
     "WaitingRequests.answer",
-    "encode_response",
+    "_created",
     "Published.reach",
     "ClientConnection.answer",
 )

@@ -75,6 +75,8 @@ def test_a_log_without_its_beginning_says_what_is_unknown(tmp_path: Path) -> Non
     assert "begins at offset" in asked.view("log")["uncovered"][0]["text"]
     assert asked.view("records", start=0)["records"] and asked.view("strip")["endOffset"] == 15
     assert asked.view("events", severity="info")["events"]
+    long_ago = asked.view("events", severity="info", **{"from": "1999-01-01T00:00:00Z"})
+    assert long_ago["events"] == asked.view("events", severity="info")["events"]
 
 
 def test_a_single_snapshot_is_one_moment() -> None:

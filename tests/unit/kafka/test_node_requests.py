@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaquorum.clients.kafka.node_messages import MARK
 from metaquorum.controller.server.envelopes import Envelopes
 from metaquorum.controller.server.forwarding_service import KafkaCalls
 from metaquorum.listeners.access.guard import Rights
@@ -347,6 +349,37 @@ async def test_wrong_envelopes_get_kafkas_codes(changed: dict[str, Any], code: i
     controller = made()
     answer = await opened(controller, **changed)
     assert (answer.error_code, answer.response_data, controller.asked) == (code, None, [])
+
+
+BUSY = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many requests wait; nothing was done")
+
+
+async def test_a_broker_of_ours_is_told_at_once_that_nothing_was_done() -> None:
+    """It waits and asks again, as over gRPC; a broker of Kafka's passes the answer on to the client."""
+    answer = await opened(Core(BUSY), unknown_tags=((MARK, b""),))
+    assert (answer.error_code, answer.response_data) == (89, None)
+    answer = await opened(Core(BUSY))
+    inner = codec.decode_response(19, 7, bytes(answer.response_data)).body
+    assert (answer.error_code, [each.error_code for each in inner.topics]) == (0, [89])
+
+
+async def test_a_long_request_in_an_envelope_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its array is not one of the envelope's own, so nothing before it has looked at its length."""
+    by: list[int] = []
+    apart = codec.decode_request_apart
+    monkeypatch.setattr(
+        codec, "decode_request_apart", lambda frame: (by.append(threading.get_ident()), apart(frame))[1]
+    )
+    ids = tuple(range(codec.FEW_VALUES))
+    topic = wire.CreateTopicsRequest.CreatableTopic(
+        name="t",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=(wire.CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=ids),),
+    )
+    long = wire.CreateTopicsRequest(topics=(topic,), timeout_ms=1_000)
+    assert (await opened(made(), request_data=frame_of(long, 7))).error_code == 0
+    assert len(by) == 1 and by[0] != threading.get_ident()
 
 
 async def test_addresses_of_both_kinds_are_taken() -> None:

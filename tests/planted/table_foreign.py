@@ -92,8 +92,8 @@ FOREIGN_BUGS = (
         breaks="an Envelope at a controller that is not active says so as a whole",
         source="KIP-590",
         file=ENVELOPES,
-        old="if isinstance(answer, ApiError) and answer.code is ErrorCode.NOT_CONTROLLER:",
-        new="if isinstance(answer, ApiError) and answer.code is ErrorCode.NOT_COORDINATOR:",
+        old="_ELSEWHERE = frozenset({ErrorCode.NOT_CONTROLLER})",
+        new="_ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR})",
         caught_by=(f"{REQUESTS}::test_a_controller_that_is_not_active_refuses_the_whole_envelope",),
     ),
     Bug(

@@ -88,8 +88,8 @@ KAFKA_BROKER_BUGS = (
         breaks="what a controller refuses because it is not the active one is asked of another",
         source="KIP-631",
         file=CALLS,
-        old="if common_refusal(answer) is ErrorCode.NOT_CONTROLLER:",
-        new="if common_refusal(answer) is ErrorCode.NONE:",
+        old="if refusal is not None and refusal in NOT_LOOKED_AT:",
+        new="if refusal is ErrorCode.NONE:",
         caught_by=(f"{SENT}::test_a_request_of_the_brokers_own_is_sent_as_it_is",),
     ),
 )

@@ -15,7 +15,8 @@ from metaquorum.broker.coordinator.transaction import (
     TransactionDescription,
 )
 from metaquorum.broker.server.kafka.transactions.handlers import TransactionHandlers
-from metaquorum.listeners.services import Client
+from metaquorum.listeners.services import Client, Offered
+from metaquorum.listeners.slices import sliced
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
@@ -23,6 +24,7 @@ from metaquorum.wire import codec
 from metaquorum.wire.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -240,3 +242,30 @@ async def test_transactions_are_described_and_listed() -> None:
     assert [each.transactional_id for each in listed.transaction_states] == ["t"]
     loading = Coordinators((one,), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert (await ask("list_transactions", 0, ListTransactionsRequest(), loading)).error_code == 14
+
+
+async def test_a_long_request_is_cut_between_transactions_only() -> None:
+    """A transaction gets all of its partitions or none: a part of it in another slice could fail alone."""
+    kinds = AddPartitionsToTxnRequest
+    topic = kinds.AddPartitionsToTxnTopic(name="t", partitions=(0, 1, 2))
+    count, seen = codec.FEW_VALUES + 100, list[tuple[str, int]]()
+
+    async def answer(request: codec.Request, client: Client) -> Any:
+        results = []
+        for each in request.body.transactions:
+            seen.append((each.transactional_id, sum(len(one.partitions) for one in each.topics)))
+            results.append(
+                AddPartitionsToTxnResponse.AddPartitionsToTxnResult(transactional_id=each.transactional_id)
+            )
+        return AddPartitionsToTxnResponse(results_by_transaction=tuple(results))
+
+    body = kinds(
+        transactions=tuple(
+            kinds.AddPartitionsToTxnTransaction(transactional_id=f"x{at}", topics=(topic,))
+            for at in range(count)
+        )
+    )
+    frame = b"".join(codec.encode_request(codec.RequestHeader(24, 5, 1), body))
+    offered = sliced({"AddPartitionsToTxn": Offered(0, 5, answer)})["AddPartitionsToTxn"]
+    await offered.handle(codec.decode_request(frame), CLIENT)
+    assert seen == [(f"x{at}", 3) for at in range(count)]

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from metaquorum.broker.channel import ChannelRequest, ControllerReported, NoAnswer, SendToController
+from metaquorum.broker.server import kafka_controllers
 from metaquorum.broker.server.kafka_controllers import KafkaControllerCalls, KafkaForwarding
 from metaquorum.clients.kafka.controllers import ask_controllers
 from metaquorum.clients.kafka.raft_client import KafkaWay
@@ -304,6 +305,22 @@ async def test_the_leader_of_the_log_is_asked_first_and_passed_over_once_it_has_
         quorum = Quorum(leads, dead, leader=CONTROLLER + 1)
         await quorum.forward()
         assert leads.asked == ["Envelope"]
+        await quorum.forwarding.close()
+
+
+async def test_waiting_for_a_turn_takes_none_of_an_attempts_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not sent has not failed: no other controller is asked, and nothing is sent twice."""
+    monkeypatch.setattr(kafka_controllers, "FORWARDED_MAX", 1)
+    monkeypatch.setattr(kafka_controllers, "ATTEMPT_MAX_MS", 100)
+    leads, other = active(), refusing(ErrorCode.NOT_CONTROLLER)
+    async with running(leads, other):
+        quorum = Quorum(leads, other, leader=CONTROLLER)
+        async with quorum.forwarding._turns:
+            waiting = asyncio.create_task(quorum.forward())
+            await asyncio.sleep(0.4)
+            assert not waiting.done()
+        await waiting
+        assert (leads.asked, other.asked) == (["Envelope"], [])
         await quorum.forwarding.close()
 
 

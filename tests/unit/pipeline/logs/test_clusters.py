@@ -123,6 +123,22 @@ def test_a_snapshot_alone_of_another_cluster_is_another_cluster(tmp_path: Path) 
     assert first.conflicts == []
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_log_that_removes_a_topic_of_another_is_of_its_cluster(tmp_path: Path, known: bool) -> None:
+    """Each has created a topic, none in common; what one removes, the other has created, or not."""
+    mine, other, strange = b"a" * 16, b"b" * 16, b"c" * 16
+    lines: list[Line] = [
+        (0, [leads(3000)]),
+        (100, [r.TopicRecord("orders", mine)]),
+        (200, [r.RemoveTopicRecord(mine if known else strange)]),
+        (300, [r.TopicRecord("paid", other)]),
+    ]
+    log = batches(lines, [1] * 4)
+    put(tmp_path / "n1", log[:2])
+    put(tmp_path / "n2", log[2:])
+    assert len(told(tmp_path)) == (1 if known else 2)
+
+
 def test_two_clusters_with_one_id_are_told_apart(tmp_path: Path) -> None:
     """Three nodes that lag of one, two of the other, which is shorter."""
     mine, theirs = cluster(b"a"), cluster(b"z", b"q", 20)

@@ -65,24 +65,36 @@ class NodeForm(NamedTuple):
 # ---- registration and heartbeats
 
 
+def listeners_of(kinds: Any, endpoints: Iterable[Any]) -> tuple[Any, ...]:
+    """The listeners of a node's registration; `kinds`: the request's class."""
+    return tuple(
+        kinds.Listener(name=at.name, host=at.host, port=at.port, security_protocol=at.security_protocol)
+        for at in endpoints
+    )
+
+
+def features_of(kinds: Any, features: Iterable[Any]) -> tuple[Any, ...]:
+    """The levels that a node supports, as its registration says them."""
+    return tuple(
+        kinds.Feature(
+            name=at.name,
+            min_supported_version=at.min_supported_version,
+            max_supported_version=at.max_supported_version,
+        )
+        for at in features
+    )
+
+
 def _registration(request: core.RegisterBrokerRequest, version: int) -> wire.BrokerRegistrationRequest:
     kinds, epoch = wire.BrokerRegistrationRequest, request.previous_broker_epoch
     return kinds(
         broker_id=request.broker_id,
         cluster_id=request.cluster_id,
         incarnation_id=request.incarnation_id,
-        listeners=tuple(
-            kinds.Listener(name=at.name, host=at.host, port=at.port, security_protocol=at.security_protocol)
-            for at in request.endpoints
-        ),
-        features=tuple(
-            kinds.Feature(
-                name=each.name,
-                min_supported_version=each.min_supported_version,
-                max_supported_version=each.max_supported_version,
-            )
-            for each in request.features
-            if version >= _SAYS_LEVEL_0 or each.min_supported_version > 0
+        listeners=listeners_of(kinds, request.endpoints),
+        features=features_of(
+            kinds,
+            (at for at in request.features if version >= _SAYS_LEVEL_0 or at.min_supported_version > 0),
         ),
         rack=request.rack,
         log_dirs=request.directories,

@@ -4,6 +4,7 @@ registration over that."""
 from __future__ import annotations
 
 from metaquorum.clients.kafka.connection import ConnectionFailed
+from metaquorum.clients.kafka.node_messages import features_of, listeners_of
 from metaquorum.clients.kafka.raft_client import CONNECT_S, KafkaWay
 from metaquorum.clients.search import ClientError
 from metaquorum.config.node import NodeConfig
@@ -61,16 +62,6 @@ def _body(request: RegisterControllerRequest) -> ControllerRegistrationRequest:
     return kinds(
         controller_id=request.controller_id,
         incarnation_id=request.incarnation_id,
-        listeners=tuple(
-            kinds.Listener(name=at.name, host=at.host, port=at.port, security_protocol=at.security_protocol)
-            for at in request.endpoints
-        ),
-        features=tuple(
-            kinds.Feature(
-                name=each.name,
-                min_supported_version=each.min_supported_version,
-                max_supported_version=each.max_supported_version,
-            )
-            for each in request.features
-        ),
+        listeners=listeners_of(kinds, request.endpoints),
+        features=features_of(kinds, request.features),
     )

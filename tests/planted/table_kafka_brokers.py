@@ -43,8 +43,8 @@ KAFKA_BROKER_BUGS = (
         breaks="a controller that knows no features from level 0 is not told of any",
         source="KAFKA-17492",
         file=FORMS,
-        old="if version >= _SAYS_LEVEL_0 or each.min_supported_version > 0",
-        new="if version >= 0 or each.min_supported_version > 0",
+        old="(at for at in request.features if version >= _SAYS_LEVEL_0 or at.min_supported_version > 0),",
+        new="(at for at in request.features if version >= 0 or at.min_supported_version > 0),",
         caught_by=(f"{MESSAGES}::test_an_older_controller_is_not_told_of_features_from_level_0",),
     ),
     Bug(

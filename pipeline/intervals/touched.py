@@ -79,10 +79,8 @@ class Touched:
         match record:
             case r.PartitionRecord() | r.PartitionChangeRecord():
                 self.partitions[record.topic_id, record.partition_id] = offset
-            case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
-                self.brokers[record.broker_id] = (offset, record)
-            case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
-                self.brokers[record.id] = (offset, record)
+            case _ if (broker_id := r.broker_of(record)) is not None:
+                self.brokers[broker_id] = (offset, record)
             case r.ControllerRecord() | r.UnregisterControllerRecord():
                 self.controllers[record.controller_id] = offset
             case r.FeatureLevelRecord():

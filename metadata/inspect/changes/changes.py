@@ -28,7 +28,7 @@ from metaquorum.metadata.inspect.changes.change_steps import (
     PartitionStep,
 )
 from metaquorum.metadata.inspect.changes.creations import read_creations
-from metaquorum.metadata.inspect.changes.idle_records import NOT_JUDGED, broker_of, subject
+from metaquorum.metadata.inspect.changes.idle_records import NOT_JUDGED, subject
 from metaquorum.metadata.inspect.changes.many_changes import Wanted, nothing, taken_together
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, is_passed, pass_over, pieces
 from metaquorum.metadata.meanings import with_elr
@@ -50,7 +50,6 @@ __all__ = [
     "ChangeFeed",
     "PartitionKey",
     "PartitionStep",
-    "broker_of",
 ]
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -100,7 +99,7 @@ class ChangeFeed:
     def note_alone(self, records: Iterable[tuple[int, object]], time_ms: int) -> None:
         """Notes what records say of brokers whose state before them is unknown, or is that of the image."""
         for offset, record in records:
-            broker_id = broker_of(record)
+            broker_id = r.broker_of(record)
             if broker_id is not None:
                 story = self.stories.setdefault(broker_id, BrokerStory())
                 story.take_alone(record, (offset, time_ms))
@@ -351,7 +350,7 @@ class ChangeFeed:
                 | r.UnregisterControllerRecord()
             ):
                 return True
-        broker_id = broker_of(record)
+        broker_id = r.broker_of(record)
         return broker_id is not None and broker_id not in builder.brokers
 
     def _record(self, found: BatchChanges, offset: int, record: object) -> None:
@@ -375,7 +374,7 @@ class ChangeFeed:
                     found.created.append((offset, TopicInfo(topic_id, name)))
             case r.UnknownRecord() | control.UnknownControlRecord():
                 return
-            case _ if (broker_id := broker_of(record)) is not None:
+            case _ if (broker_id := r.broker_of(record)) is not None:
                 known = self.brokers.get(broker_id)
                 if self._compare(found, record, offset):
                     after = self.brokers.get(broker_id)

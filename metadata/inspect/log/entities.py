@@ -138,11 +138,10 @@ def _plain_entities(record: object) -> tuple[str, ...]:
 
 def own_entity(record: object) -> tuple[str, ...]:  # noqa: PLR0911
     """The path of the one entity that a record sets or removes, if the record names it; else empty."""
+    broker_id = r.broker_of(record)
+    if broker_id is not None:
+        return (f"broker/{broker_id}",)
     match record:
-        case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
-            return (f"broker/{record.broker_id}",)
-        case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
-            return (f"broker/{record.id}",)
         case (
             r.ControllerRecord(controller_id=controller_id)
             | r.UnregisterControllerRecord(controller_id=controller_id)

@@ -36,12 +36,6 @@ MIN_WITNESSES = 2
 MIN_STRANGERS = 10
 """If at least this many records refer to others and none fits, the segment is of another log."""
 
-_REFERRING = (
-    *(r.PartitionRecord, r.PartitionChangeRecord, r.RemoveTopicRecord, r.FenceBrokerRecord),
-    *(r.UnfenceBrokerRecord, r.BrokerRegistrationChangeRecord, r.UnregisterBrokerRecord),
-)
-"""Records that fit only if an earlier record created what they refer to."""
-
 
 @dataclass(slots=True)
 class _Segment:
@@ -182,7 +176,7 @@ def _witness(segment: _Segment, batch: RecordBatch, refused: set[int]) -> None:
                 segment.begun.add(made)
             case r.BrokerRecord(broker_id=broker_id):
                 segment.begun.add(broker_id)
-            case _ if isinstance(record, _REFERRING) and _about(record) not in segment.begun:
+            case _ if (about := _about(record)) is not None and about not in segment.begun:
                 segment.referring += 1
                 if one.offset in refused:
                     segment.refused.add(one.offset)
@@ -191,11 +185,8 @@ def _witness(segment: _Segment, batch: RecordBatch, refused: set[int]) -> None:
 
 
 def _about(record: object) -> bytes | int | None:
+    """What an earlier record must have created, for this one to fit."""
     match record:
         case r.PartitionRecord() | r.PartitionChangeRecord() | r.RemoveTopicRecord():
             return record.topic_id
-        case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
-            return record.id
-        case r.BrokerRegistrationChangeRecord() | r.UnregisterBrokerRecord():
-            return record.broker_id
-    return None
+    return r.broker_of(record)

@@ -30,14 +30,11 @@ from metaquorum.metadata.image import ImageBuilder
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 from metaquorum.metadata.records.types import (
-    BrokerRecord,
-    BrokerRegistrationChangeRecord,
-    FenceBrokerRecord,
+    OF_BROKERS,
     PartitionChangeRecord,
     PartitionRecord,
     TopicRecord,
-    UnfenceBrokerRecord,
-    UnregisterBrokerRecord,
+    broker_of,
 )
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.format import parse_header
@@ -45,15 +42,7 @@ from metaquorum.storage.batches.places import Places
 from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun
 
 _TOPIC_KEY = 2
-_BROKER_KEYS = np.array(
-    [
-        one.api_key
-        for one in (
-            *(BrokerRecord, UnregisterBrokerRecord, FenceBrokerRecord, UnfenceBrokerRecord),
-            BrokerRegistrationChangeRecord,
-        )
-    ]
-)
+_BROKER_KEYS = np.array([SCHEMA_BY_CLASS[one].key for one in OF_BROKERS])
 _INDEX_BYTES, _ID_BYTES = 4, 16
 """A partition record and a partition change begin with the partition's index and its topic's id."""
 _LATEST = tuple(SCHEMA_BY_CLASS[one].latest_version for one in (PartitionRecord, PartitionChangeRecord))
@@ -276,7 +265,7 @@ class _Sieve:
         return {
             number: record
             for number, record in found.items()
-            if record is not None and _broker_id(record) not in (concern.brokers or ())
+            if record is not None and broker_of(record) not in (concern.brokers or ())
         }
 
     def _decoded(self, number: int) -> Any:
@@ -299,16 +288,6 @@ class _Sieve:
         run, concern = self._run, self._concern
         if concern.stops:
             needed |= np.isin(run.offsets[1:], np.array(sorted(concern.stops), dtype=np.int64))
-
-
-def _broker_id(record: Any) -> int | None:
-    """The broker that a record of a broker is about."""
-    match record:
-        case FenceBrokerRecord() | UnfenceBrokerRecord():
-            return record.id
-        case BrokerRecord() | UnregisterBrokerRecord() | BrokerRegistrationChangeRecord():
-            return record.broker_id
-    return None
 
 
 def _other_partitions(frames: Frames, asked: set[bytes], partition: int | None = None) -> Bools:

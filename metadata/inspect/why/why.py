@@ -14,7 +14,7 @@ from metaquorum.metadata.inspect.causes.brokers import broker_causes
 from metaquorum.metadata.inspect.causes.records import record_causes
 from metaquorum.metadata.inspect.causes.rule import Cause, Scene
 from metaquorum.metadata.inspect.causes.table import causes_of_field
-from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed, broker_of
+from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
 from metaquorum.metadata.inspect.changes.record_texts import acl_text
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.entities.targets import EntityTarget
@@ -274,7 +274,7 @@ class Chain:
             self._changed(changes, step.offset, step.record, (before, after), broker_causes(step, scene))
         broker_id = int(self._target.entity.partition("/")[2])
         for offset, record in changes.unplaced:
-            if broker_of(record) == broker_id:
+            if r.broker_of(record) == broker_id:
                 self._alone(changes, offset, record)
 
     def _changed(

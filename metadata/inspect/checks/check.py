@@ -12,17 +12,22 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import MetadataImage, TopicsImage
 from metaquorum.metadata.inspect.checks.node_files import (
     FilesOfNode,
     file_faults,
     lost_behind,
     read_node_files,
 )
-from metaquorum.metadata.inspect.checks.quorum_checks import quorum_faults
-from metaquorum.metadata.inspect.checks.record_checks import IDLE_RULE, Fault, clock_faults, record_faults
-from metaquorum.metadata.inspect.checks.reported_rows import COUNTED, NEW, TOLD, ReportedRows
+from metaquorum.metadata.inspect.checks.record_checks import (
+    IDLE_RULE,
+    Fault,
+    clock_faults,
+    quorum_faults,
+    record_faults,
+)
 from metaquorum.metadata.inspect.entities.diff import state_differences
 from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.log.clock import LogClock, Stamps, clock_of
@@ -38,7 +43,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_l
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.log.voters import voter_set_texts
 from metaquorum.metadata.inspect.walk.concern import Concern
-from metaquorum.metadata.inspect.walk.leaps import BatchPlace, Leap
+from metaquorum.metadata.inspect.walk.leaps import RULES, BatchPlace, Broken, Leap
 from metaquorum.metadata.inspect.walk.reader import HistoryReader, WrongPlace
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
@@ -454,3 +459,30 @@ def _snapshot_finding(position: LogPosition, time_ms: int, where: str, text: str
     return _finding(
         BatchPlace(position.offset, position.epoch, time_ms), "snapshot-agrees", ERROR, where, text
     )
+
+
+NEW, TOLD, COUNTED = 0, 1, 2
+"""What to do if it recurs: look at it, nothing, count it."""
+
+
+class ReportedRows:
+    """Remembers, for a rule and a row, how its first occurrence was handled, so that a log that breaks one
+    repeatedly is still replayed in columns. Row addresses hold while no topic is created or deleted."""
+
+    def __init__(self) -> None:
+        self._topics: object = None
+        self._states: npt.NDArray[np.uint8] = np.zeros((RULES, 0), dtype=np.uint8)
+
+    def of(self, topics: TopicsImage, broken: Broken) -> npt.NDArray[np.uint8]:
+        """The state of each, in order, as known before the first of them."""
+        if self._topics is not topics.by_id:
+            self._topics = topics.by_id
+            self._states = np.zeros((RULES, topics.columns.row_limit), dtype=np.uint8)
+        return self._states[broken.rules, broken.rows]
+
+    def state(self, rule: int, row: int) -> int:
+        """The current state of one."""
+        return int(self._states[rule, row])
+
+    def put(self, rule: int, row: int, state: int) -> None:
+        self._states[rule, row] = state

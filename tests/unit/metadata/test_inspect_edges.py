@@ -8,7 +8,7 @@ from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
 from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS
 from metaquorum.metadata.inspect.log.points import END
-from metaquorum.metadata.inspect.nodes.stream import NodeStream
+from metaquorum.metadata.inspect.nodes.merge import NodeStream
 from metaquorum.metadata.inspect.timeline.time_events import TimeEvents
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records.control import LeaderChangeMessage

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
 from metaquorum.metadata.inspect.changes.leaderships import is_last_known
+from metaquorum.metadata.inspect.checks.check import COUNTED, NEW, TOLD, ReportedRows
 from metaquorum.metadata.inspect.checks.predicate import compile_predicate
-from metaquorum.metadata.inspect.checks.reported_rows import COUNTED, NEW, TOLD, ReportedRows
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.places import BATCH, TRANSACTION, Limits, ShownAs
 from metaquorum.metadata.inspect.repair.foreign import apply_anywhere, refuse_foreign

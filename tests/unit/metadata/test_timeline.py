@@ -11,7 +11,7 @@ import pytest
 from metaquorum.metadata.inspect.causes.rule import SEVERITIES
 from metaquorum.metadata.inspect.log.log import ReadBatch, open_log
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
-from metaquorum.metadata.inspect.timeline.quorum_events import QuorumEvents
+from metaquorum.metadata.inspect.timeline.event_groups import QuorumEvents
 from metaquorum.metadata.inspect.timeline.time_events import TimeEvents
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records import control

@@ -43,7 +43,7 @@ from metaquorum.metadata.inspect.checks.predicate_names import (
     Subject,
 )
 from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.walk.concern import Concern
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
 from metaquorum.metadata.invariants import Violation
 
 MAX_LENGTH = 4_000
@@ -95,7 +95,7 @@ class Predicate:
     used: frozenset[str]
     is_monotone: bool
     headers_only: bool
-    concern: Concern | None = None
+    batch_filter: BatchFilter | None = None
     """Which batches may change the answer (None: all)."""
     _budget: Budget = field(default_factory=Budget, compare=False, repr=False)
     _leaderless: ChunkCounts = field(
@@ -171,14 +171,14 @@ def compile_predicate(source: str) -> Predicate:
         raise PredicateError(text, 0, "the expression is nested too deeply or has a null byte") from None
     _check(tree, text)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    is_monotone, concern = _only_falls(tree.body), _concern(tree, used)
+    is_monotone, batch_filter = _only_falls(tree.body), _batch_filter(tree, used)
     return Predicate(
         source=text,
         code=_compiled(tree, text),
         used=frozenset(used),
         is_monotone=is_monotone,
         headers_only=bool(used) and used <= _HEADERS | set(SAFE_BUILTINS),
-        concern=concern,
+        batch_filter=batch_filter,
     )
 
 
@@ -191,7 +191,7 @@ def _compiled(tree: ast.Expression, text: str) -> CodeType:
         raise PredicateError(text, 0, "the expression is nested too deeply or has a null byte") from None
 
 
-def _concern(tree: ast.Expression, used: set[str]) -> Concern | None:
+def _batch_filter(tree: ast.Expression, used: set[str]) -> BatchFilter | None:
     """Which part of a log an expression is about, by its names; None if every batch may count."""
     if used & _HEADERS:
         return None
@@ -215,8 +215,8 @@ def _concern(tree: ast.Expression, used: set[str]) -> Concern | None:
     if plain:
         return None  # the whole image is passed on, including its place in the log
     if named or used & _OF_ALL_TOPICS:
-        return Concern()
-    return Concern(topics=frozenset(topics))
+        return BatchFilter()
+    return BatchFilter(topics=frozenset(topics))
 
 
 def _syntax_reason(text: str, column: int, error: SyntaxError) -> str:

@@ -43,7 +43,7 @@ RECORD_RULES = {
 
 IDLE_RULE = "records-change-something"
 
-LEAP_MS = 86_400_000
+JUMP_AHEAD_MS = 86_400_000
 """This far ahead from one batch to the next, the clock was set or nothing was written."""
 
 MIN_ITERATIONS = 4_096
@@ -169,7 +169,7 @@ def clock_faults(clock: LogClock) -> Iterator[tuple[Fault, int]]:
             f" counted as {utc_text(jump.time_ms)}"
         )
         yield Fault("clock-does-not-jump", WARNING, jump.first, "log", text), jump.time_ms
-    for offset, before_ms, now_ms in clock.leaps(LEAP_MS):
+    for offset, before_ms, now_ms in clock.jumps_ahead(JUMP_AHEAD_MS):
         text = (
             f"the time jumps {duration(now_ms - before_ms)} ahead, from {utc_text(before_ms)} to "
             f"{utc_text(now_ms)}: the clock was set, or nothing was written"

@@ -29,8 +29,8 @@ from metaquorum.metadata.inspect.nodes.lost import (
 )
 from metaquorum.metadata.inspect.nodes.nodes import log_end, short_names
 from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
+from metaquorum.metadata.inspect.walk.header_repair import fitting_header
 from metaquorum.metadata.inspect.walk.rewrite import with_header
-from metaquorum.metadata.inspect.walk.sound_headers import fitting_header
 from metaquorum.metadata.records.control import Voter
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import StorageError

@@ -16,6 +16,7 @@ from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
 from metaquorum.metadata.inspect.repair.foreign import apply_anywhere, refuse_foreign
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, NodeWriter, stored_epochs
 from metaquorum.metadata.inspect.repair.repair_plan import RepairedRange, RepairReport, RepairRequest
+from metaquorum.metadata.inspect.walk.header_repair import repaired_headers
 from metaquorum.metadata.inspect.walk.rewrite import (
     NO_OP_LEVEL,
     filling,
@@ -23,7 +24,6 @@ from metaquorum.metadata.inspect.walk.rewrite import (
     with_header,
     without_records,
 )
-from metaquorum.metadata.inspect.walk.sound_headers import sound_headers
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.replay import Replayer, ReplayState
@@ -119,7 +119,7 @@ class RepairPass:
         refuse_foreign(self._log)
         self._begin()
         pending: list[Damage] = []
-        for found, put_right in sound_headers(self._log.batches(self._expected or None), self._expected):
+        for found, mended in repaired_headers(self._log.batches(self._expected or None), self._expected):
             if isinstance(found, Damage):
                 pending.append(found)
                 continue
@@ -131,8 +131,8 @@ class RepairPass:
                 self._cut(found.header.base_offset, f"ends before offset {end_at}, as requested")
                 pending.clear()
                 break
-            if put_right is not None:
-                self._adjust(found, put_right, harmless=True)
+            if mended is not None:
+                self._adjust(found, mended, harmless=True)
             self._take(found, pending)
             pending.clear()
         for damage in pending:
@@ -181,7 +181,7 @@ class RepairPass:
     def _last_hole_end(self) -> int | None:
         """The offset after the last place with lost bytes; None if there is none."""
         expected, found_end = self._log.start_offset, None
-        for found, _ in sound_headers(self._log.batches(), expected):
+        for found, _ in repaired_headers(self._log.batches(), expected):
             if isinstance(found, RecordBatch):
                 if found.header.base_offset > expected:
                     found_end = found.header.base_offset

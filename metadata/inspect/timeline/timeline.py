@@ -49,7 +49,7 @@ from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
 from metaquorum.metadata.inspect.timeline.time_events import GAP_MS, TimeEvents
 from metaquorum.metadata.inspect.timeline.transactions import HeldTransaction, begins_transaction
 from metaquorum.metadata.inspect.timeline.unknown_state import UnknownState
-from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter, RunPart
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import cause_in
@@ -227,25 +227,25 @@ class Timeline:
         self._end = (batch.header.next_offset, changes.epoch, changes.time_ms)
         return self._through()
 
-    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
-        """The next run in pieces: batches for `batch`, stretches for `stretch`."""
+    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | RunPart]:
+        """The next run in pieces: batches for `batch`, parts for `part`."""
         known = self._feed.is_known
         stops = self._clock.turns(run.base_offset, run.next_offset, self._gap_ms)
-        return self._feed.pieces(run, Concern(stops=stops, together=known, along=known))
+        return self._feed.pieces(run, BatchFilter(stops=stops, together=known, along=known))
 
-    def stretch(self, stretch: Stretch) -> Iterator[list[TimelineEvent]]:
+    def part(self, part: RunPart) -> Iterator[list[TimelineEvent]]:
         """Events, batch by batch, of batches that are idle or change partitions and brokers."""
-        part = stretch.part()
-        bases, stamps = part.offsets[:-1], part.timestamps_ms()
+        run = part.as_run()
+        bases, stamps = run.offsets[:-1], run.timestamps_ms()
         times = self._clock.times_ms(bases, stamps)
-        gaps = deque(self._times.stretch(part, times, stretch.first_no_op))
-        if stretch.records is not None:
+        gaps = deque(self._times.batches(run, times, part.first_no_op))
+        if part.records is not None:
             stamp_of = dict(zip(bases.tolist(), stamps.tolist(), strict=True))
             time_of = dict(zip(bases.tolist(), times.tolist(), strict=True))
-            wanted = self._may_span if self._is_before(stretch) else self._may_tell
-            for changes in self._feed.changed(stretch, wanted, lambda offset, _: time_of[offset]):
+            wanted = self._may_span if self._is_before(part) else self._may_tell
+            for changes in self._feed.changed(part, wanted, lambda offset, _: time_of[offset]):
                 while gaps and gaps[0][1].offset < changes.base_offset:
-                    yield self._gap(part, times, *gaps.popleft())
+                    yield self._gap(run, times, *gaps.popleft())
                 self._told, self._batch = [], changes
                 self._stamp_ms = stamp_of[changes.base_offset]
                 if gaps and gaps[0][1].offset == changes.base_offset:
@@ -258,14 +258,14 @@ class Timeline:
                 if self._told or changes.brokers:
                     yield self._through()
         else:
-            self._feed.pass_over(stretch)
+            self._feed.pass_over(part)
         while gaps:
-            yield self._gap(part, times, *gaps.popleft())
-        self._end = (stretch.next_offset, stretch.epoch, int(times[-1]))
+            yield self._gap(run, times, *gaps.popleft())
+        self._end = (part.next_offset, part.epoch, int(times[-1]))
 
-    def _gap(self, part: BatchRun, times: Longs, number: int, event: groups.Grouped) -> list[TimelineEvent]:
+    def _gap(self, run: BatchRun, times: Longs, number: int, event: groups.Grouped) -> list[TimelineEvent]:
         """The event of a batch of which only the time is one."""
-        batch = next(part.part(number, number + 1).batches())
+        batch = next(run.part(number, number + 1).batches())
         records = decode_readable(batch)
         header, asked = batch.header, cause_in(records[0].record) if records else None
         changes = BatchChanges(
@@ -275,14 +275,14 @@ class Timeline:
         self._tell_grouped((event,))
         return self._through()
 
-    def _is_before(self, stretch: Stretch) -> bool:
-        """Whether a stretch is before the start, so that only what lasts beyond it matters."""
+    def _is_before(self, part: RunPart) -> bool:
+        """Whether a part is before the start, so that only what lasts beyond it matters."""
         start = self._start
         if start is None:
             return False
         if start.offset is not None:
-            return stretch.next_offset <= start.offset
-        last_ms = int(stretch.part().timestamps_ms().max())
+            return part.next_offset <= start.offset
+        last_ms = int(part.as_run().timestamps_ms().max())
         return start.time_ms is not None and last_ms < start.time_ms
 
     def _is_early(self, batch: BatchChanges) -> bool:

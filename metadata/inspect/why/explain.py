@@ -23,7 +23,7 @@ from metaquorum.metadata.inspect.log.coverage import (
 )
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point, utc_text
-from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import RunPart
 from metaquorum.metadata.inspect.walk.reader import (
     Cures,
     HistoryReader,
@@ -206,7 +206,7 @@ class _Feeding:
                     header = item.batch.header
                     records = [(decoded.offset, decoded.record) for decoded in item.records]
                     chain.batch(header.leader_epoch, header.max_timestamp_ms, records)
-                case RecordBatch() | Stretch():
+                case RecordBatch() | RunPart():
                     self._is_first = False
                     for error in chain.pass_over(item):
                         self._tell(f"skipped: {error}")

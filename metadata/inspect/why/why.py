@@ -15,18 +15,18 @@ from metaquorum.metadata.inspect.causes.elections import election_causes
 from metaquorum.metadata.inspect.causes.records import record_causes
 from metaquorum.metadata.inspect.causes.rule import Cause, Scene
 from metaquorum.metadata.inspect.causes.table import causes_of_field
-from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed, broker_of
+from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
 from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_who
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.entities.views import Wanted, config_path, entities_below, scram_path
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock
-from metaquorum.metadata.inspect.log.entities import EntityNamer, is_below
+from metaquorum.metadata.inspect.log.entities import EntityNamer, broker_of, is_below
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.log.voters import changes_text, voter_ids, voter_set_texts
 from metaquorum.metadata.inspect.timeline.unknown_state import said_fields
-from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter, RunPart
 from metaquorum.metadata.inspect.walk.cursor import place_of
 from metaquorum.metadata.inspect.walk.states import inside_transaction
 from metaquorum.metadata.inspect.why.explanation import SNAPSHOT, Explanation, Link, differences, exists
@@ -84,40 +84,40 @@ class Chain:
         self._last_ms: int | None = None
         self._kind = target.entity.partition("/")[0]
         self._settings = KeptSettings()
-        self._concern = self._concern_of()
+        self._batch_filter = self._filter_of_target()
         if image is not None and is_known:
             self._begin(image, is_middle=is_middle)
 
-    def _concern_of(self) -> Concern:
+    def _filter_of_target(self) -> BatchFilter:
         """Which batches may hold a link, or a fence that explains one."""
         if not self._feed.is_known:
-            return Concern()  # the partition's topic is unknown
+            return BatchFilter()  # the partition's topic is unknown
         if self._kind == "topic":
             wanted = self._target.partition
             if wanted is None:  # whose chain has its partitions only as they are created
                 topics = _named_topics(self._target.entity)
-                return Concern(topics=topics, creations_only=True, together=True, along=True)
-            return Concern(topics=frozenset({wanted[0]}), partition=wanted[1], together=True, along=True)
+                return BatchFilter(topics=topics, creations_only=True, together=True, along=True)
+            return BatchFilter(topics=frozenset({wanted[0]}), partition=wanted[1], together=True, along=True)
         number = self._target.entity.partition("/")[2]
         if self._kind == "broker" and not number.isdigit():
-            return Concern(topics=frozenset(), together=True)
+            return BatchFilter(topics=frozenset(), together=True)
         brokers = frozenset({int(number)} if self._kind == "broker" else ())
-        return Concern(topics=frozenset(), brokers=brokers, together=True, along=True)
+        return BatchFilter(topics=frozenset(), brokers=brokers, together=True, along=True)
 
-    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
-        """The next run in pieces: batches for `batch`, stretches for `pass_over`."""
-        return self._feed.pieces(run, self._concern)
+    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | RunPart]:
+        """The next run in pieces: batches for `batch`, parts for `pass_over`."""
+        return self._feed.pieces(run, self._batch_filter)
 
     def is_passed(self, batch: RecordBatch) -> bool:
         """Whether the next batch is one for `pass_over`."""
-        return self._feed.is_passed(batch, self._concern)
+        return self._feed.is_passed(batch, self._batch_filter)
 
-    def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
+    def pass_over(self, part: RunPart | RecordBatch) -> list[ReplayError]:
         """Applies batches that are not about the target. Returns the records that cannot be read."""
-        _, self._end, stamp_ms = place_of(stretch)
+        _, self._end, stamp_ms = place_of(part)
         self._last_ms = self._clock.time_ms(self._end - 1, stamp_ms)
         self._is_moved = stamp_ms != self._last_ms
-        return self._feed.pass_over(stretch, self._clock.time_ms)
+        return self._feed.pass_over(part, self._clock.time_ms)
 
     def lose(self, ends_behind: Callable[[], bool]) -> None:
         """Records are lost, so the leader and the time of the last write are unknown. An open transaction
@@ -134,7 +134,7 @@ class Chain:
         for topic in self._feed.state.topics.freeze().all():
             self._namer.learn(topic.topic_id, topic.name)
         self._feed.forget()
-        self._concern = self._concern_of()
+        self._batch_filter = self._filter_of_target()
 
     @property
     def end_offset(self) -> int:
@@ -174,7 +174,7 @@ class Chain:
         self._links.keep()
         for topic in image.topics.all():
             self._namer.learn(topic.topic_id, topic.name)
-        self._concern = self._concern_of()
+        self._batch_filter = self._filter_of_target()
         self._end = max(self._end, image.provenance.offset)
         now, name = self._now(), self._target.field
         kept, self._kept = self._kept, None

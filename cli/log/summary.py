@@ -12,7 +12,7 @@ import msgspec
 
 from metaquorum.cli.errors import EXIT_CRITICAL, EXIT_WARNING, Failure, log_exit_code
 from metaquorum.cli.log.input.live import BOOTSTRAP, LiveCommand
-from metaquorum.cli.log.input.nodes import nodes_json, open_merged, tell_nodes
+from metaquorum.cli.log.input.nodes import nodes_json, open_merged, report_nodes
 from metaquorum.cli.log.input.options import (
     PATH,
     POINT,
@@ -22,8 +22,8 @@ from metaquorum.cli.log.input.options import (
     limits_json,
     offsets_text,
     refuse_swapped,
-    tell_limits,
-    tell_unknown,
+    report_limits,
+    report_unknown,
 )
 from metaquorum.cli.log.input.source import MetadataLog
 from metaquorum.cli.text.output import echo_json, json_option, terminal_width, trimmed, utc_text
@@ -37,7 +37,7 @@ from metaquorum.metadata.inspect.log.places import batch_at
 from metaquorum.metadata.inspect.log.points import END, Point, parse_span_ms
 from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
-from metaquorum.metadata.inspect.summary.limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
+from metaquorum.metadata.inspect.summary.limits import cannot_decide, gap_ms, idle_interval_ms, last_time_ms
 from metaquorum.metadata.inspect.summary.losses import NAME as NAME_OF_LOST
 from metaquorum.metadata.inspect.summary.losses import lost_section
 from metaquorum.metadata.inspect.summary.sections import Row, Section
@@ -93,7 +93,7 @@ def summary(
     if log.is_checkpoint:
         raise Failure(f"{log.path} is a single state, not a history; give the log of the snapshot")
     if nodes is not None:
-        tell_nodes(nodes, complaints)
+        report_nodes(nodes, complaints)
     try:
         found = _Found(log, nodes, complaints)
         found.read(_start(log, start, last_ms), end or END, counts=as_json)
@@ -107,8 +107,8 @@ def summary(
     else:
         for line in _screen(found, _where(paths), show_all):
             click.echo(line)
-        tell_limits(found.seen.limits.coverage, found.seen.limits.shown)
-    tell_unknown(found.seen.limits.unknown)
+        report_limits(found.seen.limits.coverage, found.seen.limits.shown)
+    report_unknown(found.seen.limits.unknown)
     return log_exit_code(
         damaged=bool(complaints.count),
         uncovered=bool(found.seen.limits.coverage),
@@ -184,7 +184,7 @@ class _Found:
         place = self.at_end.image.provenance
         self.to_ms = self._time_ms(place.offset - 1, place.timestamp_ms)
         self.from_offset, self.from_ms = self._begins()
-        self.unsaid = cannot_tell(
+        self.unsaid = cannot_decide(
             image=self.at_end.image,
             interval_ms=interval_ms,
             uncertain=self.summary.uncertain_fences,

@@ -80,7 +80,7 @@ def named_check(name: str) -> Check:
         return Check(
             name=name,
             image=lambda place: _verdict(not under_min_isr(place.image)),
-            step=lambda before, after, quorum: _verdict(not _came_under_min_isr(before, after)),
+            step=lambda before, after, quorum: _verdict(not _fell_under_min_isr(before, after)),
             batch_filter=NOT_IDLE,
         )
     if name == "clean-elections":
@@ -126,7 +126,7 @@ def _wants(name: str) -> Callable[[Violation], bool]:
     return lambda violation: violation.rule == name
 
 
-def _came_under_min_isr(before: MetadataImage, after: MetadataImage) -> bool:
+def _fell_under_min_isr(before: MetadataImage, after: MetadataImage) -> bool:
     """Whether a partition is under min ISR, given that none was `before`: only changes are looked at."""
     if before.configs is not after.configs:
         return bool(under_min_isr(after))

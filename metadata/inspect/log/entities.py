@@ -10,10 +10,7 @@ import difflib
 from typing import Any
 
 from metaquorum.metadata.image.types import (
-    BROKER_RESOURCE,
-    CLIENT_METRICS_RESOURCE,
-    GROUP_RESOURCE,
-    TOPIC_RESOURCE,
+    RESOURCE_KINDS,
 )
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
@@ -41,13 +38,6 @@ KINDS = (
     "quorum",
 )
 """First parts of paths, in the order of help texts."""
-
-_RESOURCE_KINDS = {
-    TOPIC_RESOURCE: "topic",
-    BROKER_RESOURCE: "broker",
-    CLIENT_METRICS_RESOURCE: "client-metrics",
-    GROUP_RESOURCE: "group",
-}
 
 
 _BROKER_ID_FIELDS: dict[type[Any], str] = {
@@ -135,7 +125,7 @@ class EntityNamer:
 
 
 def _config_entities(record: r.ConfigRecord) -> tuple[str, ...]:
-    kind = _RESOURCE_KINDS.get(record.resource_type, str(record.resource_type))
+    kind = RESOURCE_KINDS.get(record.resource_type, str(record.resource_type))
     name = record.resource_name or "<default>"
     return (f"{kind}/{name}", f"config/{kind}/{name}/{record.name}")
 

@@ -502,8 +502,8 @@ class QuorumEvents:
             text += f": {changed}"
         elif before is not None and not was_static:
             return _told(offset, "voters repeated", f"{text}, as before", severity=DETAIL)
-        concerned = set(voter_ids(before or ())) ^ set(voter_ids(record.voters))
-        entities = tuple(f"controller/{one}" for one in sorted(concerned))
+        affected = set(voter_ids(before or ())) ^ set(voter_ids(record.voters))
+        entities = tuple(f"controller/{one}" for one in sorted(affected))
         return _told(offset, "voters changed", text, entities=entities)
 
     def kraft_version(self, offset: int, record: control.KRaftVersionRecord) -> Grouped:

@@ -255,7 +255,7 @@ class Story:
         for item in reader.read(self._end, known):
             if isinstance(item, StateKnown):
                 if is_alone:
-                    self._tell_alone()
+                    self._add_alone()
                     is_alone = False
                 found = known_state(self._log, item.offset)
                 yield from self._noted(timeline, timeline.learn(found.image, found.quorum))
@@ -264,7 +264,7 @@ class Story:
         if reader.past is not None:
             self._seen.take(reader.past)
         if is_alone:
-            self._tell_alone()
+            self._add_alone()
         reader.follows = True
 
     def _noted(self, timeline: Timeline, events: list[TimelineEvent]) -> list[TimelineEvent]:
@@ -354,7 +354,7 @@ class Story:
                 records = [(one.offset, one.record) for one in decode_readable(batch)]
                 timeline.note_before(records, clock.time_ms(header.base_offset, header.max_timestamp_ms))
 
-    def _tell_alone(self) -> None:
+    def _add_alone(self) -> None:
         """Notes the range before the first known state."""
         reached = self._end
         if self._reader is not None and self.is_over and reached.offset is None:

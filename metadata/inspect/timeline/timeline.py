@@ -97,8 +97,8 @@ class Timeline:
         self._brokers = BrokerSpans(image if is_known else None)
         self._gap_ms = gap_ms
         self._shown = shown
-        self._may_tell = partial(may_tell, shown=shown, least_isr=self._spans.least_isr, moves=moves)
-        self._may_span = partial(may_tell, shown=frozenset({CRITICAL}), least_isr=self._spans.least_isr)
+        self._may_show = partial(may_show, shown=shown, least_isr=self._spans.least_isr, moves=moves)
+        self._may_span = partial(may_show, shown=frozenset({CRITICAL}), least_isr=self._spans.least_isr)
         self._start = start
         self._clock = RunningClock(clock)
         self._stamp_ms: int | None = None
@@ -154,8 +154,8 @@ class Timeline:
         told, self._told = self._held.rest(), []
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
         self._stamp_ms = time_ms
-        self._tell_grouped(learned_events(self._spans, (offset, time_ms)))
-        self._tell_grouped(self._brokers.learned)
+        self._add_grouped(learned_events(self._spans, (offset, time_ms)))
+        self._add_grouped(self._brokers.learned)
         return [*self._shown_of(told), *self._told]
 
     def lose(self, offset: int, ends_behind: Callable[[], bool]) -> list[TimelineEvent]:
@@ -197,14 +197,14 @@ class Timeline:
         if changes.brokers:
             self._broker_steps(changes, scene)
         self._partitions(scene)
-        self._tell_alone(self._unknown_state.events(changes))
-        self._tell_grouped(groups.topic_events(changes))
+        self._add_alone(self._unknown_state.events(changes))
+        self._add_grouped(groups.topic_events(changes))
         refused = {error.offset for error in changes.refused}
         for offset, record in changes.records:
             if offset not in refused:
                 self._single(offset, record)
-        self._tell_grouped(groups.config_events(changes, is_known=self._feed.is_known))
-        self._tell_grouped(groups.refused_events(changes))
+        self._add_grouped(groups.config_events(changes, is_known=self._feed.is_known))
+        self._add_grouped(groups.refused_events(changes))
         self._end = (changes.records[-1][0] + 1, epoch, time_ms)
         return self._through()
 
@@ -220,10 +220,10 @@ class Timeline:
         changes.time_ms = self._clock.time_ms(changes.base_offset, stamp_ms)
         self._batch = changes
         self._note_time(changes, stamp_ms)
-        self._tell_grouped(groups.topic_events(changes))
+        self._add_grouped(groups.topic_events(changes))
         for offset, record in changes.records:
             self._single(offset, record)
-        self._tell_grouped(groups.config_events(changes, is_known=self._feed.is_known))
+        self._add_grouped(groups.config_events(changes, is_known=self._feed.is_known))
         self._end = (batch.header.next_offset, changes.epoch, changes.time_ms)
         return self._through()
 
@@ -242,19 +242,19 @@ class Timeline:
         if part.records is not None:
             stamp_of = dict(zip(bases.tolist(), stamps.tolist(), strict=True))
             time_of = dict(zip(bases.tolist(), times.tolist(), strict=True))
-            wanted = self._may_span if self._is_before(part) else self._may_tell
+            wanted = self._may_span if self._is_before(part) else self._may_show
             for changes in self._feed.changed(part, wanted, lambda offset, _: time_of[offset]):
                 while gaps and gaps[0][1].offset < changes.base_offset:
                     yield self._gap(run, times, *gaps.popleft())
                 self._told, self._batch = [], changes
                 self._stamp_ms = stamp_of[changes.base_offset]
                 if gaps and gaps[0][1].offset == changes.base_offset:
-                    self._tell_grouped((gaps.popleft()[1],))
+                    self._add_grouped((gaps.popleft()[1],))
                 scene = Scene(batch=changes, feed=self._feed)
                 if changes.brokers:
                     self._broker_steps(changes, scene)
                 self._partitions(scene)
-                self._tell_grouped(groups.refused_events(changes))
+                self._add_grouped(groups.refused_events(changes))
                 if self._told or changes.brokers:
                     yield self._through()
         else:
@@ -272,7 +272,7 @@ class Timeline:
             base_offset=header.base_offset, epoch=header.leader_epoch, time_ms=int(times[number]), asked=asked
         )
         self._told, self._batch, self._stamp_ms = [], changes, header.max_timestamp_ms
-        self._tell_grouped((event,))
+        self._add_grouped((event,))
         return self._through()
 
     def _is_before(self, part: RunPart) -> bool:
@@ -326,8 +326,8 @@ class Timeline:
             self._spans.forget_lost(self._unknown_state.leaderless)
             self._brokers.forget_lost()
         image = self._feed.replayed().image if self._feed.is_known else None
-        self._tell_grouped(still_open(self._spans, offset, time_ms, image))
-        self._tell_grouped(self._brokers.finish(offset, time_ms))
+        self._add_grouped(still_open(self._spans, offset, time_ms, image))
+        self._add_grouped(self._brokers.finish(offset, time_ms))
         return self._told
 
     def _tell(
@@ -363,7 +363,7 @@ class Timeline:
             )
         )
 
-    def _tell_grouped(self, events: Iterable[groups.Grouped]) -> None:
+    def _add_grouped(self, events: Iterable[groups.Grouped]) -> None:
         for event in events:
             self._tell(
                 event.offset,
@@ -377,23 +377,23 @@ class Timeline:
                 bound=event.bound,
             )
 
-    def _tell_alone(self, events: Iterable[groups.Grouped]) -> None:
+    def _add_alone(self, events: Iterable[groups.Grouped]) -> None:
         told = list(events)
         of_brokers = [event for event in told if event.kind.startswith("broker ")]
-        self._tell_grouped((*self._brokers.alone(of_brokers, self._batch.time_ms), *told))
+        self._add_grouped((*self._brokers.alone(of_brokers, self._batch.time_ms), *told))
 
     def _note_time(self, changes: BatchChanges, stamp_ms: int) -> None:
         self._stamp_ms = stamp_ms
-        self._tell_grouped(self._times.batch(changes, stamp_ms))
+        self._add_grouped(self._times.batch(changes, stamp_ms))
 
     def _broker_steps(self, changes: BatchChanges, scene: Scene) -> None:
         if not self._feed.is_known:
             for step in changes.brokers:
-                self._tell_alone(self._unknown_state.known_again(step, broker_events(step, scene)))
+                self._add_alone(self._unknown_state.known_again(step, broker_events(step, scene)))
             return  # whether other brokers are unfenced is unknown
         told = [event for step in changes.brokers for event in broker_events(step, scene)]
         fences = {event.offset: event for event in told if event.kind == "broker fenced"}
-        self._tell_grouped((*told, *self._brokers.batch(changes, fences)))
+        self._add_grouped((*told, *self._brokers.batch(changes, fences)))
 
     def _partitions(self, scene: Scene) -> None:
         is_early = self._is_early(scene.batch)
@@ -422,7 +422,7 @@ class Timeline:
             events += groups.reassignment_events(scene.batch)
             events += groups.span_events(spans)
         for event in events:
-            self._tell_grouped((event,))
+            self._add_grouped((event,))
             if event.suspect is not None and scene.batch.is_slice and event.severity in self._shown:
                 self._suspects[self._told[-1]] = event.suspect
 
@@ -433,7 +433,7 @@ class Timeline:
         entity = names[0] if names else "quorum"
         match record:
             case control.LeaderChangeMessage() | control.VotersRecord() | control.KRaftVersionRecord():
-                self._tell_grouped([self._of_quorum(offset, record)])
+                self._add_grouped([self._of_quorum(offset, record)])
             case r.FeatureLevelRecord(name=name, feature_level=level):
                 release = f" ({metadata_version_name(level)})" if name == "metadata.version" else ""
                 self._tell(offset, "feature", entity, f"{name} is at level {level}{release}")
@@ -497,7 +497,7 @@ class Timeline:
 Bools = npt.NDArray[np.bool_]
 
 
-def may_tell(
+def may_show(
     versions: Versions,
     before: IntArray,
     shown: frozenset[str],

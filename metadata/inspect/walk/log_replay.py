@@ -196,7 +196,7 @@ class LogReplay:
                     if not self._continues(item, end):
                         return
         if not self._reader.is_over:
-            self._tell_lost_end()
+            self._report_lost_end()
 
     def _continues(self, item: WrongPlace | LostRecords, end: Point) -> bool:
         """Whether to continue where offsets have a gap, or go back."""
@@ -237,7 +237,7 @@ class LogReplay:
         text = "these records are lost here, and their effect is missing from the answer"
         self._uncovered(start, end, MISSING, text)
 
-    def _tell_lost_end(self) -> None:
+    def _report_lost_end(self) -> None:
         """Reports damage after which nothing could be read."""
         if self._damage is not None and self._damage.offset >= self.engine.end_offset:
             self._lost(self.engine.end_offset, None)

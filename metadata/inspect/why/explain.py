@@ -72,7 +72,7 @@ def explain(
         _Feeding(log, point, lines.append, past_corruption, is_middle=True).feed(chain, start)
         if _is_enough(chain, last):
             chain.limits.place(shown)
-            _tell_all(on_problem, lines)
+            _report_all(on_problem, lines)
             return chain.result()
     feeding = _Feeding(log, point, on_problem, past_corruption)
     if known == base:
@@ -96,7 +96,7 @@ def explain(
     return chain.result()
 
 
-def _tell_all(on_problem: OnProblem | None, lines: list[str]) -> None:
+def _report_all(on_problem: OnProblem | None, lines: list[str]) -> None:
     if on_problem is not None:
         for line in lines:
             on_problem(line)

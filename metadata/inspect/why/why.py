@@ -309,7 +309,7 @@ class Chain:
             )
             if offset in refused or isinstance(record, r.PartitionChangeRecord | r.ClearElrRecord):
                 continue
-            if not concerns(self._target.entity, record, names):
+            if not is_link_of(self._target.entity, record, names):
                 continue
             causes = self._causes_of(changes, record, offset) if causes is None else causes
             found: tuple[tuple[str, Any, Any], ...] = ()
@@ -457,7 +457,7 @@ def other_names(record: object) -> tuple[str, ...]:
     return ()
 
 
-def concerns(entity: str, record: object, names: tuple[str, ...]) -> bool:
+def is_link_of(entity: str, record: object, names: tuple[str, ...]) -> bool:
     """Whether a record with these names is a link of `entity`: a topic's removal is also a
     link of its settings."""
     if any(is_below(name, entity) for name in names):

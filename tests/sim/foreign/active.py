@@ -1,7 +1,7 @@
 """What an active controller of Apache Kafka 3.7 writes while its voter leads, and the snapshots it makes.
 
 It begins as Kafka does: what an earlier leader left open is aborted, and an empty log gets its first records
-in a transaction (KIP-868), here in two batches. Then it writes topics, settings and no-ops (KIP-835).
+in a transaction (KIP-868). Then it writes topics, settings and no-ops (KIP-835).
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ class KafkaController:
             return
         self._next_ms = voter.now + self._rng.randint(*PAUSE_MS)
         nothing_pends = self._applied.state.end_offset == voter.disk.end
+        if not nothing_pends and not self._applied.state.image.features.level("metadata.version"):
+            return
         batches: list[list[Any]] = self._first(self._applied) if nothing_pends else []
         if nothing_pends and not batches and self._rng.random() < 0.5:
             batches = [self._change(self._applied.state.image)]
@@ -84,13 +86,13 @@ class KafkaController:
         if applied.state.transaction is not None:
             self._marks.append("Kafka's controller aborted what was left open")
             return [[AbortTransactionRecord(reason="another controller is active")]]
-        if applied.state.image.features.metadata_version > 0:
+        if applied.state.image.features.level("metadata.version"):
             return []
         level = FeatureLevelRecord(name="metadata.version", feature_level=DEFAULT_METADATA_VERSION)
         self._marks.append("Kafka's controller wrote the first records")
+        migration = ZkMigrationStateRecord(zk_migration_state=0)
         return [
-            [BeginTransactionRecord(name="Bootstrap records"), level],
-            [ZkMigrationStateRecord(zk_migration_state=0), EndTransactionRecord()],
+            [BeginTransactionRecord(name="Bootstrap records"), level, migration, EndTransactionRecord()],
         ]
 
     def _change(self, image: MetadataImage) -> list[Any]:
@@ -129,7 +131,7 @@ class KafkaController:
         """Of what is committed, after enough bytes; then the oldest ones go, and what they cover."""
         disk, state = self._voter.disk, applied.state
         newest = max((each.offset for each in disk.snapshots), default=0)
-        if state.transaction is not None or state.image.features.metadata_version <= 0:
+        if state.transaction is not None or not state.image.features.level("metadata.version"):
             return
         since = sum(
             len(data) for base, end, _, data in disk.batches if newest <= base and end <= state.end_offset

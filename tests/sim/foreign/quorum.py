@@ -12,17 +12,24 @@ from msgspec.structs import replace
 from metaquorum.controller.server.raft_requests import RoundsRepeated
 from metaquorum.metadata.image import images_equal
 from metaquorum.raft import effects as raft
+from metaquorum.raft.config import Voter
+from metaquorum.raft.core import RaftCore
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftRequest, RaftResponse
+from metaquorum.raft.store import ReplicaStore
 from metaquorum.raft.voters import VoterNode, VoterSet
 from metaquorum.storage.batches.batch import iter_batches
 from tests.sim.errors import SafetyError
 from tests.sim.foreign.voter import DirectoryOfKafka, KafkaVoterProcess
 from tests.sim.host import Host
-from tests.sim.processes import BrokerProcess, ControllerProcess
+from tests.sim.processes import RAFT_CONFIG, BrokerProcess, ControllerProcess
 from tests.sim.profile import FaultProfile
 from tests.sim.world import World
 
 MIXED_FROM = 8_000
+CHUNK_BYTES = 150
+"""So that each snapshot takes several chunks."""
+LATE_MS, LATE_CHANCE = 3_000, 0.25
+"""In some seeds ours start so much later that Kafka's voters, if they can, write the first records."""
 
 
 class MixedController(ControllerProcess):
@@ -35,6 +42,11 @@ class MixedController(ControllerProcess):
         self.rounds = RoundsRepeated()
         self._connections: dict[int, int] = {}
         super().__init__(*parts)
+
+    def make_core(self, store: ReplicaStore, voters: tuple[Voter, ...]) -> RaftCore:
+        config = replace(RAFT_CONFIG, snapshot_chunk_bytes=CHUNK_BYTES)
+        rng = random.Random(self.host.rng.getrandbits(64))
+        return RaftCore(config, store.raft_identity, voters, store.recovered(), rng)
 
     def read(self, key: int, request: RaftRequest, connection: int) -> RaftRequest:
         """A request that arrives on a connection."""
@@ -81,6 +93,7 @@ class MixedWorld(World):
         # Voters of Kafka 3.7 have no directory ids.
         self.voters = tuple(replace(voter, directory_id=None) for voter in self.voters)
         self.voter_set = VoterSet(VoterNode(node_id=each, directory_id=None) for each in self.controller_ids)
+        self._late = set(self.own_controller_ids) if self.rng.random() < LATE_CHANCE else set()
         self._connection = 0
         self._leaders: dict[int, int] = {}
         self._votes: dict[tuple[int, int], int] = {}
@@ -108,7 +121,10 @@ class MixedWorld(World):
 
     def boot(self, node_id: int) -> None:
         host = self.directory[node_id]
-        if node_id not in self.kafkas:
+        if node_id in self._late:
+            self._late.remove(node_id)
+            self.engine.after(LATE_MS, lambda: self.boot(node_id))
+        elif node_id not in self.kafkas:
             super().boot(node_id)
         elif host.process is None or not host.process.alive:
             process: Any = KafkaVoterProcess(host, node_id, self)

@@ -507,18 +507,3 @@ Record: TypeAlias = Union[  # noqa: UP007 -- a Union survives get_args in the or
     UnregisterControllerRecord,
 ]
 """Any record of the metadata log except control records (`control`)."""
-
-OF_BROKERS: dict[type[object], str] = {
-    BrokerRecord: "broker_id",
-    UnregisterBrokerRecord: "broker_id",
-    BrokerRegistrationChangeRecord: "broker_id",
-    FenceBrokerRecord: "id",
-    UnfenceBrokerRecord: "id",
-}
-"""Records that set, change or remove a broker's registration, and the field with its id."""
-
-
-def broker_of(record: object) -> int | None:
-    """The broker whose registration a record is about; None for any other record."""
-    field = OF_BROKERS.get(type(record))
-    return None if field is None else getattr(record, field)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from metaquorum.metadata.image import ConfigResource
+from metaquorum.metadata.inspect.log.entities import broker_of
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
 
@@ -79,7 +80,7 @@ class Touched:
         match record:
             case r.PartitionRecord() | r.PartitionChangeRecord():
                 self.partitions[record.topic_id, record.partition_id] = offset
-            case _ if (broker_id := r.broker_of(record)) is not None:
+            case _ if (broker_id := broker_of(record)) is not None:
                 self.brokers[broker_id] = (offset, record)
             case r.ControllerRecord() | r.UnregisterControllerRecord():
                 self.controllers[record.controller_id] = offset

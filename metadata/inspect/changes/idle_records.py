@@ -7,6 +7,7 @@ from typing import Any
 
 from metaquorum.metadata.image import ConfigResource, ImageBuilder
 from metaquorum.metadata.image.types import PartitionInfo
+from metaquorum.metadata.inspect.log.entities import broker_of
 from metaquorum.metadata.meanings import quota_entity
 from metaquorum.metadata.records import types as r
 
@@ -29,10 +30,9 @@ def subject_key(record: object) -> tuple[str, Hashable, str] | None:
             return "token", record.token_id, ""
         case r.FeatureLevelRecord():
             return "feature", record.name, ""
-        case r.BrokerRecord() | r.UnregisterBrokerRecord():
-            return None
-    broker_id = r.broker_of(record)
-    return None if broker_id is None else ("broker", broker_id, "")
+        case r.BrokerRegistrationChangeRecord() | r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
+            return "broker", broker_of(record), ""
+    return None
 
 
 def subject(record: object, state: ImageBuilder) -> object:

@@ -73,7 +73,7 @@ def test_the_tables_are_compared_with_what_any_record_changes() -> None:
         left = missed(delta, touched, before, state.image)
         assert not left, (
             f"{type(record).__name__} changes {left}, and the tables of the pipeline do not show it: Touched "
-            "(pipeline/intervals/touched.py), or OF_BROKERS (metadata/records/types.py) for a broker"
+            "(pipeline/intervals/touched.py), or broker_of (metadata/inspect/log/entities.py)"
         )
     missing = {each.__name__ for each in {*get_args(r.Record)} - seen - NO_EFFECT}
     assert not missing, f"add one that has an effect to MORE: {missing}"

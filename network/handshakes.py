@@ -36,7 +36,7 @@ class _Handshake(ssl.SSLObject):
 
 
 class ServerContext(ssl.SSLContext):
-    """A context whose handshakes have last words, if whoever begins one has said so."""
+    """A context whose handshakes have last words, if the task that begins one has said so."""
 
     sslobject_class = _Handshake
 

@@ -27,7 +27,7 @@ from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.broker.replica.store.store import DirectoryStore, ExpectedIdentity, StoreOptions
-from metaquorum.metadata.features import ELR_VERSION, KRAFT_VERSION, LEVEL_ELR_RECORDS
+from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
@@ -67,11 +67,7 @@ class DataBroker(BrokerProcess):
 
     def make_config(self) -> BrokerConfig:
         config = super().make_config()
-        levels = (
-            BrokerFeature("metadata.version", 1, LEVEL_ELR_RECORDS),
-            BrokerFeature(ELR_VERSION, 0, 1),
-            BrokerFeature(KRAFT_VERSION, 0, 1),
-        )
+        levels = (BrokerFeature("metadata.version", 1, LEVEL_ELR_RECORDS), BrokerFeature(ELR_VERSION, 0, 1))
         return replace(
             config,
             directories=self.directories.ids(),

@@ -19,7 +19,7 @@ from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.features import DEFAULT_METADATA_VERSION, KRAFT_VERSION
+from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.broker import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.metadata.node_configs.controller import VOTER_REPLICA, ControllerConfig
@@ -329,10 +329,7 @@ class BrokerProcess(Process):
             endpoints=(
                 BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=9000 + node_id, security_protocol=0),
             ),
-            features=(
-                BrokerFeature("metadata.version", 1, DEFAULT_METADATA_VERSION),
-                BrokerFeature(KRAFT_VERSION, 0, 1),
-            ),
+            features=(BrokerFeature("metadata.version", 1, DEFAULT_METADATA_VERSION),),
             directories=(directory_id(node_id),),
             broker_heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             registration_lease_timeout_ms=SESSION_TIMEOUT_MS,

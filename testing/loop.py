@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 IDLE_S = 0.002
 """A loop that has waited so long in real time waits for its timers alone: no thread or socket answers."""
+SETTLE_ROUNDS_MAX = 16
+"""After so many rounds in which something happened, a busy loop counts as settled."""
 HURRY_S = 0.01
 """A clock in a hurry moves by at most this much at a time: less than any node waits for another."""
 
@@ -31,8 +33,24 @@ class _Selector:
     def __init__(self, clock: ClusterClock) -> None:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
+        self._quiet: asyncio.Future[bool] | None = None
+
+    def quiet(self, answer: asyncio.Future[bool]) -> None:
+        """The answer: whether nothing happens for IDLE_S, once the loop has nothing to do."""
+        self._quiet = answer
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        answer = self._quiet
+        if answer is None or timeout == 0:
+            return self._select(timeout)
+        self._quiet = None
+        timer_s = IDLE_S if timeout is None or self._clock.is_manual else timeout
+        found = self._selector.select(min(timer_s, IDLE_S))
+        if not answer.done():
+            answer.set_result(not found and timer_s >= IDLE_S)
+        return found
+
+    def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._clock.is_hurried and timeout is not None and timeout > 0:
             found = self._selector.select(min(timeout, IDLE_S))
             if not found and timeout > IDLE_S:
@@ -50,10 +68,21 @@ class ClusterLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, clock: ClusterClock) -> None:
         self._cluster_clock = clock
-        super().__init__(_Selector(clock))  # type: ignore[arg-type]
+        self._cluster_selector = _Selector(clock)
+        super().__init__(self._cluster_selector)  # type: ignore[arg-type]
 
     def time(self) -> float:
         return self._cluster_clock.seconds()
+
+    async def settled(self) -> None:
+        """Returns once what is due is done, however slow the machine is: nothing is ready, no socket has
+        anything, and a thread that began after all others that had work has come back."""
+        for _ in range(SETTLE_ROUNDS_MAX):
+            await self.run_in_executor(None, _nothing)
+            answer: asyncio.Future[bool] = self.create_future()
+            self._cluster_selector.quiet(answer)
+            if await answer:
+                return
 
 
 class LoopThread:
@@ -98,6 +127,10 @@ class LoopThread:
         finally:
             asyncio.set_event_loop(None)
             self.loop.close()
+
+
+def _nothing() -> None:
+    return
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]] | set[asyncio.Task[Any]]) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 
 from metaquorum.clients.admin.access import delete_scram, set_scram
 from metaquorum.clients.kafka.cluster import KafkaClient
@@ -35,7 +35,7 @@ from metaquorum.testing.forming import FormedNode, form, ports_of, shape_of
 from metaquorum.testing.happenings import LINES_MAX, Happening, lines_of, of_metadata
 from metaquorum.testing.healing import ActiveFault, ClusterEvent
 from metaquorum.testing.interception import OWN_CLIENT, Interception
-from metaquorum.testing.loop import LoopThread
+from metaquorum.testing.loop import ClusterLoop, LoopThread
 from metaquorum.testing.memory_disk import MemoryDisk, copy_files
 from metaquorum.testing.network import ClusterNetwork, Network
 from metaquorum.testing.node import ClusterNode, TestNode
@@ -522,9 +522,10 @@ class RunningCluster:
         return found[-1]
 
     def _run_settled(self, move: Callable[[], None], text: str) -> None:
-        """Moves the clock, for `clock`."""
+        """Moves the clock, for `clock`: nodes do what is due before it moves on."""
 
         async def moved() -> None:
             move()
+            await cast("ClusterLoop", asyncio.get_running_loop()).settled()
 
         self._run(moved(), text)

@@ -52,8 +52,8 @@ ITERATIONS = 4096
 """Of SCRAM: the fewest that Kafka allows."""
 LOOK_S = 0.002
 """How often a wait looks."""
-LOOK_IN_A_HURRY_S = 0.006
-"""The same while the clock is in a hurry: it moves when the loop has nothing to do, and a look is work."""
+LOOK_IN_A_HURRY_S = 1.0
+"""The same while the clock is in a hurry: the loop looks, too, whenever it has nothing to do."""
 
 
 class Wishes(TypedDict, total=False):
@@ -148,10 +148,12 @@ class RunningCluster:
             self._thread = LoopThread(self._time, "kafka cluster")
             self._state = "running"
         try:
-            self._time.is_hurried = self._starts_in_a_hurry
-            self._run(self._start_nodes(), "the nodes to start")
+            if self._starts_in_a_hurry:
+                self._time.hurry()
+            self._start_nodes()
             self._until(self._is_ready, "all nodes to serve")
-            self._time.is_hurried = False
+            if self._starts_in_a_hurry:
+                self._time.follow()
             if self._access.password is not None:
                 self.add_user(USER, self._access.password)
         except BaseException:
@@ -383,11 +385,21 @@ class RunningCluster:
             raise ClusterError(f"{node.name} did not start: {node.last_words}")
         return node.is_serving and self._agree()
 
-    # --- on the loop
+    def _start_nodes(self) -> None:
+        """Controllers elect first: brokers, which would ask them for the leader again and again, have one."""
+        first = [node for node in self._nodes.values() if node.local.controls]
+        then = [node for node in self._nodes.values() if not node.local.controls]
 
-    async def _start_nodes(self) -> None:
-        for node in self._nodes.values():
-            node.start()
+        async def start(nodes: Sequence[ClusterNode]) -> None:
+            for node in nodes:
+                node.start()
+
+        self._run(start(first), "the controllers to start")
+        if then:
+            self._until(lambda: self._are_up(first) and self._leader_of_quorum() is not None, "an election")
+            self._run(start(then), "the brokers to start")
+
+    # --- on the loop
 
     async def _end(self) -> None:
         for client in self._clients.values():
@@ -396,10 +408,15 @@ class RunningCluster:
         await self._network.close()
 
     def _is_ready(self) -> bool:
-        for node in self._nodes.values():
+        nodes = list(self._nodes.values())
+        return self._are_up(nodes) and all(node.is_serving for node in nodes) and self._agree()
+
+    def _are_up(self, nodes: Sequence[ClusterNode]) -> bool:
+        """True. Raises ClusterError for one that could not start."""
+        for node in nodes:
             if not node.is_up:
                 raise ClusterError(f"{node.name} did not start: {node.last_words}")
-        return all(node.is_serving for node in self._nodes.values()) and self._agree()
+        return True
 
     def _is_whole(self) -> bool:
         """Whether all nodes that run serve, and their brokers know each other."""
@@ -508,7 +525,10 @@ class RunningCluster:
         while not self._run(look(), what):
             if time.monotonic() > deadline_s:
                 raise ClusterTimeoutError(f"waited {self.timeout_s:g} s for {what}; {self._what_nodes_do()}")
-            time.sleep(LOOK_IN_A_HURRY_S if self._time.is_hurried else LOOK_S)
+            if self._time.is_hurried and self._thread is not None:
+                self._thread.loop.wait_in_a_hurry(condition, LOOK_IN_A_HURRY_S)
+            else:
+                time.sleep(LOOK_S)
 
     def _wait_for_value(self, value: Callable[[], int | None], what: str) -> int:
         found: list[int] = []

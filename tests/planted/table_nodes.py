@@ -350,7 +350,7 @@ BROKER_BUGS = (
         file="combined/node.py",
         old="effects = [*self.broker.handle(event, now_ms=now_ms, wall_ms=wall_ms)]",
         new="effects = [*self.controller.handle(event, now_ms=now_ms, wall_ms=wall_ms)]",
-        caught_by=(COMBINED, "sim 6021..6022"),
+        caught_by=(COMBINED, "sim 6010..6020"),
     ),
     Bug(
         name="combined-broker-takes-its-own-disk-for-the-quorum",

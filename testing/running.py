@@ -150,7 +150,9 @@ class RunningCluster:
         try:
             if self._starts_in_a_hurry:
                 self._time.hurry()
-            self._start_nodes()
+            self._run(self._start_nodes(), "the nodes to start")
+            if self._starts_in_a_hurry:
+                self._start_brokers()
             self._until(self._is_ready, "all nodes to serve")
             if self._starts_in_a_hurry:
                 self._time.follow()
@@ -385,21 +387,27 @@ class RunningCluster:
             raise ClusterError(f"{node.name} did not start: {node.last_words}")
         return node.is_serving and self._agree()
 
-    def _start_nodes(self) -> None:
-        """Controllers elect first: brokers, which would ask them for the leader again and again, have one."""
-        first = [node for node in self._nodes.values() if node.local.controls]
-        then = [node for node in self._nodes.values() if not node.local.controls]
+    def _start_brokers(self) -> None:
+        """Once the controllers have elected: brokers would ask for the leader again and again."""
+        controllers = [node for node in self._nodes.values() if node.local.controls]
+        brokers = [node for node in self._nodes.values() if not node.local.controls]
+        if not brokers:
+            return
 
-        async def start(nodes: Sequence[ClusterNode]) -> None:
-            for node in nodes:
+        async def start() -> None:
+            for node in brokers:
                 node.start()
 
-        self._run(start(first), "the controllers to start")
-        if then:
-            self._until(lambda: self._are_up(first) and self._leader_of_quorum() is not None, "an election")
-            self._run(start(then), "the brokers to start")
+        self._until(lambda: self._are_up(controllers) and self._leader_of_quorum() is not None, "an election")
+        self._run(start(), "the brokers to start")
 
     # --- on the loop
+
+    async def _start_nodes(self) -> None:
+        """All of them; in a hurry, those that are controllers."""
+        for node in self._nodes.values():
+            if node.local.controls or not self._starts_in_a_hurry:
+                node.start()
 
     async def _end(self) -> None:
         for client in self._clients.values():

@@ -9,7 +9,7 @@ from typing import Any
 
 from metaquorum.testing.faulty_disk import FaultyDisk
 from metaquorum.testing.inode import Inode
-from metaquorum.testing.names import Moves, Names
+from metaquorum.testing.names import DirectoryMoves, Names
 
 
 def calls_of(work: Callable[[], object]) -> int:
@@ -86,7 +86,7 @@ def test_a_directory_moves_with_all_below_it() -> None:
 
 
 def test_where_a_path_is_until_moves_above_it_are_durable() -> None:
-    moves = Moves()
+    moves = DirectoryMoves()
     moves.add("/d/a", "/d/b")
     moves.add("/d/b", "/d/c")
     moves.add("/d/c/x", "/d/c/y")

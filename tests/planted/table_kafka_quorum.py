@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 
 FORMS = "clients/kafka/raft_messages.py"
+COMPILED = "clients/kafka/message_forms.py"
 CLIENT = "clients/kafka/raft_client.py"
 SERVER = "controller/server/raft_requests.py"
 MESSAGES = "tests/unit/kafka/test_raft_messages.py"
@@ -95,9 +96,9 @@ KAFKA_QUORUM_BUGS = (
         name="pre-vote-is-asked-as-a-vote",
         breaks="a pre-vote binds no one: what cannot say it is not asked",
         source="KIP-996",
-        file=FORMS,
-        old="elif column.needed and tuple(values) != column.absent:",
-        new="elif column.needed and tuple(values) == column.absent == ():",
+        file=COMPILED,
+        old="elif column.needed:",
+        new="elif column.needed and not column.names:",
         caught_by=(OLDER,),
     ),
     Bug(
@@ -132,8 +133,8 @@ KAFKA_QUORUM_BUGS = (
         breaks="a voter of another cluster learns that, whatever else it says",
         source="KIP-595",
         file=FORMS,
-        old="if request.cluster_id == cluster_id and not shape.is_sound(request):",
-        new="if not shape.is_sound(request):",
+        old="if request.cluster_id == cluster_id and not form.is_sound(request):",
+        new="if not form.is_sound(request):",
         caught_by=(REFUSED,),
     ),
     Bug(
@@ -141,7 +142,7 @@ KAFKA_QUORUM_BUGS = (
         breaks="after Kafka's refusal of a snapshot, the next fetch names another one",
         source="Kafka 3.7 answers UNKNOWN_SERVER_ERROR",
         file=FORMS,
-        old='values["error"] = _INSTEAD.get((shape.wire, code)) or _error(code)',
+        old='values["error"] = _INSTEAD.get((form.wire, code)) or _error(code)',
         new='values["error"] = _error(code)',
         caught_by=(f"{MESSAGES}::test_kafkas_refusal_of_a_snapshot_may_say_nothing_else",),
     ),

@@ -166,7 +166,8 @@ def read_node_config(path: str) -> ConfiguredNode:
         directories.append(config.metadata_log_dir)
     pinned = next((voter.directory_id for voter in config.voters if voter.node_id == config.node_id), None)
     is_controller = config.role != BROKER
-    listener = config.of(CONTROLLER).advertised[0] if is_controller else None
+    own = config.of(CONTROLLER).advertised if is_controller else ()
+    listener = next((each for each in own if each.name == config.controller_listener), None)
     address = None if listener is None else (listener.host, listener.port)
     others = [(voter.host, voter.port) for voter in config.voters if voter.node_id != config.node_id]
     if not config.voters:

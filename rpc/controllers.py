@@ -20,7 +20,7 @@ class Controllers:
 
     def __init__(self, config: NodeConfig, raft: RaftCore) -> None:
         self._raft = raft
-        self._listener = config.quorum_listener
+        self._listener = config.controller_listener
         self._configured = {voter.node_id: PeerAddress(voter.host, voter.port) for voter in config.voters}
         servers = zip(config.raft.bootstrap_ids, config.bootstrap_servers, strict=True)
         self._quorum: tuple[VoterSet, int | None] | None = None

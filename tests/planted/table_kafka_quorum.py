@@ -11,6 +11,8 @@ SERVER = "controller/server/raft_requests.py"
 MESSAGES = "tests/unit/kafka/test_raft_messages.py"
 ANSWERS = "tests/unit/kafka/test_metadata_fetch.py"
 CALLS = "tests/unit/kafka/test_raft_client.py"
+PROBE = "tests/unit/server/test_voter_probe.py"
+CONFIG = "tests/unit/config/test_config.py"
 MIXED = "tests/properties/test_mixed_quorums.py"
 FALLS = f"{MIXED}::test_a_new_leader_names_no_high_watermark_that_may_fall_at_kafkas_voter"
 CLAIMS = f"{MIXED}::test_a_release_that_says_no_high_watermark_claims_none"
@@ -100,6 +102,33 @@ KAFKA_QUORUM_BUGS = (
         old="elif column.needed:",
         new="elif column.needed and not column.names:",
         caught_by=(OLDER,),
+    ),
+    Bug(
+        name="new-voter-is-not-asked-who-it-is",
+        breaks="the node at a new voter's address must be that voter",
+        source="docs/raft.md: Voters that come and go",
+        file="controller/server/kafka_quorum.py",
+        old="problem = self._another(voter, address, answer)",
+        new="problem = None",
+        caught_by=(f"{PROBE}::test_another_node_is_refused",),
+    ),
+    Bug(
+        name="new-voter-is-asked-for-its-vote",
+        breaks="to ask a new voter who it is binds no one",
+        source="KIP-996",
+        file="controller/server/kafka_quorum.py",
+        old="            pre_vote=True,",
+        new="            pre_vote=False,",
+        caught_by=(f"{PROBE}::test_it_is_asked_for_a_pre_vote_which_binds_no_one",),
+    ),
+    Bug(
+        name="names-do-not-say-the-protocol",
+        breaks="a controllers' listener whose name begins with GRPC speaks gRPC, wherever it is named",
+        source="ADR 22",
+        file="config/addresses.py",
+        old="if not grpc and (len(names) > 1 or not asks_kafka):",
+        new="if len(names) > 1 or not asks_kafka:",
+        caught_by=(f"{CONFIG}::test_names_say_what_controllers_listeners_speak",),
     ),
     Bug(
         name="no-directory-is-a-directory",

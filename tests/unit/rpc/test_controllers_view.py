@@ -43,7 +43,7 @@ class Client:
 
 def view(quorum: Quorum, voters: tuple[Voter, ...] = (), *, servers: bool = True) -> Controllers:
     config = SimpleNamespace(
-        quorum_listener="Controller",
+        controller_listener="Controller",
         voters=voters,
         raft=SimpleNamespace(bootstrap_ids=(-2, -3) if servers else ()),
         bootstrap_servers=SERVERS if servers else (),

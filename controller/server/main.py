@@ -246,8 +246,7 @@ class ControllerRole:
             await self._lane_listener.open()
         await self._server.start()
         if self._kafka is not None:
-            services = self._process.machine.offer(self._kafka_services)
-            await self._kafka.start(services, self.image, self._process.driver.step_end)
+            await self._kafka.start(self._kafka_services, self.image, self._process.driver.step_end)
 
     def after_step(self, now_ms: int) -> None:
         """Reports changes. Most steps change nothing here, and cost one look."""

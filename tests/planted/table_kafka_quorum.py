@@ -131,6 +131,15 @@ KAFKA_QUORUM_BUGS = (
         caught_by=(f"{CONFIG}::test_names_say_what_controllers_listeners_speak",),
     ),
     Bug(
+        name="address-of-another-protocol",
+        breaks="a node asks at a listener that speaks its protocol, whatever it is called",
+        source="ADR 22",
+        file="rpc/controllers.py",
+        old="chosen = (named or alike or endpoints)[0]",
+        new="chosen = (named or endpoints)[0]",
+        caught_by=("tests/unit/rpc/test_controllers_view.py",),
+    ),
+    Bug(
         name="no-directory-is-a-directory",
         breaks="the zero UUID stands for no directory",
         source="KIP-853",

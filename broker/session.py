@@ -10,11 +10,8 @@ from msgspec.structs import replace
 from metaquorum.broker.channel import ControllerChannel, ControllerReported, NoAnswer, RequestInFlight
 from metaquorum.broker.events import LifecycleEffect, StateChanged
 from metaquorum.broker.exchange import ControllerExchange
-from metaquorum.broker.lease import Lease
 from metaquorum.broker.lifecycle import Trigger, next_state
-from metaquorum.broker.registration import Amendment, Incarnation
-from metaquorum.broker.waits import ControlledShutdown, StartUp, WaitingLine
-from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
 from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
@@ -398,3 +395,236 @@ class BrokerSession:
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
         return self._incarnation.heartbeat(self.broker_epoch, self.applied_offset, self.state.wants_shutdown)
+
+
+WAITING_LINE_MS = 10_000
+_WAITS = frozenset({BrokerState.STARTING, BrokerState.RECOVERY, BrokerState.FENCED})
+
+
+class StartUp:
+    """`catch_up_offset`: the first high watermark that was learned; None if none yet. `is_caught_up`: the
+    image has reached it. `give_up_ms`: when the broker stops if it is not registered by then; None once it
+    is."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self.catch_up_offset: int | None = None
+        self.is_caught_up = False
+        self.give_up_ms: int | None = None
+
+    def begin(self, now_ms: int) -> None:
+        self.give_up_ms = now_ms + self._timeout_ms
+
+    def progressed(self, now_ms: int) -> None:
+        """The log or a snapshot is arriving: a long catch-up is no reason to stop."""
+        if not self.is_caught_up and self.give_up_ms is not None:
+            self.begin(now_ms)
+
+    def registered(self) -> None:
+        self.give_up_ms = None
+
+    def learn(self, high_watermark: int) -> bool:
+        """A leader's high watermark. Returns True if it is the first one, the goal of this start."""
+        if self.catch_up_offset is not None:
+            return False
+        self.catch_up_offset = high_watermark
+        return True
+
+    def reaches(self, applied_offset: int) -> bool:
+        """Whether the image has just caught up: it was behind before."""
+        goal = self.catch_up_offset
+        if self.is_caught_up or goal is None or applied_offset < goal:
+            return False
+        self.is_caught_up = True
+        return True
+
+    def failure(self, now_ms: int, problem: str) -> str | None:
+        """Why the start has failed, if its time is up; else None."""
+        if self.give_up_ms is None or now_ms < self.give_up_ms:
+            return None
+        return (
+            f"could not register within {self._timeout_ms} ms"
+            f" (initial.broker.registration.timeout.ms): {problem}"
+        )
+
+
+class ControlledShutdown:
+    """`give_up_ms`: when the broker stops without the controller's permission; None if it was not asked to
+    stop."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self.give_up_ms: int | None = None
+
+    def begin(self, now_ms: int) -> bool:
+        """Returns False if it had already begun."""
+        if self.give_up_ms is not None:
+            return False
+        self.give_up_ms = now_ms + self._timeout_ms
+        return True
+
+    def failure(self, now_ms: int) -> str | None:
+        """Why it stops now, if its time is up; else None."""
+        if self.give_up_ms is None or now_ms < self.give_up_ms:
+            return None
+        return (
+            f"stopped: the controller did not grant the shutdown within {self._timeout_ms} ms "
+            "(controlled.shutdown.timeout.ms); leaderships may not have been moved"
+        )
+
+
+class WaitingLine:
+    """Call `look` after every input: a line is due every `WAITING_LINE_MS` while the broker waits."""
+
+    __slots__ = ("_since_ms", "due_ms")
+
+    def __init__(self) -> None:
+        self._since_ms = 0
+        self.due_ms: int | None = None
+
+    def look(self, now_ms: int, state: BrokerState) -> str | None:
+        """A line with the state and the time spent waiting, if one is due; else None."""
+        if state not in _WAITS:
+            self.due_ms = None
+            return None
+        if self.due_ms is None:
+            self._since_ms, self.due_ms = now_ms, now_ms + WAITING_LINE_MS
+        if now_ms < self.due_ms:
+            return None
+        self.due_ms = now_ms + WAITING_LINE_MS
+        return f"has been waiting ({state.name}) for {(now_ms - self._since_ms) // 1000} s"
+
+
+_BEATS_TO_AMEND = (1, 2, 4, 8, 16)
+"""The heartbeats after which a registration that is wrong in the log is sent again; then every 16."""
+
+
+class Incarnation:
+    """One process of a broker. `previous_epoch`: that of the previous process if it shut down cleanly.
+    `offline_directories`: every failed one known so far."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        incarnation_id: bytes,
+        previous_epoch: int | None,
+        offline_directories: tuple[bytes, ...],
+    ) -> None:
+        self._config = config
+        self._incarnation_id = incarnation_id
+        self._previous_epoch = previous_epoch
+        self.offline_directories = offline_directories
+
+    @property
+    def usable_directories(self) -> tuple[bytes, ...]:
+        """The configured directories that can be used."""
+        return tuple(
+            [directory for directory in self._config.directories if directory not in self.offline_directories]
+        )
+
+    def vouched_epoch(self, epoch: int | None) -> int | None:
+        """The newest epoch of this broker under which nothing was lost, as far as this process knows: its
+        own, or that of the previous process if it shut down cleanly (KIP-966)."""
+        return self._previous_epoch if epoch is None else epoch
+
+    def heartbeat(
+        self, epoch: int | None, applied_offset: int, want_shutdown: bool
+    ) -> BrokerHeartbeatRequest:
+        """Raises InvariantViolation without an epoch: only a registered broker sends heartbeats."""
+        if epoch is None:
+            raise InvariantViolation(
+                "a broker is registered and has no epoch: report this with the broker's log"
+            )
+        return BrokerHeartbeatRequest(
+            broker_id=self._config.node_id,
+            broker_epoch=epoch,
+            applied_offset=applied_offset,
+            want_shutdown=want_shutdown,
+            offline_directories=self.offline_directories,
+            min_insync_replicas=self._config.min_insync_replicas,
+        )
+
+    def registration(self, epoch: int | None) -> RegisterBrokerRequest:
+        """`epoch`: that of this process, if it is already registered."""
+        config = self._config
+        return RegisterBrokerRequest(
+            broker_id=config.node_id,
+            cluster_id=config.cluster_id,
+            incarnation_id=self._incarnation_id,
+            endpoints=config.endpoints,
+            features=config.features,
+            rack=config.rack,
+            directories=self.usable_directories,
+            binding_key=config.binding_key,
+            previous_broker_epoch=self.vouched_epoch(epoch),
+        )
+
+
+class Amendment:
+    """When a registration that is wrong in the log is sent again. `is_due`: instead of the next heartbeat."""
+
+    def __init__(self) -> None:
+        self.is_due = False
+        self._beats: int | None = None
+
+    def begin(self) -> bool:
+        """The log is wrong. Returns False if that was known."""
+        if self._beats is not None:
+            return False
+        self._beats, self.is_due = 0, True
+        return True
+
+    def end(self) -> None:
+        """The log is right, or there is no longer a registration."""
+        self._beats, self.is_due = None, False
+
+    def beat(self) -> None:
+        """A heartbeat was answered."""
+        if self._beats is not None:
+            self._beats += 1
+            last = _BEATS_TO_AMEND[-1]
+            self.is_due = self._beats in _BEATS_TO_AMEND or self._beats % last == 0
+
+
+FOREVER_MS = 2**63 - 1
+
+
+class Lease:
+    """Until when a broker may serve without another answer of the active controller (S2.17-S2.19).
+
+    It counts from the time at which the broker *sent* the last heartbeat that was answered, the controller
+    counts its session from the time at which that heartbeat *arrived*. The first is never later, so with
+    clocks of equal speed a broker has stopped serving before the controller fences it.
+
+    `end_ms`: when it ends. None if there is no lease: the broker is not registered, or its lease ended and
+    it does not fence itself (broker.self.fencing.enable=false).
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self.end_ms: int | None = None
+
+    def renew(self, now_ms: int, *, sent_ms: int, session_timeout_ms: int) -> bool:
+        """Takes the lease granted by the answer to a request sent at `sent_ms`. Returns False if it has
+        expired."""
+        end_ms = sent_ms + min(session_timeout_ms, self._config.registration_lease_timeout_ms)
+        if end_ms > now_ms:
+            self.end_ms = end_ms
+            return True
+        if self._config.self_fencing_enable:
+            return False
+        self.end_ms = None  # late, but as good as any other answer for a broker without a lease
+        return True
+
+    def drop(self) -> None:
+        self.end_ms = None
+
+    @property
+    def serves_before_ms(self) -> int:
+        """The time until which it allows the broker to serve."""
+        if not self._config.self_fencing_enable:
+            return FOREVER_MS
+        return 0 if self.end_ms is None else self.end_ms
+
+    def has_ended(self, now_ms: int) -> bool:
+        return self.end_ms is not None and now_ms >= self.end_ms

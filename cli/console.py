@@ -15,7 +15,7 @@ import click
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.log.input.live import BOOTSTRAP, CLUSTER, REFRESH, Live, LiveCommand
-from metaquorum.cli.log.input.nodes import open_merged, tell_nodes
+from metaquorum.cli.log.input.nodes import open_merged, report_nodes
 from metaquorum.cli.log.input.options import PATH, Complaints, clear_progress
 from metaquorum.cli.log.input.source import logs_at
 from metaquorum.metadata.errors import ApiError, InspectError
@@ -89,7 +89,7 @@ def _page(paths: tuple[str, ...], words: tuple[str, ...], memory_bytes: int, **l
 
     log, nodes = open_merged(paths)
     if nodes is not None:
-        tell_nodes(nodes, Complaints())
+        report_nodes(nodes, Complaints())
     clear_progress(log)
     return LogPage(log, words, memory_bytes, **live)
 

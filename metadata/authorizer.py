@@ -184,6 +184,14 @@ class AclIndex:
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of an unauthenticated client."""
+
+
+def type_and_name(principal: str) -> tuple[str, str]:
+    """The parts of `User:alice`."""
+    principal_type, _, name = principal.partition(":")
+    return principal_type, name
+
+
 _ALL = bit(Operation.ALL)
 IMPLIED_BY = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),

@@ -205,17 +205,18 @@ def note_claim(state: RaftState, voter_id: int, response: VoteResponse, *, now_m
         state.claims.pop(voter_id, None)
 
 
-def must_not_lead(state: RaftState, *, now_ms: int) -> bool:
+def must_not_lead(state: RaftState, *, is_loss: bool = True, now_ms: int) -> bool:
     """Whether a voter that was heard from lately knows of committed records that this log lacks. Asked by a
     node that has the votes of a majority, whose logs then lack them too: that cannot be without a loss, and
     leading would make it final while the records still exist. Without that voter it may lead: the operator
-    has stopped it, or it is gone."""
+    has stopped it, or it is gone. If some of these votes are assumed (`is_loss` false), a majority may well
+    have the records: nothing is reported."""
     oldest_ms = now_ms - state.config.check_quorum_ms
     for voter_id, claim in list(state.claims.items()):
         stale = claim.heard_ms < oldest_ms or voter_id not in state.other_voters
         if stale or not state.log.lacks(claim.position):
             del state.claims[voter_id]
-    for voter_id, claim in state.claims.items():
+    for voter_id, claim in state.claims.items() if is_loss else ():
         _warn_of_claim(state, voter_id, claim.position)
     return bool(state.claims)
 

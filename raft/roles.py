@@ -351,6 +351,8 @@ class Prospective:
     """When the pre-vote is lost, if no majority has granted it by then."""
     granted: set[int]
     """Voter ids, including this node's: a repeated response counts once. Disjoint from `rejected`."""
+    assumed: set[int] = field(default_factory=set)
+    """Those of `granted` whose release has no pre-vote: they have not compared their log with this one."""
     rejected: set[int] = field(default_factory=set)
     """Voter ids. Once the others are no majority, the pre-vote is lost."""
     hears_until_ms: int | None = None

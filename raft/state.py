@@ -28,7 +28,7 @@ FIRST_ELECTION_BACKOFF_MS = 50
 few ms, so the losers of a split vote rarely collide again."""
 WARNINGS_MAX = 1000
 """The most distinct warnings remembered as logged; peers choose some of their words."""
-STRETCH_PART = 2
+JITTER_PART = 2
 """A drawn timeout is longer than the configured one by up to this part of it."""
 REQUEST_LIFETIMES = 2
 """The driver reports a failure after one timeout. After this many timeouts the core no longer waits for
@@ -377,9 +377,9 @@ class RaftState:
 
     # ---- randomness --------------------------------------------------------------------------
 
-    def stretched(self, timeout_ms: int) -> int:
+    def with_jitter(self, timeout_ms: int) -> int:
         """A timeout drawn from [timeout, 1.5 x timeout]."""
-        return timeout_ms + self.rng.randint(0, max(1, timeout_ms // STRETCH_PART))
+        return timeout_ms + self.rng.randint(0, max(1, timeout_ms // JITTER_PART))
 
     def backoff_ms(self) -> int:
         """A short random wait that grows with the elections tried since a leader was last known."""

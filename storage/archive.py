@@ -131,16 +131,16 @@ class FileInArchive:
 
     def place_before(self, offset: int) -> tuple[int, int, int] | None:
         """See `PlacedFile`."""
-        stretches = self._entry.stretches
-        at = bisect_right(stretches, offset, key=lambda one: one.offset) - 1
-        return None if at < 0 else (stretches[at].position, stretches[at].offset, stretches[at].epoch)
+        parts = self._entry.parts
+        at = bisect_right(parts, offset, key=lambda one: one.offset) - 1
+        return None if at < 0 else (parts[at].position, parts[at].offset, parts[at].epoch)
 
     def times(self) -> tuple[int, int] | None:
         """The lowest and highest timestamps in a segment (Unix ms); None if damage may hide others."""
-        stretches = self._entry.stretches
-        if not stretches or self._entry.linked_bytes != self._entry.size:
+        parts = self._entry.parts
+        if not parts or self._entry.linked_bytes != self._entry.size:
             return None
-        return min(one.first_ms for one in stretches), max(one.last_ms for one in stretches)
+        return min(one.first_ms for one in parts), max(one.last_ms for one in parts)
 
     def append(self, data: bytes) -> None:
         self._refuse("write")
@@ -186,7 +186,7 @@ _COPY = "copy it again, or restore it"
 
 
 class Block(NamedTuple):
-    """A stretch of the content: its size in the archive, its unpacked size, and the CRC-32C of the stored
+    """A part of the content: its size in the archive, its unpacked size, and the CRC-32C of the stored
     bytes."""
 
     stored_bytes: int
@@ -201,8 +201,8 @@ class Extent(NamedTuple):
     length: int
 
 
-class IndexedStretch(NamedTuple):
-    """Batches of a segment from byte `position` to the next stretch: the first offset, the leader epoch
+class IndexedPart(NamedTuple):
+    """Batches of a segment from byte `position` to the next part: the first offset, the leader epoch
     before it, and the lowest and highest timestamps (Unix ms; -1 if a batch has none). The headers before
     `position` lead there without a break."""
 
@@ -214,14 +214,14 @@ class IndexedStretch(NamedTuple):
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file by its path in the archive. For a segment, the stretches cover its first `linked_bytes`
+    """A file by its path in the archive. For a segment, the parts cover its first `linked_bytes`
     bytes, and `end_offset` is the offset after their last batch."""
 
     name: str
     size: int
     sha256: str
     extents: list[Extent]
-    stretches: list[IndexedStretch] = []
+    parts: list[IndexedPart] = msgspec.field(default_factory=list, name="stretches")
     linked_bytes: int = 0
     end_offset: int | None = None
 

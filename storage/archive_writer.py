@@ -20,7 +20,7 @@ from metaquorum.storage.archive import (
     ArchiveIndex,
     Block,
     Extent,
-    IndexedStretch,
+    IndexedPart,
     LogArchive,
     encode_block,
     encode_end,
@@ -185,7 +185,7 @@ def _removed_on_failure(made: Callable[[], list[str]], disk: Disk) -> Iterator[N
 # Writes through an append function, so that the same code can compute the size of an archive; it knows no
 # target file, which `write` owns. Two archives of the same files are identical byte for byte.
 
-STRETCH_BYTES = 128 << 10
+PART_BYTES = 128 << 10
 """A reader that starts in the middle of a segment unpacks about this much, which takes no noticeable time."""
 
 
@@ -212,7 +212,7 @@ class Packer:
         size = file.size()
         digest = sha256()
         extents: list[Extent] = []
-        stretches = _Stretches(base_offset)
+        parts = _SegmentParts(base_offset)
         for piece in pieces(file, size):
             digest.update(piece.data)
             key, place = seen.find(piece)
@@ -220,16 +220,16 @@ class Packer:
                 place = self._store(piece.data)
                 seen.note(piece, key, place)
             _extend(extents, place, len(piece.data))
-            stretches.take(piece)
+            parts.take(piece)
         self._files.append(
             ArchivedFile(
                 name=name,
                 size=sum(at.length for at in extents),
                 sha256=digest.hexdigest(),
                 extents=extents,
-                stretches=stretches.stretches,
-                linked_bytes=stretches.linked_bytes,
-                end_offset=stretches.end_offset,
+                parts=parts.parts,
+                linked_bytes=parts.linked_bytes,
+                end_offset=parts.end_offset,
             )
         )
 
@@ -263,11 +263,11 @@ def _extend(extents: list[Extent], place: int, length: int) -> None:
         extents.append(Extent(place, length))
 
 
-class _Stretches:
-    """The stretches of a segment, as far as its headers lead without a break."""
+class _SegmentParts:
+    """The parts of a segment, as far as its headers lead without a break."""
 
     def __init__(self, base_offset: int | None) -> None:
-        self.stretches: list[IndexedStretch] = []
+        self.parts: list[IndexedPart] = []
         self.end_offset: int | None = None
         self.linked_bytes = 0
         self._expected = base_offset
@@ -280,10 +280,10 @@ class _Stretches:
             return
         times = header.base_timestamp_ms, header.max_timestamp_ms
         low, high = min(times), max(times)
-        if not self.stretches or piece.position - self.stretches[-1].position >= STRETCH_BYTES:
-            self.stretches.append(IndexedStretch(piece.position, self._expected, self._epoch, low, high))
-        last = self.stretches[-1]
-        self.stretches[-1] = last._replace(first_ms=min(last.first_ms, low), last_ms=max(last.last_ms, high))
+        if not self.parts or piece.position - self.parts[-1].position >= PART_BYTES:
+            self.parts.append(IndexedPart(piece.position, self._expected, self._epoch, low, high))
+        last = self.parts[-1]
+        self.parts[-1] = last._replace(first_ms=min(last.first_ms, low), last_ms=max(last.last_ms, high))
         self.linked_bytes = piece.position + len(piece.data)
         self._expected = self.end_offset = header.next_offset
         self._epoch = header.leader_epoch
@@ -304,7 +304,7 @@ WINDOW_BYTES = 1 << 20
 RAW_BYTES = 64 << 10
 """The largest piece of bytes that are not a batch."""
 MAX_RUNS = 1_000
-"""The most stretches of rising offsets that are searched; a log has one, plus one per divergence."""
+"""The most parts of rising offsets that are searched; a log has one, plus one per divergence."""
 
 _DIGEST_BYTES = 16
 

@@ -169,7 +169,7 @@ class _Formatter:
         settings = {
             **plain,
             **shape.access.settings(plain, local.client_port),
-            **{name: value for name, value in wishes.items() if _concerns(name, local.role)},
+            **{name: value for name, value in wishes.items() if _applies_to(name, local.role)},
         }
         return FormedNode(
             cluster_id=self._cluster_id,
@@ -183,7 +183,7 @@ class _Formatter:
         return random.Random(self._rng.getrandbits(64))
 
 
-def _concerns(name: str, role: str) -> bool:
+def _applies_to(name: str, role: str) -> bool:
     """False for a setting of the other role."""
     key = KEYS.get(name)
     return key is None or role == COMBINED or role in key.roles

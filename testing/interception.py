@@ -41,7 +41,7 @@ class ClientFault:
         self._delay = delay
         self._healed = asyncio.Event()
 
-    def concerns(self, node: int, request: Request, client: Client) -> bool:
+    def matches(self, node: int, request: Request, client: Client) -> bool:
         client_id = request.header.client_id
         if node != self.node or client_id == OWN_CLIENT:
             return False
@@ -164,7 +164,7 @@ class RequestPassage:
         shared = self._shared
         shared.client_ids[client.connection] = request.header.client_id
         for fault in tuple(shared.client_faults):
-            if fault.asks and fault.concerns(self._node, request, client):
+            if fault.asks and fault.matches(self._node, request, client):
                 await fault.passed(shared.rng)
         met = None
         for each in tuple(shared.faults):  # those that only count do so whatever else meets the request
@@ -184,7 +184,7 @@ class RequestPassage:
         if request.header.client_id != OWN_CLIENT and not is_of_a_broker(request):
             shared.observed.answered(api, self._node, request, _body(answer))
         for fault in tuple(shared.client_faults):
-            if fault.answers and fault.concerns(self._node, request, client):
+            if fault.answers and fault.matches(self._node, request, client):
                 await fault.passed(shared.rng)
         return answer
 

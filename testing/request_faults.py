@@ -161,11 +161,11 @@ class RequestFault:
             self.changed.notify_all()
         return True
 
-    def concerns(self, entry: Any, topics: TopicNames) -> bool:
+    def matches_topic(self, entry: Any, topics: TopicNames) -> bool:
         """Whether it is about a topic of a request or response."""
         return "topic" not in self.how or topics(entry) == self.how["topic"]
 
-    def concerns_index(self, index: int) -> bool:
+    def matches_index(self, index: int) -> bool:
         """Whether it is about a partition of such a topic."""
         return self.how.get("partition", index) == index
 
@@ -173,12 +173,12 @@ class RequestFault:
         """Whether a request names a partition that it is about, or the topic."""
         places = PARTITIONS.get(self.api)
         if places is None:
-            return any(self.concerns(each, topics) for each in getattr(body, "topics", None) or ())
+            return any(self.matches_topic(each, topics) for each in getattr(body, "topics", None) or ())
         of_topics, of_partitions, index = places.asked
         return any(
-            self.concerns_index(getattr(part, index))
+            self.matches_index(getattr(part, index))
             for topic in getattr(body, of_topics)
-            if self.concerns(topic, topics)
+            if self.matches_topic(topic, topics)
             for part in getattr(topic, of_partitions)
         )
 
@@ -314,8 +314,8 @@ def _divided(
     left, failing = [], []
     for topic in getattr(body, of_topics):
         parts = getattr(topic, of_partitions)
-        concerned = fault.concerns(topic, topics)
-        matching = [each for each in parts if concerned and fault.concerns_index(getattr(each, index))]
+        topic_matches = fault.matches_topic(topic, topics)
+        matching = [each for each in parts if topic_matches and fault.matches_index(getattr(each, index))]
         failing += [(topic, getattr(part, index)) for part in matching]
         others = tuple(part for part in parts if part not in matching)
         if others:

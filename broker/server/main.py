@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from metaquorum.broker.server.controllers import ControllerCalls, GrpcController
 from metaquorum.broker.server.data.disk_faults import configured_faults
 from metaquorum.broker.server.data.open import OpenData, look_at_directories, open_directories
 from metaquorum.broker.server.data.plane import DataPlane
+from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.identity import settle_identity
 from metaquorum.broker.server.kafka.forwarding import Forwarder, Published
 from metaquorum.broker.server.kafka.services import TransactionServices, broker_services
@@ -29,7 +31,6 @@ from metaquorum.broker.server.kafka_controllers import (
     way_to_controllers,
 )
 from metaquorum.broker.server.metrics import BrokerFigures
-from metaquorum.broker.server.services import BrokerSelfService
 from metaquorum.clients.kafka.controllers import ForwardsRequests
 from metaquorum.clients.kafka.raft_client import KafkaRaftClient, KafkaWay
 from metaquorum.clients.quorum.admin import AdminClient
@@ -37,11 +38,14 @@ from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import new_authorizer
 from metaquorum.listeners.listener import KafkaListeners
 from metaquorum.listeners.services import Services
+from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.extras import install_command, is_installed
 from metaquorum.metadata.features import FOREIGN_FEATURES, KNOWN_FEATURES
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import BrokerFeature
 from metaquorum.metadata.replica import MetadataReplica
+from metaquorum.metadata.requests.data import MarkLogDirOfflineResponse
+from metaquorum.metadata.requests.status import BrokerStatus
 from metaquorum.network.files_plan import port_limits
 from metaquorum.network.tls import NodeTls
 from metaquorum.node.driver import Ending
@@ -53,11 +57,13 @@ from metaquorum.observability.logging import set_up_logging
 from metaquorum.observability.metadata_log import MetadataLines
 from metaquorum.observability.metrics.service import BoundMetrics, bind_metrics
 from metaquorum.observability.metrics.statistics import NodeStatistics
-from metaquorum.proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
+from metaquorum.proto import broker_pb2 as broker_pb
+from metaquorum.proto.broker_pb2_grpc import BrokerSelfServicer, add_BrokerSelfServicer_to_server
 from metaquorum.rpc.authorizers import Authorizers
 from metaquorum.rpc.channels import bind, new_server
 from metaquorum.rpc.decoding import GuardedServer
 from metaquorum.rpc.health import Health
+from metaquorum.rpc.messages.brokers import BROKER_STATUS, MARK_LOG_DIR_OFFLINE, MARKED_LOG_DIR
 from metaquorum.rpc.raft_client import RaftCaller
 from metaquorum.rpc.rights import grpc_rights
 from metaquorum.rpc.transport import EventSink
@@ -454,3 +460,31 @@ def _features() -> tuple[BrokerFeature, ...]:
         BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
         for name, low, high in ranges
     )
+
+
+class BrokerSelfService(BrokerSelfServicer):
+    """`status` is called at each request."""
+
+    def __init__(
+        self, status: Callable[[], BrokerStatus], requests: DataRequests, *, cluster_id: str
+    ) -> None:
+        self._status = status
+        self._requests = requests
+        self._cluster_id = cluster_id
+
+    async def DescribeBroker(
+        self, request: broker_pb.DescribeBrokerRequest, context: Any
+    ) -> broker_pb.DescribeBrokerResponse:
+        answer = BROKER_STATUS.to_pb(self._status())
+        answer.cluster_id = self._cluster_id
+        return answer
+
+    async def MarkLogDirOffline(
+        self, request: broker_pb.MarkLogDirOfflineRequest, context: Any
+    ) -> broker_pb.MarkLogDirOfflineResponse:
+        try:
+            asked = MARK_LOG_DIR_OFFLINE.from_pb(request)
+        except ApiError as error:
+            return MARKED_LOG_DIR.answer_to_pb(error)
+        answer = await self._requests.begin(asked)
+        return MARKED_LOG_DIR.answer_to_pb(cast("MarkLogDirOfflineResponse | ApiError", answer))

@@ -232,8 +232,8 @@ def _log(path: str, files: list[ArchivedFile]) -> dict[str, Any] | None:
     snapshots = sorted(at for one in files if (at := parse_snapshot_name(name_of(one.name))) is not None)
     if not bases and not snapshots:
         return None
-    stretches = [at for base in sorted(bases) for at in bases[base].stretches]
-    times = [at for at in stretches if at.first_ms >= 0]
+    parts = [at for base in sorted(bases) for at in bases[base].parts]
+    times = [at for at in parts if at.first_ms >= 0]
     ends = [one.end_offset for one in bases.values() if one.end_offset is not None]
     return {
         "path": path,

@@ -20,8 +20,8 @@ from metaquorum.cli.log.input.options import (
     clear_progress,
     offsets_text,
     past_corruption_option,
-    tell_limits,
-    tell_unknown,
+    report_limits,
+    report_unknown,
 )
 from metaquorum.cli.log.input.source import MetadataLog, open_path
 from metaquorum.cli.log.time_text import fields_text, value_text
@@ -103,7 +103,7 @@ def bisect_command(  # noqa: PLR0913
     else:
         for line in bisection_lines(found, None if all_changes else _SHOWN_CHANGES):
             click.echo(line)
-    tell_limits(found.limits.coverage, found.limits.shown)
+    report_limits(found.limits.coverage, found.limits.shown)
     uncovered = bool(found.limits.coverage)
     if found.is_found:
         return EXIT_NOT_COVERED if uncovered else 0
@@ -111,7 +111,7 @@ def bisect_command(  # noqa: PLR0913
         click.echo(f"metaquorum: {line}", err=True)
     if complaints.count or found.never_defined:
         return EXIT_FAILED
-    tell_unknown(found.unknown)
+    report_unknown(found.unknown)
     unsure = log_exit_code(damaged=False, uncovered=uncovered, unknown=bool(found.unknown))
     return unsure or EXIT_NEVER_FALSE
 

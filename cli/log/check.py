@@ -20,7 +20,7 @@ from metaquorum.cli.log.input.options import (
     clear_progress,
     offsets_text,
     past_corruption_option,
-    tell_unknown,
+    report_unknown,
 )
 from metaquorum.cli.log.input.source import MetadataLog, open_paths
 from metaquorum.cli.text.output import json_line, json_option, utc_text
@@ -141,7 +141,7 @@ def _exit_code(report: QuorumReport, strict: bool) -> int:
     if report.has_errors or (strict and any(one.findings for one in report.logs)):
         return EXIT_VIOLATIONS
     unknown = sum(one.unknown for one in report.logs)
-    tell_unknown(unknown)
+    report_unknown(unknown)
     return log_exit_code(
         damaged=report.not_compared is not None
         or report.is_damaged

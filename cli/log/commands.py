@@ -23,7 +23,7 @@ from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.follow import COPY_INTERVAL_S, INTERVAL_S
 from metaquorum.cli.log.input.follow import follow as follow_log
 from metaquorum.cli.log.input.live import FOLLOWED, LiveCommand
-from metaquorum.cli.log.input.options import ENTITY, PATH, TIME, TYPE, clear_progress, tell_limits
+from metaquorum.cli.log.input.options import ENTITY, PATH, TIME, TYPE, clear_progress, report_limits
 from metaquorum.cli.log.input.partition import Shown, dump_file, partition_files
 from metaquorum.cli.log.input.select import SelectedRecords
 from metaquorum.cli.log.input.source import Item, MetadataLog, ReadBatch
@@ -142,19 +142,19 @@ def dump(
                 printer.dump_files(files[path], topic)
                 continue
             log = log_source.open_path(path, progress=not follow and not sys.stdout.isatty())
-            _tell_clusters(log, clusters)
+            _report_clusters(log, clusters)
             printer.dump(log, follow)
         except Exception as error:
             failure = as_failure(error)
             if failure is None or isinstance(error, BrokenPipeError):
                 raise
             printer.complain(failure.format_message())
-    printer.tell_nothing_shown()
-    printer.tell_limits()
+    printer.report_nothing_shown()
+    printer.report_limits()
     return printer.exit_code()
 
 
-def _tell_clusters(log: MetadataLog, clusters: dict[str, str]) -> None:
+def _report_clusters(log: MetadataLog, clusters: dict[str, str]) -> None:
     """Prints a line if PATHs are of different clusters: their offsets are unrelated."""
     cluster_id = None if log.identity is None else log.identity.cluster_id
     if cluster_id is None or cluster_id in clusters:
@@ -297,7 +297,7 @@ class _Printer:
         self._damaged = True
         click.echo(f"metaquorum: {line}", err=True)
 
-    def tell_nothing_shown(self) -> None:
+    def report_nothing_shown(self) -> None:
         """Says why there is no output, if the selection matched nothing."""
         if self._shown or self._damaged or self._selection.is_everything:
             return
@@ -308,10 +308,10 @@ class _Printer:
         text = self._selection.nothing_text()
         click.echo(f"metaquorum: no records shown: {text}{hints if names else ''}", err=True)
 
-    def tell_limits(self) -> None:
+    def report_limits(self) -> None:
         """Reports records that are missing here, and times that were mapped to offsets
         because the log's clock jumps."""
-        tell_limits(self._coverage, self._places, json_lines=self._as_json)
+        report_limits(self._coverage, self._places, json_lines=self._as_json)
 
     def exit_code(self) -> int:
         if self._unknown:

@@ -12,7 +12,7 @@ import msgspec
 
 from metaquorum.cli.errors import EXIT_CRITICAL, EXIT_WARNING, Failure, log_exit_code
 from metaquorum.cli.log.input.live import BOOTSTRAP, LiveCommand
-from metaquorum.cli.log.input.nodes import nodes_json, open_merged, tell_nodes
+from metaquorum.cli.log.input.nodes import nodes_json, open_merged, report_nodes
 from metaquorum.cli.log.input.options import (
     PATH,
     POINT,
@@ -22,23 +22,22 @@ from metaquorum.cli.log.input.options import (
     limits_json,
     offsets_text,
     refuse_swapped,
-    tell_limits,
-    tell_unknown,
+    report_limits,
+    report_unknown,
 )
 from metaquorum.cli.log.input.source import MetadataLog
-from metaquorum.cli.log.next_command import next_words
 from metaquorum.cli.text.output import echo_json, json_option, terminal_width, trimmed, utc_text
 from metaquorum.metadata.features import metadata_version_name
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.causes.rule import CRITICAL, INFO
+from metaquorum.metadata.inspect.causes.rule import CRITICAL, INFO, SEVERITIES
 from metaquorum.metadata.inspect.causes.rule import WARNING as WARNING_SEVERITY
 from metaquorum.metadata.inspect.log.clock import clock_of
-from metaquorum.metadata.inspect.log.coverage import before_the_log, known_from
+from metaquorum.metadata.inspect.log.coverage import MISSING, Coverage, before_the_log, known_from
 from metaquorum.metadata.inspect.log.places import batch_at
 from metaquorum.metadata.inspect.log.points import END, Point, parse_span_ms
 from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
-from metaquorum.metadata.inspect.summary.limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
+from metaquorum.metadata.inspect.summary.limits import cannot_decide, gap_ms, idle_interval_ms, last_time_ms
 from metaquorum.metadata.inspect.summary.losses import NAME as NAME_OF_LOST
 from metaquorum.metadata.inspect.summary.losses import lost_section
 from metaquorum.metadata.inspect.summary.sections import Row, Section
@@ -94,7 +93,7 @@ def summary(
     if log.is_checkpoint:
         raise Failure(f"{log.path} is a single state, not a history; give the log of the snapshot")
     if nodes is not None:
-        tell_nodes(nodes, complaints)
+        report_nodes(nodes, complaints)
     try:
         found = _Found(log, nodes, complaints)
         found.read(_start(log, start, last_ms), end or END, counts=as_json)
@@ -108,8 +107,8 @@ def summary(
     else:
         for line in _screen(found, _where(paths), show_all):
             click.echo(line)
-        tell_limits(found.seen.limits.coverage, found.seen.limits.shown)
-    tell_unknown(found.seen.limits.unknown)
+        report_limits(found.seen.limits.coverage, found.seen.limits.shown)
+    report_unknown(found.seen.limits.unknown)
     return log_exit_code(
         damaged=bool(complaints.count),
         uncovered=bool(found.seen.limits.coverage),
@@ -185,7 +184,7 @@ class _Found:
         place = self.at_end.image.provenance
         self.to_ms = self._time_ms(place.offset - 1, place.timestamp_ms)
         self.from_offset, self.from_ms = self._begins()
-        self.unsaid = cannot_tell(
+        self.unsaid = cannot_decide(
             image=self.at_end.image,
             interval_ms=interval_ms,
             uncertain=self.summary.uncertain_fences,
@@ -388,3 +387,74 @@ def _row_json(row: Row) -> dict[str, Any]:
         "spanMs": made["span_ms"],
         "text": made["text"],
     }
+
+
+_FIRST = (NAME_OF_LOST, "unclean elections", "total outages", "leaderless")
+_OF_QUORUM = ("quorum", "voters changed")
+"""Sections whose rows are records about the quorum. Other sections use the quorum as
+entity if they have no other."""
+REMOVED = "removed"
+"""The section of what cannot be undone: worth a look even if nothing failed."""
+
+
+def next_words(
+    sections: list[Section],
+    log: MetadataLog,
+    nodes: NodesReport | None,
+    where: tuple[str, ...],
+    to_offset: int | None,
+    coverage: Coverage,
+) -> tuple[str, ...]:
+    """The words after `metaquorum log` for a closer look at the worst event: `why` for an entity that a
+    record is about, otherwise `timeline` from there on; empty if there is nothing to look at. `where`: the
+    paths or the address that was summarized, as given, up to `to_offset` (None: the log's end)."""
+    name, row = _worst_row(sections)
+    if row is None:
+        return ()
+    if name == NAME_OF_LOST:
+        return ("check", *(where if nodes is None else (node.path for node in nodes.nodes)))
+    one = where if nodes is None else _whole_node(nodes)
+    is_cut = any(found.reason == MISSING and found.from_offset <= row.offset for found in coverage)
+    if one and not is_cut and _is_explained(name, row):
+        is_last = row.offset >= (log.end_offset if to_offset is None else to_offset)
+        if is_last or batch_at(log, row.offset) is not None:
+            at = (
+                ()
+                if is_last and to_offset is None
+                else ("--at", str(to_offset) if is_last else f"{row.offset}+")
+            )
+            return ("why", *one, row.entity, *at)
+    end = () if to_offset is None else ("--to", str(to_offset))
+    return ("timeline", *where, "--from", str(row.offset), *end)
+
+
+def _whole_node(nodes: NodesReport) -> tuple[str, ...]:
+    """The path of a node that has everything that all nodes have together; empty if there is none."""
+    begins = min(node.start_offset for node in nodes.nodes)
+    for node in nodes.nodes:
+        is_short = node.behind or node.departure or node.start_offset > begins
+        if not (is_short or node.problems or node.lost):
+            return (node.path,)
+    return ()
+
+
+def _is_explained(name: str, row: Row) -> bool:
+    kind, _, rest = row.entity.partition("/")
+    return bool(rest) and kind in ("topic", "broker") if row.entity != "quorum" else name in _OF_QUORUM
+
+
+def _worst_row(sections: list[Section]) -> tuple[str, Row | None]:
+    """The section and the row to look at first."""
+    rows = [
+        (section.name, row)
+        for section in sections
+        for row in section.rows
+        if row.severity != INFO or section.name == REMOVED
+    ]
+
+    def rank(told: tuple[str, Row]) -> tuple[int, int, int]:
+        name, row = told
+        place = _FIRST.index(name) if name in _FIRST else len(_FIRST)
+        return SEVERITIES.index(row.severity), -place, row.span_ms or 0
+
+    return max(rows, key=rank) if rows else ("", None)

@@ -22,9 +22,9 @@ from metaquorum.cli.log.input.options import (
     clear_progress,
     limits_json,
     past_corruption_option,
+    report_limits,
+    report_unknown,
     suggestion_from,
-    tell_limits,
-    tell_unknown,
 )
 from metaquorum.cli.log.input.select import entity_path
 from metaquorum.cli.log.input.source import MetadataLog, ReadBatch, open_path
@@ -101,9 +101,9 @@ def state(
     for line in found.notes:
         click.echo(f"metaquorum: {line}", err=True)
     if not found.problems or _holds(found, Wanted(None)):  # else the damage says it all
-        tell_limits(found.coverage, (found.shown,))
+        report_limits(found.coverage, (found.shown,))
     _show_state(found, entity or below, "json" if as_json else form or "tree", shows_secrets())
-    tell_unknown(found.unknown)
+    report_unknown(found.unknown)
     return log_state.exit_code(found)
 
 
@@ -238,8 +238,8 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
             click.echo(f"metaquorum: neither state holds {entity}{hint}", err=True)
     for change in changes:
         _echo_all([json_line({"kind": "change", **change_json(change)})] if as_json else change_text(change))
-    tell_limits(coverage, shown, json_lines=as_json)
-    tell_unknown(max(before.unknown, after.unknown))
+    report_limits(coverage, shown, json_lines=as_json)
+    report_unknown(max(before.unknown, after.unknown))
     if complain.count:
         return EXIT_FAILED
     return EXIT_DIFFERENT if changes else max(log_state.exit_code(before), log_state.exit_code(after))
@@ -341,7 +341,7 @@ def history(
             shown += 1
     finally:
         clear_progress(log)
-    tell_limits(limits.coverage, limits.shown, json_lines=as_json)
+    report_limits(limits.coverage, limits.shown, json_lines=as_json)
     if not shown and not complain.count and target is not None and not limits.coverage:
         if start is not None or end is not None:
             raise Failure(f"{log.path} has no row for {target} between --from and --to; give other positions")
@@ -349,7 +349,7 @@ def history(
         listing = f"; list what it holds with: metaquorum log state {place}"
         hint = suggestion_from(log, target.entity) or listing
         raise Failure(f"{log.path} never holds {target}{hint}")
-    tell_unknown(limits.unknown)
+    report_unknown(limits.unknown)
     return log_exit_code(
         damaged=bool(complain.count), uncovered=bool(limits.coverage), unknown=bool(limits.unknown)
     )

@@ -11,7 +11,7 @@ from metaquorum.cli.errors import log_exit_code
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.follow import COPY_INTERVAL_S, INTERVAL_S, follow_story
 from metaquorum.cli.log.input.live import FOLLOWED, LIVE_COPY, LiveCommand
-from metaquorum.cli.log.input.nodes import open_merged, tell_nodes
+from metaquorum.cli.log.input.nodes import open_merged, report_nodes
 from metaquorum.cli.log.input.options import (
     ENTITY,
     PATH,
@@ -19,9 +19,9 @@ from metaquorum.cli.log.input.options import (
     Complaints,
     clear_progress,
     refuse_swapped,
+    report_limits,
+    report_unknown,
     suggestion_from,
-    tell_limits,
-    tell_unknown,
 )
 from metaquorum.cli.log.input.source import MetadataLog
 from metaquorum.cli.text.output import json_line, json_option, utc_text
@@ -99,7 +99,7 @@ def timeline(
         return _follow(log, grows, show, complaints)
     log, nodes = open_merged(paths)
     if nodes is not None:
-        tell_nodes(nodes, complaints)
+        report_nodes(nodes, complaints)
     shown = at_least(severity)
     seen = Seen()
     try:
@@ -124,8 +124,8 @@ def timeline(
         reached = [f"no event of severity {severity} or above{about}{where}{hints}"]
     for line in reached:
         click.echo(f"metaquorum: {line}", err=True)
-    tell_limits(seen.limits.coverage, seen.limits.shown, json_lines=as_json)
-    tell_unknown(seen.limits.unknown)
+    report_limits(seen.limits.coverage, seen.limits.shown, json_lines=as_json)
+    report_unknown(seen.limits.unknown)
     return log_exit_code(
         damaged=bool(complaints.count),
         uncovered=bool(seen.limits.coverage),
@@ -182,7 +182,7 @@ def _follow(log: MetadataLog, story: GrowingStory, show: _Shown, complaints: Com
             if show.wants(event):
                 show(event)
         fresh = Coverage([one for one in limits.coverage if one not in told.ranges])
-        tell_limits(fresh, shown, json_lines=show.as_json)
+        report_limits(fresh, shown, json_lines=show.as_json)
         told.extend(fresh)
         shown.clear()
         sys.stdout.flush()
@@ -196,7 +196,7 @@ def _follow(log: MetadataLog, story: GrowingStory, show: _Shown, complaints: Com
     finally:
         story.close()
         sys.stdout.flush()
-    tell_unknown(limits.unknown)
+    report_unknown(limits.unknown)
     return log_exit_code(
         damaged=bool(complaints.count), uncovered=bool(limits.coverage), unknown=bool(limits.unknown)
     )

@@ -15,8 +15,8 @@ from metaquorum.cli.log.input.options import (
     Complaints,
     clear_progress,
     past_corruption_option,
-    tell_limits,
-    tell_unknown,
+    report_limits,
+    report_unknown,
 )
 from metaquorum.cli.log.input.source import open_path
 from metaquorum.cli.text.output import (
@@ -100,8 +100,8 @@ def why(
     else:
         for line in explanation_lines(found, links):
             click.echo(line)
-    tell_limits(found.limits.coverage, found.limits.shown)
-    tell_unknown(found.unknown)
+    report_limits(found.limits.coverage, found.limits.shown)
+    report_unknown(found.unknown)
     return log_exit_code(
         damaged=bool(complaints.count), uncovered=bool(found.limits.coverage), unknown=bool(found.unknown)
     )

@@ -18,6 +18,7 @@ from metaquorum.clients.acl_fields import (
     in_message,
 )
 from metaquorum.clients.kafka.cluster import KafkaClient
+from metaquorum.metadata.authorizer import type_and_name
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, DelegationToken, QuotaEntity, quota_sort_key
 from metaquorum.metadata.requests.settings import CreateTokenResponse, DeletedAcls, QuotaChange, SettingResult
@@ -189,12 +190,12 @@ async def create_token(
     """Creates a token; returns it with its secret. `owner` None: the principal that logged in. Raises
     ApiError."""
     Renewer = CreateDelegationTokenRequest.CreatableRenewers
-    owner_type, owner_name = ("", "") if owner is None else _split(owner)
+    owner_type, owner_name = ("", "") if owner is None else type_and_name(owner)
     body = CreateDelegationTokenRequest(
         owner_principal_type=owner_type,
         owner_principal_name=owner_name,
         renewers=tuple(
-            Renewer(principal_type=kind, principal_name=name) for kind, name in map(_split, renewers)
+            Renewer(principal_type=kind, principal_name=name) for kind, name in map(type_and_name, renewers)
         ),
         max_lifetime_ms=_DEFAULT_MS if max_lifetime_ms is None else max_lifetime_ms,
     )
@@ -235,7 +236,9 @@ async def describe_tokens(client: KafkaClient, owners: Sequence[str] = ()) -> tu
     """The tokens that this principal may see, by id; only those of `owners` if it is not empty. Raises
     ApiError."""
     Owner = DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
-    named = tuple(Owner(principal_type=kind, principal_name=name) for kind, name in map(_split, owners))
+    named = tuple(
+        Owner(principal_type=kind, principal_name=name) for kind, name in map(type_and_name, owners)
+    )
     answer = await client.ask(DescribeDelegationTokenRequest(owners=named or None))
     _refuse(client, answer.error_code)
     found = []
@@ -254,8 +257,3 @@ async def describe_tokens(client: KafkaClient, owners: Sequence[str] = ()) -> tu
             )
         )
     return tuple(sorted(found, key=lambda each: each.token_id))
-
-
-def _split(principal: str) -> tuple[str, str]:
-    kind, _, name = principal.partition(":")
-    return kind, name

@@ -20,6 +20,7 @@ from metaquorum.metadata.image import (
     TOPIC_RESOURCE,
     ConfigResource,
 )
+from metaquorum.metadata.image.types import RESOURCE_KINDS
 from metaquorum.metadata.requests.settings import ConfigChange, SettingResult
 from metaquorum.metadata.settings.configs import NO_EFFECT, ConfigEntry, ConfigSource, Synonym
 from metaquorum.metadata.settings.keys import MAX_INT, whole_number
@@ -30,13 +31,6 @@ from metaquorum.wire.messages import (
 )
 
 RESOURCES_PER_REQUEST = 1_000
-_KINDS = {
-    TOPIC_RESOURCE: "topic",
-    BROKER_RESOURCE: "broker",
-    BROKER_LOGGER_RESOURCE: "broker-logger",
-    CLIENT_METRICS_RESOURCE: "client-metrics",
-    GROUP_RESOURCE: "group",
-}
 _OF_ONE_BROKER = (BROKER_RESOURCE, BROKER_LOGGER_RESOURCE)
 _OWN = {
     TOPIC_RESOURCE: ConfigSource.DYNAMIC_TOPIC_CONFIG,
@@ -165,7 +159,7 @@ def _result(resource: ConfigResource, answer: Any) -> SettingResult:
     text = answer.error_message or None
     done = error is ErrorCode.NONE
     return SettingResult(
-        subject=f"{_KINDS[resource.resource_type]} {resource.name or 'default'}",
+        subject=f"{RESOURCE_KINDS[resource.resource_type]} {resource.name or 'default'}",
         error=error,
         message=None if done else text,
         note=text if done else None,

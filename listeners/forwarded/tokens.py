@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metaquorum.listeners.forwarded.call import Call
-from metaquorum.metadata.authorizer import ANONYMOUS
+from metaquorum.metadata.authorizer import ANONYMOUS, type_and_name
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import DelegationToken
 from metaquorum.metadata.requests import settings as core
@@ -34,11 +34,6 @@ def _may_ask(call: Call) -> bool:
     return call.principal != ANONYMOUS and not call.by_token
 
 
-def _split(principal: str) -> tuple[str, str]:
-    kind, _, name = principal.partition(":")
-    return kind, name
-
-
 async def create_delegation_token(
     body: CreateDelegationTokenRequest, call: Call
 ) -> CreateDelegationTokenResponse:
@@ -52,7 +47,7 @@ async def create_delegation_token(
     answer: core.CreateTokenResponse | ApiError = _NOT_ALLOWED
     if _may_ask(call):
         answer = await call.answer(request, core.CreateTokenResponse)
-    shown, requester = _split(owner or call.principal), _split(call.principal)
+    shown, requester = type_and_name(owner or call.principal), type_and_name(call.principal)
     if isinstance(answer, ApiError):
         return CreateDelegationTokenResponse(
             error_code=answer.code,
@@ -138,7 +133,7 @@ async def describe_delegation_token(
 def _described(
     token: DelegationToken, hmac: bytes, version: int
 ) -> DescribeDelegationTokenResponse.DescribedDelegationToken:
-    owner, requester = _split(token.owner), _split(token.requester)
+    owner, requester = type_and_name(token.owner), type_and_name(token.requester)
     return DescribeDelegationTokenResponse.DescribedDelegationToken(
         principal_type=owner[0],
         principal_name=owner[1],
@@ -151,7 +146,7 @@ def _described(
         hmac=hmac,
         renewers=tuple(
             DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer(
-                principal_type=_split(each)[0], principal_name=_split(each)[1]
+                principal_type=type_and_name(each)[0], principal_name=type_and_name(each)[1]
             )
             for each in token.renewers
         ),

@@ -158,7 +158,7 @@ class _OneByOne:
 
 
 def _segments(keys: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
-    """(class, first record, end) of stretches that hold one class of records, and neutral ones."""
+    """(class, first record, end) of parts that hold one class of records, and neutral ones."""
     classes = CLASS_OF_KEY[keys]
     marked = np.flatnonzero(classes)
     if not marked.size:
@@ -185,13 +185,13 @@ def _create(builder: ImageBuilder, frames: Frames, records: Places, one_by_one: 
     if created is None:
         return False
     rows = _in_order(rows)
-    stretches = _stretches(rows)
-    planned = _plan(builder, rows, stretches, created)
+    parts = _parts(rows)
+    planned = _plan(builder, rows, parts, created)
     if planned is None or not _odd_are_apart(frames, records[is_partition][odd], planned):
         return False
     others = records[~is_partition]
     one_by_one(np.sort(np.concatenate([others, records[is_partition][odd]])) if odd.any() else others)
-    _store(builder, rows, stretches)
+    _store(builder, rows, parts)
     return True
 
 
@@ -243,11 +243,11 @@ def _in_order(rows: PartitionRows) -> PartitionRows:
     )
 
 
-Stretch = tuple[bytes, int, int, int]
+TopicPart = tuple[bytes, int, int, int]
 """(topic id, first index, count, place of the first row in the block)."""
 
 
-def _stretches(rows: PartitionRows) -> list[Stretch]:
+def _parts(rows: PartitionRows) -> list[TopicPart]:
     edges = _breaks(rows)
     places = np.concatenate([np.zeros(1, np.int64), edges])
     counts = np.diff(np.concatenate([places, np.array([len(rows.records)])]))
@@ -258,12 +258,12 @@ def _stretches(rows: PartitionRows) -> list[Stretch]:
 
 
 def _plan(
-    builder: ImageBuilder, rows: PartitionRows, stretches: list[Stretch], created: dict[bytes, int]
+    builder: ImageBuilder, rows: PartitionRows, parts: list[TopicPart], created: dict[bytes, int]
 ) -> dict[bytes, tuple[Run, ...]] | None:
     """Where each topic's partitions will be; None if a topic is unknown or a partition exists twice."""
     by_id = builder.topics.by_id
     planned: dict[bytes, tuple[Run, ...]] = {}
-    for topic_id, first, count, place in stretches:
+    for topic_id, first, count, place in parts:
         if topic_id in created:
             if created[topic_id] > int(rows.records[place : place + count].min()):
                 return None
@@ -293,14 +293,14 @@ def _odd_are_apart(frames: Frames, odd: Places, planned: dict[bytes, tuple[Run, 
     return True
 
 
-def _store(builder: ImageBuilder, rows: PartitionRows, stretches: list[Stretch]) -> None:
+def _store(builder: ImageBuilder, rows: PartitionRows, parts: list[TopicPart]) -> None:
     topics = builder.topics
     count = len(rows.records)
     start = topics.columns.allocate(count, rows.replica_width, rows.isr_width)
     slots = []
     entry: TopicEntry | None = None
     runs: tuple[Run, ...] = ()
-    for topic_id, first, size, place in stretches:
+    for topic_id, first, size, place in parts:
         if entry is None or entry.info.topic_id != topic_id:
             if entry is not None:
                 topics.by_id.put(entry.info.topic_id, TopicEntry(entry.info, entry.slot, runs))
@@ -313,7 +313,7 @@ def _store(builder: ImageBuilder, rows: PartitionRows, stretches: list[Stretch])
         slots.append(entry.slot)
     if entry is not None:
         topics.by_id.put(entry.info.topic_id, TopicEntry(entry.info, entry.slot, runs))
-    sizes = [size for _, _, size, _ in stretches]
+    sizes = [size for _, _, size, _ in parts]
     rows.block[TOPIC] = np.repeat(np.array(slots, dtype=np.int32), sizes)
     topics.columns.write_block(start, rows.block, rows.replica_width, rows.isr_width)
 

@@ -133,6 +133,14 @@ BROKER_RESOURCE = 4
 BROKER_LOGGER_RESOURCE = 8
 CLIENT_METRICS_RESOURCE = 16
 GROUP_RESOURCE = 32
+RESOURCE_KINDS = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    BROKER_LOGGER_RESOURCE: "broker-logger",
+    CLIENT_METRICS_RESOURCE: "client-metrics",
+    GROUP_RESOURCE: "group",
+}
+"""What has settings, as users name it."""
 
 
 class Acl(msgspec.Struct, frozen=True, kw_only=True):

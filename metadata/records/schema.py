@@ -12,9 +12,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from metaquorum.metadata.records.control import ControlRecord
+from metaquorum.metadata.records.control import ControlRecord, UnknownControlRecord
 from metaquorum.metadata.records.fields import structure
-from metaquorum.metadata.records.types import Record
+from metaquorum.metadata.records.types import Record, UnknownRecord
 from metaquorum.wire.schema import StructSchema
 
 
@@ -48,3 +48,11 @@ SCHEMA_BY_CLASS: dict[type[Any], RecordSchema] = {
     schema.body.cls: schema for schema in (*RECORD_SCHEMAS, *CONTROL_SCHEMAS)
 }
 CONTROL_SCHEMA_BY_TYPE: dict[int, RecordSchema] = {schema.key: schema for schema in CONTROL_SCHEMAS}
+
+TYPE_NAMES = (
+    *(schema.type_name for schema in RECORD_SCHEMAS),
+    *(schema.type_name for schema in CONTROL_SCHEMAS),
+    UnknownRecord.type_name,
+    UnknownControlRecord.type_name,
+)
+"""The types that a question can name."""

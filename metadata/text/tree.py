@@ -8,11 +8,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from metaquorum.metadata.image import (
-    BROKER_LOGGER_RESOURCE,
-    BROKER_RESOURCE,
-    CLIENT_METRICS_RESOURCE,
-    GROUP_RESOURCE,
-    TOPIC_RESOURCE,
     Acl,
     BrokerRegistration,
     ConfigResource,
@@ -27,6 +22,7 @@ from metaquorum.metadata.image import (
     TopicsImage,
     quota_sort_key,
 )
+from metaquorum.metadata.image.types import RESOURCE_KINDS
 from metaquorum.metadata.records.types import UserScramCredentialRecord
 from metaquorum.metadata.secrets import Redacted, secret_fields, setting_shown
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType, protocol_name
@@ -37,13 +33,6 @@ Tree = dict[str, Any]
 
 DEFAULT_ENTITY = "<default>"
 SCRAM_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-_RESOURCE_KINDS = {
-    TOPIC_RESOURCE: "topic",
-    BROKER_RESOURCE: "broker",
-    BROKER_LOGGER_RESOURCE: "broker-logger",
-    CLIENT_METRICS_RESOURCE: "client-metrics",
-    GROUP_RESOURCE: "group",
-}
 
 
 def image_tree(image: MetadataImage, *, secrets: bool = False) -> Tree:
@@ -198,7 +187,7 @@ def partition_tree(partition: PartitionInfo) -> Tree:
 
 def config_kind(resource: ConfigResource) -> str:
     """The name of a config resource's type in paths; a number for unknown types."""
-    return _RESOURCE_KINDS.get(resource.resource_type, f"type-{resource.resource_type}")
+    return RESOURCE_KINDS.get(resource.resource_type, f"type-{resource.resource_type}")
 
 
 def _configs(image: MetadataImage, secrets: bool) -> Tree:

@@ -413,7 +413,7 @@ def _next(manifest: Manifest, done: _Done, run: IngestRun) -> Manifest:
             made.resume_offset, made.resume_epoch = result.resume_offset, result.resume_epoch
             made.state = _state_name(plan, run) + STATE_SUFFIX
         made.retained = _state_name(plan, run) + RETAINED_SUFFIX
-        made.files, made.damage = result.told_files, result.told_damage
+        made.files, made.damage = result.reported_files, result.reported_damage
         made.learned = sorted({*made.learned, *result.learned})
         clusters[plan.merged.cluster] = made
     files = [*kept, *(file for result in [*done.replayed, *done.read] for file in result.files)]

@@ -66,7 +66,7 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
     final: bool
 
 
-class ToldDamage(msgspec.Struct, frozen=True):
+class ReportedDamage(msgspec.Struct, frozen=True):
     """A row of `damage` about a log that was not read. `log`: its path."""
 
     log: str
@@ -100,7 +100,7 @@ class ClusterEntry(msgspec.Struct, kw_only=True):
     """End offsets of the snapshots that gave a state."""
     files: list[tuple[int, FileRow]] = []
     """Rows of the table `files` with their day. Rows of deleted files stay."""
-    damage: list[ToldDamage] = []
+    damage: list[ReportedDamage] = []
     failure: list[str] = []
     """The files with the row of damage of a run that could not read the cluster's logs."""
 

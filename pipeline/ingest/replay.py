@@ -21,7 +21,7 @@ from metaquorum.pipeline.ingest.layout import (
     STATE,
     STATE_SUFFIX,
     FileRow,
-    ToldDamage,
+    ReportedDamage,
     WrittenFile,
 )
 from metaquorum.pipeline.ingest.parts import (
@@ -234,10 +234,10 @@ class _Feeder:
         """Writes the remaining rows and the state for the next run. Returns the result for the driver."""
         files, told = self.rest()
         result = self._result([*self._joined, *self._writer.close()])
-        result.told_files, result.told_damage = files, told
+        result.reported_files, result.reported_damage = files, told
         return result
 
-    def rest(self) -> tuple[list[tuple[int, FileRow]], list[ToldDamage]]:
+    def rest(self) -> tuple[list[tuple[int, FileRow]], list[ReportedDamage]]:
         """Writes the remaining rows. Returns the rows of `files`, and the damage
         of logs that were not read."""
         engine, writer = self._engine, self._writer
@@ -250,10 +250,10 @@ class _Feeder:
             writer.rows("availability", rows, final=False, day=day)
         noted = self._notes.take(at_end=True)
         below = engine.resume_point[0]
-        told = self._told_damage()
+        told = self._reported_damage()
         damage = [(row, row.offset < below and row.kind != UNKNOWN) for row in noted]
         self._write_damage([*damage, *((at.row, False) for at in told)], told, day_of(self._end_ms))
-        files = self._told_files()
+        files = self._reported_files()
         for day, line in files:
             writer.rows("files", [line], final=False, day=day)
         return files, told
@@ -279,14 +279,14 @@ class _Feeder:
         result.resume_offset, result.resume_epoch = engine.resume_point
         return result
 
-    def _told_damage(self) -> list[ToldDamage]:
+    def _reported_damage(self) -> list[ReportedDamage]:
         """Damage of logs that were not read, according to their headers; how logs differ; and what earlier
         runs reported of logs that are gone. Whether a cluster shares its id is decided in each run."""
         given = {log.place.path for log in self._merged.logs if not log.place.is_retained}
         known = [at for at in self._task.known_damage if at.log not in given and at.row.kind != SHARED_ID]
         return [*known, *_other_damage(self._merged)]
 
-    def _told_files(self) -> list[tuple[int, FileRow]]:
+    def _reported_files(self) -> list[tuple[int, FileRow]]:
         lines: dict[str, tuple[int, FileRow]] = {}
         for log in self._merged.logs:
             if not log.place.is_retained:
@@ -309,7 +309,9 @@ class _Feeder:
             return line
         return (*line[:5], False, _why_unused(self._merged, position.offset, position.epoch))
 
-    def _write_damage(self, damage: list[tuple[DamageRow, bool]], told: list[ToldDamage], day: int) -> None:
+    def _write_damage(
+        self, damage: list[tuple[DamageRow, bool]], told: list[ReportedDamage], day: int
+    ) -> None:
         nodes = {log.place.path: log.place.node_id for log in self._merged.logs}
         for log in self._merged.logs:
             nodes |= {segment.file: log.place.node_id for segment in log.segments}
@@ -323,7 +325,7 @@ class _Feeder:
             self._writer.rows("damage", lines, final=final, day=day)
 
 
-def _other_damage(merged: MergedHistory) -> Iterator[ToldDamage]:
+def _other_damage(merged: MergedHistory) -> Iterator[ReportedDamage]:
     used = {section.log.place.path for section in merged.sections if section.start < section.end}
     seen: set[str] = set()
     for log in merged.logs:
@@ -333,12 +335,12 @@ def _other_damage(merged: MergedHistory) -> Iterator[ToldDamage]:
         seen.add(place.path)
         if any(at.readable_bytes != at.size_bytes for at in log.segments):
             for row in log_damage(StoreDisk(), place):
-                yield ToldDamage(place.path, place.node_id, row)
+                yield ReportedDamage(place.path, place.node_id, row)
     for conflict in merged.conflicts:
         place = conflict.log.place
         if not place.is_retained:
             row = DamageRow(place.path, 0, conflict.offset, conflict.kind, conflict.reason)
-            yield ToldDamage(place.path, place.node_id, row)
+            yield ReportedDamage(place.path, place.node_id, row)
 
 
 def _snapshot_lines(merged: MergedHistory, used: Container[str]) -> Iterator[FileRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from metaquorum.pipeline.ingest.layout import FileRow, ToldDamage, WrittenFile
+from metaquorum.pipeline.ingest.layout import FileRow, ReportedDamage, WrittenFile
 from metaquorum.pipeline.logs.identity import Facts
 from metaquorum.pipeline.logs.merged import MergedHistory
 from metaquorum.pipeline.logs.pieces import HistorySpan, Piece
@@ -57,7 +57,7 @@ class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
     learned: list[int] = []
     """End offsets of the snapshots that gave a state in earlier runs."""
     known_files: list[tuple[int, FileRow]] = []
-    known_damage: list[ToldDamage] = []
+    known_damage: list[ReportedDamage] = []
     """Damage that earlier runs reported. It stays in the tables if the logs are gone."""
 
 
@@ -99,8 +99,8 @@ class TaskResult(msgspec.Struct, kw_only=True):
     resume_offset: int = 0
     resume_epoch: int = -1
     has_state: bool = False
-    told_files: list[tuple[int, FileRow]] = []
-    told_damage: list[ToldDamage] = []
+    reported_files: list[tuple[int, FileRow]] = []
+    reported_damage: list[ReportedDamage] = []
     learned: list[int] = []
     """End offsets of the snapshots that gave a state."""
     anew: bool = False

@@ -228,7 +228,7 @@ class ClusterReplay:
         else:
             self._touched.add(others)
             self._differences.compare(self.moment, last.leader_epoch, changes, numbers)
-        told.time_goes_on(self.moment)
+        told.time_advances(self.moment)
         self._note_resume(last.next_offset)
         return len(window.batches)
 
@@ -249,7 +249,7 @@ class ClusterReplay:
         """Counts the batches, and applies everything except changes of partitions."""
         told, header = self.told, window.batches[-1].header
         told.clock, told.silence = times.clock, times.silence
-        told.time_goes_on(times.moments[0])
+        told.time_advances(times.moments[0])
         for moment, count in zip(times.moments, window.counts.tolist(), strict=True):
             self._coverage.batch(count, moment.time_ms)
         self._quorum.batch(header.leader_epoch, window.records, times.moments[0], elects=False)

@@ -158,8 +158,8 @@ class BatchDifferences:
         for turn in turns.turns:
             moment = moments[turn.batch]
             low, high = changes.number_at(turn.batch), changes.number_at(turn.batch + 1)
-            self._tell_plain(many, at, low)
-            told.time_goes_on(moment)
+            self._write_plain(many, at, low)
+            told.time_advances(moment)
             self._begin(moment, high - low, leads_nothing)
             ran = frozenset(who for who, one in self._brokers.registrations.items() if one.is_active)
             replicas_in = partial(self._replicas_before, changes, low)
@@ -168,7 +168,7 @@ class BatchDifferences:
             self._tell(many, low, high)
             told.brokers_compared(self._builder, ran, moment)
             at = high
-        self._tell_plain(many, at, len(changes))
+        self._write_plain(many, at, len(changes))
         if turns.turns:
             self._active.set(self._brokers.registrations)
 
@@ -289,7 +289,7 @@ class BatchDifferences:
             if not sound or path in self._violations.broken:
                 self._question.partitions.add(changes.key(at))
 
-    def _tell_plain(self, many: _ManyDifferences, low: int, high: int) -> None:
+    def _write_plain(self, many: _ManyDifferences, low: int, high: int) -> None:
         """Does the same for batches without records about brokers, one after another."""
         if low == high:
             return

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from metaquorum.metadata.image import ConfigResource
+from metaquorum.metadata.inspect.log.entities import broker_of
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
 
@@ -79,10 +80,8 @@ class Touched:
         match record:
             case r.PartitionRecord() | r.PartitionChangeRecord():
                 self.partitions[record.topic_id, record.partition_id] = offset
-            case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
-                self.brokers[record.broker_id] = (offset, record)
-            case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
-                self.brokers[record.id] = (offset, record)
+            case _ if (broker_id := broker_of(record)) is not None:
+                self.brokers[broker_id] = (offset, record)
             case r.ControllerRecord() | r.UnregisterControllerRecord():
                 self.controllers[record.controller_id] = offset
             case r.FeatureLevelRecord():

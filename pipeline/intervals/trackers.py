@@ -108,7 +108,7 @@ class Trackers:
         if before is not None:
             self.incidents.partition(key, before, now, moment)
 
-    def time_goes_on(self, moment: Moment) -> None:
+    def time_advances(self, moment: Moment) -> None:
         """Time advances to `moment` without a silence before it, while the state is known."""
         self.failovers.forget_late(moment.now_ms)
         self.placement.passes(moment, self.brokers.registrations)

@@ -72,7 +72,7 @@ def _of_one_id(name: str, logs: list[LogSurvey], facts_of: FactsOf) -> list[Merg
         facts = iter(facts_of([log for part in parts for log in part]))
         known = [[_Known(log, next(facts)) for log in part] for part in parts]
         unread = [part for part in known if all(at.facts.problem is not None for at in part)]
-        found = _told_apart([_Cluster(part) for part in known if part not in unread])
+        found = _distinguished([_Cluster(part) for part in known if part not in unread])
         empty += [nothing_of(at.log.place, at.facts.problem or "") for part in unread for at in part]
         # What cannot be compared counts as the first's.
         found = found or [_Cluster([])]
@@ -102,7 +102,7 @@ def _together(one: LogSurvey, other: LogSurvey) -> bool:
     return of_one_run or one.place.path == other.place.path or by_bytes(one, other)[0] is Relation.SAME
 
 
-def _told_apart(parts: list[_Cluster]) -> list[_Cluster]:
+def _distinguished(parts: list[_Cluster]) -> list[_Cluster]:
     """Clusters, in an order that does not depend on how long the logs are. What is proven to be one cluster
     is one. What is only likely so joins if it fits one cluster: logs with topics or brokers first."""
     proven: list[_Cluster] = []

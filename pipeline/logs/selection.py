@@ -6,17 +6,8 @@ import difflib
 
 import msgspec
 
-from metaquorum.metadata.records.control import UnknownControlRecord
-from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
-from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.records.schema import TYPE_NAMES
 from metaquorum.storage.batches.batch import BatchHeader
-
-TYPE_NAMES = (
-    *(schema.type_name for schema in RECORD_SCHEMAS),
-    *(schema.type_name for schema in CONTROL_SCHEMAS),
-    UnknownRecord.type_name,
-    UnknownControlRecord.type_name,
-)
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from html import escape
 
 from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet
 from metaquorum.pipeline.audit.findings import AuditFinding, seconds_text
-from metaquorum.pipeline.report import charts, details, incident_sections
+from metaquorum.pipeline.report import charts, details
 from metaquorum.pipeline.report.charts import StateRow, TimeScale, figure
 from metaquorum.pipeline.report.clusters import by_trouble, named, one_by_one, overview
 from metaquorum.pipeline.report.html import (
@@ -62,14 +62,14 @@ def page(
     for the section on changes."""
     scale = TimeScale(fleet.start_ms, fleet.end_ms)
     fleet.counted = _by_severity(found)
-    before, now = incident_sections.remembered(previous or ""), incident_sections.seen(fleet, found)
+    before, now = details.remembered(previous or ""), details.seen(fleet, found)
     sections = _SECTIONS if before is None else (("changes", "Since the last report"), *_SECTIONS)
     parts = (
-        "" if before is None else incident_sections.changes(before, now, named(fleet)),
+        "" if before is None else details.changes(before, now, named(fleet)),
         _availability(fleet, scale),
         overview(fleet, found),
         _findings(found, fleet),
-        incident_sections.incidents(fleet),
+        details.incidents(fleet),
         _brokers(fleet, scale),
         _churn(fleet, scale),
         details.partitions(fleet),
@@ -90,7 +90,7 @@ def page(
         f'<header><h1>{escape(title)}</h1><p class="soft">{period} ({_span(fleet)})</p>'
         f'<nav aria-label="Sections">{links}</nav>{_tiles(fleet, found)}</header>'
         f"<main>{''.join(parts)}</main><footer><p>{_footer(fleet, tables)}</p></footer>"
-        f"{incident_sections.memory(now)}<script>{SCRIPT}</script></body></html>\n"
+        f"{details.memory(now)}<script>{SCRIPT}</script></body></html>\n"
     )
 
 

@@ -167,6 +167,8 @@ def on_vote_response(state: RaftState, flight: InFlight, response: VoteResponse,
     if _has_no_pre_vote(response):
         # As among voters of that release, nothing but the vote itself is asked.
         role.granted.add(flight.to)
+        if isinstance(role, roles.Prospective):
+            role.assumed.add(flight.to)
         settle_election(state, now_ms=now_ms)
         return
     if response.error not in (RaftError.NONE, RaftError.FENCED_LEADER_EPOCH):
@@ -222,8 +224,12 @@ def _unheard(state: RaftState, role: roles.Prospective) -> bool:
 
 
 def end_pre_vote(state: RaftState, *, now_ms: int) -> None:
-    """A majority has granted the pre-vote, and the other voters have answered or had their time."""
-    if memory.must_not_lead(state, now_ms=now_ms):
+    """A majority has granted the pre-vote, and the other voters have answered or had their time. What a voter
+    knows to be committed is lost only if a majority lacks it, and an assumed grant does not say that."""
+    role = state.role
+    proven = role.granted - role.assumed if isinstance(role, roles.Prospective) else set()
+    is_loss = voters.has_majority(proven, state.voters)
+    if memory.must_not_lead(state, is_loss=is_loss, now_ms=now_ms):
         lose_pre_vote(state, now_ms=now_ms)
     elif become_candidate(state, now_ms=now_ms):
         settle_election(state, now_ms=now_ms)

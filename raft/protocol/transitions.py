@@ -38,7 +38,7 @@ def become_unattached(state: RaftState, epoch: int, vote: Vote | None = None, *,
 
 def become_prospective(state: RaftState, *, now_ms: int) -> None:
     role = roles.Prospective(
-        deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms), granted={state.node_id}
+        deadline_ms=now_ms + state.with_jitter(state.config.election_timeout_ms), granted={state.node_id}
     )
     _change(state, role, epoch=state.epoch, vote=state.vote, leader_id=state.known_leader_id)
 
@@ -47,7 +47,7 @@ def become_candidate(state: RaftState, *, now_ms: int) -> None:
     """Epoch + 1 and the node's own vote are one write; the vote requests wait for it."""
     state.election_attempts += 1
     role = roles.Candidate(
-        deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms), granted={state.node_id}
+        deadline_ms=now_ms + state.with_jitter(state.config.election_timeout_ms), granted={state.node_id}
     )
     vote = Vote(state.node_id, state.identity.directory_id)
     _change(state, role, epoch=state.epoch + 1, vote=vote, leader_id=None)
@@ -119,7 +119,7 @@ def resigned_role(
     state: RaftState, successors: tuple[PreferredCandidate, ...], *, now_ms: int
 ) -> roles.Resigned:
     return roles.Resigned(
-        deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms),
+        deadline_ms=now_ms + state.with_jitter(state.config.election_timeout_ms),
         successors=successors,
         unacknowledged=set(state.other_voters),
     )
@@ -129,7 +129,7 @@ def unattached_role(state: RaftState, *, now_ms: int) -> roles.Unattached:
     if not state.may_stand:
         return roles.Unattached(deadline_ms=None, next_fetch_ms=now_ms)
     return roles.Unattached(
-        deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms),
+        deadline_ms=now_ms + state.with_jitter(state.config.election_timeout_ms),
         next_fetch_ms=now_ms if state.is_observer or state.config.bootstrap_ids else None,
     )
 
@@ -146,7 +146,7 @@ def follower_role(state: RaftState, leader_id: int, *, now_ms: int) -> roles.Fol
 def fetch_patience_ms(state: RaftState) -> int:
     """How long a follower goes without a successful fetch: randomised, and longer where fetches park
     longer."""
-    patience = state.stretched(state.config.fetch_timeout_ms)
+    patience = state.with_jitter(state.config.fetch_timeout_ms)
     return patience + (state.config.observer_fetch_max_wait_ms if state.is_observer else 0)
 
 

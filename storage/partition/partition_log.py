@@ -74,7 +74,7 @@ class PartitionLog(PooledLog):
         self._indexes = LogIndexes(disk, directory)
         # Counts the changes that invalidate an earlier checkpoint: truncations, trims and resets.
         self._shape = 0
-        self._future_told: int | None = None  # the segment
+        self._future_reported: int | None = None  # the segment
 
     @staticmethod
     def load(
@@ -430,11 +430,11 @@ class PartitionLog(PooledLog):
         """Once for each segment. The time of its first record shows that most have none in the future."""
         first = segment.first_timestamp_ms or 0
         may_be = retention_ms >= 0 and (first > wall_ms or wall_ms - first > retention_ms)
-        if not may_be or segment.base_offset == self._future_told:
+        if not may_be or segment.base_offset == self._future_reported:
             return
         newest = segment.newest_timestamp_ms()
         if newest > wall_ms:
-            self._future_told = segment.base_offset
+            self._future_reported = segment.base_offset
             on_warning(
                 f"{segment.path}: its newest record's timestamp is {newest - wall_ms} ms in the future, so "
                 "retention.ms deletes neither it nor what follows until then: correct the producers' clocks, "

@@ -12,13 +12,13 @@ from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import NoOpRecord
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
 from metaquorum.storage.batches.encode import encode_batch
-from metaquorum.wire.messages import FetchRequest, FetchResponse
+from metaquorum.wire.messages import FetchRequest, FetchResponse, VoteRequest, VoteResponse
 from tests.e2e.cluster import HOST, client_loop
 from tests.e2e.golden_nodes import FETCH, Exchange, batches
 from tests.unit.kafka.kafka_node import FakeNode
 
 POLL_S = 0.2
-OFFERED = {"Fetch": (0, 16), "Vote": (0, 0)}
+OFFERED = {"Fetch": (0, 16), "FetchSnapshot": (0, 0), "Vote": (0, 0)}
 """What Kafka 3.7 said in ApiVersions of what a follower of ours may ask."""
 
 
@@ -53,7 +53,10 @@ class GoldenLeader:
         self.log = [each for each in log if each.header.leader_epoch <= epoch]
         self.reached = 0
         handlers: dict[str, Any] = {"Fetch": self._fetch, "Vote": self._vote}
-        self._node = FakeNode(handlers, **OFFERED)
+        self._node = FakeNode(handlers | self._more(), **OFFERED)
+
+    def _more(self) -> dict[str, Any]:
+        return {}
 
     @property
     def end(self) -> int:
@@ -73,7 +76,7 @@ class GoldenLeader:
 
         client_loop().call(end())
 
-    async def _fetch(self, request: FetchRequest) -> FetchResponse:
+    async def _fetch(self, request: FetchRequest) -> Any:
         (topic,) = request.topics
         (asked,) = topic.partitions
         self.reached = asked.fetch_offset
@@ -94,3 +97,60 @@ class GoldenLeader:
 
     async def _vote(self, request: Any) -> Any:
         raise AssertionError(f"a follower that hears of its leader asks for no votes: {request}")
+
+
+class SnapshotLeader(GoldenLeader):
+    """A recorded leader whose log begins after a snapshot: it refers a follower without a log to it, and
+    sends it, as recorded."""
+
+    def __init__(
+        self, node_id: int, epoch: int, log: list[RecordBatch], redirect: Any, snapshot: Exchange
+    ) -> None:
+        super().__init__(node_id, epoch, log)
+        self._redirect, self._snapshot = redirect, snapshot
+        self.was_asked_for_snapshot = False
+
+    def _more(self) -> dict[str, Any]:
+        return {"FetchSnapshot": self._fetch_snapshot}
+
+    async def _fetch(self, request: FetchRequest) -> Any:
+        is_new = request.topics[0].partitions[0].fetch_offset == 0
+        return self._redirect if is_new else await super()._fetch(request)
+
+    def _fetch_snapshot(self, request: Any) -> Any:
+        (asked,) = request.topics[0].partitions
+        (theirs,) = self._snapshot.body.topics[0].partitions
+        assert (asked.snapshot_id, asked.position) == (theirs.snapshot_id, theirs.position)
+        self.was_asked_for_snapshot = True
+        return self._snapshot.answer
+
+
+class GoldenVoter:
+    """A voter of Kafka 3.7 that grants every vote, and does nothing else. `epoch`: of the last one."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._node = FakeNode({"Vote": self._vote}, Vote=(0, 0))
+
+    def start(self, port: int) -> None:
+        async def begin() -> asyncio.Server:
+            return await asyncio.get_running_loop().create_server(self._node.connection, HOST, port)
+
+        self._server = client_loop().call(begin())
+
+    def close(self) -> None:
+        async def end() -> None:
+            self._server.close()
+            for each in list(self._node.open):
+                each.end()
+
+        client_loop().call(end())
+
+    def _vote(self, request: VoteRequest) -> VoteResponse:
+        (topic,) = request.topics
+        self.epoch = topic.partitions[0].replica_epoch
+        types = VoteResponse
+        part = types.PartitionData(
+            partition_index=0, leader_id=-1, leader_epoch=self.epoch, vote_granted=True
+        )
+        return types(topics=(types.TopicData(topic_name=topic.topic_name, partitions=(part,)),))

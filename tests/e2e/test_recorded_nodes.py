@@ -18,7 +18,7 @@ from metaquorum.metadata.records import types as records
 from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import HOST, read_batches
 from tests.e2e.golden_frames import ORDER, Difference, Replay, differences, mapped, plain_value
-from tests.e2e.golden_leaders import GoldenLeader, log_of
+from tests.e2e.golden_leaders import GoldenLeader, GoldenVoter, SnapshotLeader, log_of
 from tests.e2e.golden_nodes import (
     FOLLOWER,
     LEADER,
@@ -332,3 +332,76 @@ def test_recorded_voters_at_our_follower(tmp_path: Path, shared_data: Path) -> N
         "EndQuorumEpoch",
         "Fetch",
     }
+
+
+SNAPSHOT_LEADER, SNAPSHOT_EPOCH, SNAPSHOT_END = 3001, 6, 537
+"""In D: the leader whose snapshot two new nodes fetched, its epoch, and the snapshot's end."""
+SNAPSHOT_RULES = (
+    Rule("Fetch", r".*\.high_watermark", "our leader has committed nothing in its epoch"),
+    Rule("Fetch", r".*\.log_start_offset", "our log begins after the snapshot, Kafka's before it"),
+)
+
+
+def test_a_recorded_snapshot_at_our_voter(tmp_path: Path, shared_data: Path) -> None:
+    """Ours fetches it from the recorded leader, byte for byte; then it leads, and is asked for it as that
+    leader was."""
+    found = list(exchanges(shared_data / GOLDEN / "D-snapshot-fetch.jsonl.gz"))
+    asked = [each for each in found if _snapshot_of(each) == SNAPSHOT_END]
+    (begin,) = [each for each in found if each.api == "BeginQuorumEpoch" and each.node_id == LEADER]
+    redirects = [each for each in asked if each.api == "Fetch"]
+    fetches = [each for each in asked if each.api == "FetchSnapshot"]
+    assert [each.asker for each in fetches] == ["3002", "3"]
+    log = [each for each in log_of(found) if each.header.base_offset >= SNAPSHOT_END]
+    theirs = SnapshotLeader(SNAPSHOT_LEADER, SNAPSHOT_EPOCH, log, redirects[0].answer, fetches[0])
+    voter = GoldenVoter()
+    with KafkaQuorum(tmp_path, keys={}, controllers=1) as cluster, Replay({}) as replay, ExitStack() as stack:
+        (node,) = cluster.controllers
+        ports = dict(zip((SNAPSHOT_LEADER, SCRIPTED), free_ports(2), strict=True))
+        replay.ports = ports = {LEADER: node.kafka_port, **ports}
+        voters = ",".join(f"{node_id}@{HOST}:{at}" for node_id, at in ports.items())
+        node.set_properties({"controller.quorum.voters": voters})
+        stack.callback(theirs.close)
+        theirs.start(ports[SNAPSHOT_LEADER])
+        node.start()
+        node.wait_for_line("listens on")
+
+        def ask(exchange: Exchange, epoch: int) -> Any:
+            here = {"cluster_id": cluster.cluster_id, "current_leader_epoch": epoch, "max_wait_ms": 0}
+            body = mapped(exchange.body, lambda name, value: here.get(name, plain_value(name, value)))
+            return replay.send(LEADER, exchange.header, body)
+
+        judge = Judge()
+        judge.judge((), begin, begin.answer, ask(begin, SNAPSHOT_EPOCH))
+        wait_until(lambda: theirs.reached == theirs.end, "our follower to have the recorded log")
+        assert theirs.was_asked_for_snapshot
+        (theirs_whole,) = {bytes(_partition(each.answer).unaligned_records) for each in fetches}
+        assert [each.read_bytes() for each in node.snapshots()] == [theirs_whole]
+
+        stack.pop_all().close()
+        voter.start(ports[SCRIPTED])
+        stack.callback(voter.close)
+        wait_until(
+            lambda: voter.epoch and not _partition(ask(fetches[0], voter.epoch)).error_code,
+            "our voter to lead",
+        )
+        leads = {"leader_id": LEADER, "leader_epoch": voter.epoch}
+        for each in (*redirects, *fetches):
+            expected = mapped(each.answer, lambda name, value: leads.get(name, plain_value(name, value)))
+            judge.judge(SNAPSHOT_RULES, each, expected, ask(each, voter.epoch))
+        cluster.assert_no_bugs()
+    assert not judge.wrong, "\n".join(judge.wrong)
+    assert judge.needed == set(SNAPSHOT_RULES)
+    assert judge.compared["FetchSnapshot"] == len(fetches)
+
+
+def _partition(answer: Any) -> Any:
+    (topic,) = getattr(answer, "topics", None) or answer.responses
+    return topic.partitions[0]
+
+
+def _snapshot_of(asked: Exchange) -> int | None:
+    """The end of the snapshot that the answer names, of a leader."""
+    if asked.api not in ("Fetch", "FetchSnapshot") or asked.answer is None:
+        return None
+    end: int = _partition(asked.answer).snapshot_id.end_offset
+    return end

@@ -97,7 +97,7 @@ ELECTION_BUGS = (
         source="S3.6, S4.5",
         file="controller/partitions/partition_change.py",
         old="        return self._accepts(replica) and not (nowhere and is_known)\n",
-        new="        return self._accepts(replica) or not (nowhere or told)\n",
+        new="        return self._accepts(replica)\n",
         caught_by=(REQUESTS,),
     ),
     Bug(

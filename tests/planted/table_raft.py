@@ -208,7 +208,7 @@ RAFT_BUGS = (
         source="KIP-996",
         file="raft/protocol/election.py",
         old="case roles.Follower() as follower if follower.alive:",
-        new="case Follower() as follower if follower.suspect:",
+        new="case roles.Follower() as follower if not follower.alive:",
         caught_by=(SCRIPTS,),
     ),
     Bug(

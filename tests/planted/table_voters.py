@@ -6,7 +6,7 @@ from tests.planted.bug import Bug
 
 SCRIPTS = "tests/raft"
 UNIT = "tests/unit/raft/test_voters.py"
-SEEDS, LATER_SEEDS = "sim 4000..4020", "sim 4050..4060"
+SEEDS, LATER_SEEDS = "sim 4000..4020", "sim 4060..4070"
 HISTORIES = "tests/properties/test_voter_histories.py::test_long_history"
 
 VOTER_BUGS = (

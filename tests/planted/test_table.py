@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,24 @@ def test_a_bug_fits_the_code_and_changes_what_it_means(bug: Bug) -> None:
     planted = apply(bug, sound)
     assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(sound))
     compile(planted, bug.file, "exec")
+
+
+def test_a_bug_has_no_name_that_its_file_lacks(tmp_path: Path) -> None:
+    """A bug that ends in a NameError is caught by everything and tests nothing."""
+    for bug in BUGS:
+        file = tmp_path / f"{bug.name}.py"
+        file.write_text(apply(bug, (REPOSITORY / bug.file).read_text()))
+    ruff = shutil.which("ruff", path=f"{Path(sys.executable).parent}")
+    if ruff is None:
+        pytest.skip("ruff is not installed")
+    checked = subprocess.run(
+        [ruff, "check", "--isolated", "--select", "F821,F811", "--output-format", "concise", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

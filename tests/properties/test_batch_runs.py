@@ -205,3 +205,23 @@ def test_short_runs_stay_batches() -> None:
     found = split(log_of([EMPTY_NO_OP] * (MIN_BATCHES - 2)))
     assert [type(one) for one in found] == [RecordBatch] * (MIN_BATCHES - 1)
     assert split(b"") == []
+
+
+@pytest.mark.parametrize("sizes", [(2,), (3, 1), (1, 2, 5)])
+def test_records_of_every_size_are_where_their_values_are(sizes: tuple[int, ...]) -> None:
+    """Sizes whose varints take one, two, three and, in one that is left to the record path, four bytes."""
+    lengths = [0, 20, 40, 55, 60, 100, 4_000, 8_100, 8_190, 8_200, 20_000, 130_000]
+    singles = [
+        encode(r.ConfigRecord(2, "t1", f"k{at % 7}", "v" * lengths[at * 5 % 12]), 0)
+        for at in range(6 * MIN_BATCHES)
+    ]
+    runs = [part for part in split(log_of(singles, sizes=sizes)) if isinstance(part, BatchRun)]
+    assert runs
+    for run in runs:
+        frames = read_run(run)
+        assert frames is not None
+        assert [
+            frames.data[start : start + length]
+            for start, length in zip(frames.starts.tolist(), frames.lengths.tolist(), strict=True)
+        ] == [record.value for batch in iter_batches(run.data) for record in batch.records()]
+    assert_same(log_of([*singles, encode(r.ConfigRecord(2, "t1", "k", "v" * 1_100_000), 0)], sizes=sizes))

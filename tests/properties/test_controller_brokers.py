@@ -73,7 +73,7 @@ class Life:
         getattr(self, "do_" + str(step[0]).replace(" ", "_"))(*step[1:])
         self.quorum.elect()
         self.quorum.advance(5)
-        self.check(before, forgets=step[0] == "restart", concerns=step[1] if step[0] == "heartbeat" else None)
+        self.check(before, forgets=step[0] == "restart", about=step[1] if step[0] == "heartbeat" else None)
 
     # ---- what can happen
 
@@ -140,7 +140,7 @@ class Life:
 
     # ---- what must hold
 
-    def check(self, before: dict[int, BrokerControlState], *, forgets: bool, concerns: object) -> None:
+    def check(self, before: dict[int, BrokerControlState], *, forgets: bool, about: object) -> None:
         node = self.quorum.leader.node
         active = node.active
         assert active is not None and not active.work

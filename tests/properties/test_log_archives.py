@@ -245,7 +245,7 @@ def test_an_archive_does_not_replace_what_came_into_its_place_meanwhile() -> Non
 def test_readers_find_in_an_archive_what_they_find_in_the_directory(seed: int) -> None:
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as made:
-        patched.setattr(packer, "STRETCH_BYTES", rng.choice((1, 150, 1000)))
+        patched.setattr(packer, "PART_BYTES", rng.choice((1, 150, 1000)))
         root = Path(made)
         files = quorum(rng, 2)
         write_archive(PosixDisk(), f"{root}/q.mqa", laid_out(PosixDisk(), f"{root}/d", files), "1")

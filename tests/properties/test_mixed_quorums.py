@@ -9,9 +9,11 @@ import pytest
 
 from metaquorum.raft import messages as ms
 from metaquorum.raft.config import RaftConfig
-from metaquorum.raft.effects import Respond, RespondWithRecords
+from metaquorum.raft.effects import Respond, RespondWithRecords, Warn
+from metaquorum.raft.messages import RaftError
+from metaquorum.storage.types import LogPosition
 from tests.properties.test_raft_schedules import Chaos
-from tests.raft.mixed_world import MixedWorld
+from tests.raft.mixed_world import NO_PRE_VOTE, MixedWorld
 from tests.raft.telling import CLUSTER_ID
 from tests.raft.world import Message, World
 
@@ -194,6 +196,29 @@ def test_our_voter_leads_where_all_others_are_kafkas() -> None:
     while one_due(world) and 7 not in world.read_results:
         pass
     assert world.read_results[7] == core.high_watermark
+
+
+def test_a_grant_that_is_assumed_proves_no_loss() -> None:
+    """A voter of Kafka's that has no pre-vote counts as granting it, and may have what this node lacks: then
+    another voter's refusal is no reason to report that committed records are lost."""
+    world = World(3, seed=1, pinned=False)
+    world.start(1)
+    while world.core(1).role != "prospective":
+        world.now += 10
+        world.input(1, lambda core: core.tick(now_ms=world.now))
+    core, asked = world.core(1), {each.target: each.correlation_id for each in world.messages}
+    effects = core.on_response(2, asked[2], NO_PRE_VOTE, now_ms=world.now)
+    refused = ms.VoteResponse(
+        error=RaftError.NONE,
+        epoch=core.epoch,
+        leader_id=None,
+        vote_granted=False,
+        pre_vote=True,
+        known_committed=LogPosition(0, 9),
+    )
+    effects += core.on_response(3, asked[3], refused, now_ms=world.now)
+    assert core.role == "unattached"
+    assert not [each for each in effects if isinstance(each, Warn)]
 
 
 def fetched_by_kafka(world: World, leader: int, **more: int) -> ms.FetchResponse:

@@ -17,9 +17,13 @@ from hypothesis import strategies as st
 
 from metaquorum.metadata.image.chunk import Chunk
 from metaquorum.metadata.image.columns import PartitionColumns
-from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
+from metaquorum.metadata.inspect.checks.predicate import (
+    REFUSED,
+    PredicateError,
+    compile_predicate,
+    is_refused,
+)
 from metaquorum.metadata.inspect.checks.predicate_names import HELPERS, RESOLVERS, SAFE_BUILTINS
-from metaquorum.metadata.inspect.checks.readable import REFUSED, is_refused
 from tests.unit.metadata.test_predicate import PLACE, image
 
 REACHING = (

@@ -2,8 +2,9 @@
 recorded to say, and how it behaves at restarts. Nothing of our core is in it.
 
 It asks for no pre-votes and says no high watermark, waits as long as Kafka waits, asks each node one thing at
-a time, truncates by epoch and end offset, and has written what it says: appends and votes are durable within
-a step. Where Kafka's process would end with an error, so does the model.
+a time, resigns without a majority's fetches (KAFKA-15489), truncates by epoch and end offset, and has written
+what it says: appends and votes are durable within a step. Where Kafka's process would end with an error, so
+does the model.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from typing import Any
 from metaquorum.raft import messages as ms
 from metaquorum.raft.effects import PersistQuorumState
 from metaquorum.raft.messages import RaftError
-from metaquorum.raft.voters import encode_control_batch, leader_change_record
+from metaquorum.raft.voters import PreferredCandidate, encode_control_batch, leader_change_record
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.batches.encode import encode_batch
 from metaquorum.storage.types import LogPosition
 
 FETCH_TIMEOUT_MS, ELECTION_TIMEOUT_MS, BACKOFF_MAX_MS = 2_000, 1_000, 1_000
 REQUEST_TIMEOUT_MS, RETRY_MS, MAX_WAIT_MS = 2_000, 20, 500
+CHECK_QUORUM_MS, BACKOFF_BASE_MS, SHUTDOWN_MS = 3_000, 100, 5_000
+PACE_MS = 1
+"""After most refusals it asks again at once: this is what that takes."""
 UNATTACHED, VOTED, CANDIDATE, LEADER, FOLLOWER, RESIGNED = (
     *("unattached", "voted", "candidate"),
     *("leader", "follower", "resigned"),
@@ -35,12 +39,13 @@ class KafkaStops(AssertionError):
 
 @dataclass(slots=True)
 class Parked:
-    """A fetch that the leader holds."""
+    """A fetch that the leader holds. `stored`: what it is answered with if nothing comes."""
 
     source: int
     correlation_id: int
     request: ms.FetchRequest
     until_ms: int
+    stored: ms.FetchResponse
 
 
 @dataclass(slots=True)
@@ -81,6 +86,11 @@ class KafkaVoter:
     asked: dict[int, Asked] = field(default_factory=dict)
     retry_at: dict[int, int] = field(default_factory=dict)
     snapshot: LogPosition | None = None
+    successors: tuple[int, ...] = ()
+    fetched: set[int] = field(default_factory=set)
+    quorum_until: int = 0
+    stops_by: int | None = None
+    """It is to shut down, at the latest by then."""
     connection: dict[int, int] = field(default_factory=dict)
     last_id: int = 0
 
@@ -90,13 +100,16 @@ class KafkaVoter:
         hard = self.disk.hard
         if hard is not None:
             self.epoch, self.leader_id, self.voted_id = hard.epoch, hard.leader_id, hard.voted_id
-        self.high_watermark = -1
+        self.high_watermark, self.disk.partial = -1, None
+        if self.epoch < self.end.epoch:
+            self.epoch, self.leader_id, self.voted_id = self.end.epoch, None, None
+            self._write()
         if self.leader_id == self.node_id:
-            self.role, self.acknowledged = RESIGNED, set()
-            self.deadline = self.now + self._drawn(ELECTION_TIMEOUT_MS)
+            self._resigned(())
         elif self.leader_id is not None:
             self._enter(FOLLOWER, FETCH_TIMEOUT_MS)
         elif self.voted_id == self.node_id:
+            self.retries = 1
             self._candidacy()
         else:
             self._enter(UNATTACHED if self.voted_id is None else VOTED, self._drawn(ELECTION_TIMEOUT_MS))
@@ -107,7 +120,9 @@ class KafkaVoter:
     def _enter(self, role: str, timeout: int) -> None:
         self.role, self.deadline = role, self.now + timeout
         self.snapshot, self.backoff_until = None, None
+        self.disk.partial = None
         self.asked.clear()
+        self.retry_at.clear()
 
     def _write(self) -> None:
         self.disk.hard = PersistQuorumState(
@@ -122,7 +137,6 @@ class KafkaVoter:
     def _unattached(self, epoch: int) -> None:
         left = max(0, self.deadline - self.now)
         keeps = self.role in (UNATTACHED, VOTED, CANDIDATE)
-        self._leave()
         self.epoch, self.leader_id, self.voted_id = epoch, None, None
         self._write()
         self._enter(UNATTACHED, left if keeps else self._drawn(ELECTION_TIMEOUT_MS))
@@ -130,17 +144,15 @@ class KafkaVoter:
     def _follow(self, epoch: int, leader_id: int) -> None:
         if leader_id == self.node_id or leader_id not in self.voters:
             raise KafkaStops(f"node {self.node_id} cannot follow {leader_id}")
-        self._leave()
         self.epoch, self.leader_id, self.voted_id = epoch, leader_id, None
         self._write()
+        self._leave()
         self._enter(FOLLOWER, FETCH_TIMEOUT_MS)
-        self.retries = 0
 
     def _candidate(self) -> None:
-        self._leave()
         self.epoch, self.leader_id, self.voted_id = self.epoch + 1, None, self.node_id
         self._write()
-        self.retries += 1
+        self.retries = self.retries + 1 if self.role == CANDIDATE else 1
         self._candidacy()
 
     def _candidacy(self) -> None:
@@ -153,7 +165,8 @@ class KafkaVoter:
             return
         self._enter(LEADER, 0)
         # It knows none until a record of its epoch is committed.
-        self.leader_id, self.retries, self.high_watermark = self.node_id, 0, -1
+        self.leader_id, self.high_watermark = self.node_id, -1
+        self.fetched, self.quorum_until = set(), self.now + CHECK_QUORUM_MS
         self._write()
         self.epoch_start = self.end.offset
         self.ends = dict.fromkeys(self.voters)
@@ -170,9 +183,40 @@ class KafkaVoter:
         parked, self.parked = self.parked, []
         for each in parked:
             refusal = ms.FetchResponse(
-                error=RaftError.NOT_LEADER_OR_FOLLOWER, epoch=self.epoch, leader_id=None
+                error=RaftError.NOT_LEADER_OR_FOLLOWER, epoch=self.epoch, leader_id=self.leader_id
             )
             self.answers.append((each.source, each.correlation_id, refusal))
+
+    def _resigned(self, successors: tuple[int, ...]) -> None:
+        self._leave()
+        self._enter(RESIGNED, self._drawn(ELECTION_TIMEOUT_MS))
+        self.successors, self.acknowledged = successors, set()
+
+    def resign(self) -> None:
+        """Those who have fetched most stand first."""
+        others = [each for each in self.voters if each != self.node_id]
+        ends = {each: self.ends[each] for each in others}
+        known = [each for each in others if ends[each] is not None]
+        known.sort(key=lambda each: (-(ends[each] or 0), each))
+        self._resigned((*known, *(each for each in others if ends[each] is None)))
+
+    def shut_down(self) -> None:
+        """In good order: a leader resigns first."""
+        self.stops_by = self.now + SHUTDOWN_MS
+        if self.role == LEADER:
+            self.resign()
+
+    @property
+    def may_stop(self) -> bool:
+        """Nothing is left to do before its process ends."""
+        follows = self.leader_id not in (None, self.node_id)
+        return self.stops_by is not None and (follows or self.now >= self.stops_by)
+
+    def _heard_from(self, voter: int) -> None:
+        if voter in self.voters:
+            self.fetched.add(voter)
+            if len(self.fetched) >= len(self.voters) // 2:
+                self.fetched, self.quorum_until = set(), self.now + CHECK_QUORUM_MS
 
     # ---- the log ---------------------------------------------------------------------------------
 
@@ -203,11 +247,14 @@ class KafkaVoter:
             self._advance()
             self._wake()
 
-    def append(self, text: str) -> None:
-        """What a client of the leader writes."""
+    def append(self, values: list[bytes], timestamp_ms: int = 0) -> None:
+        """What a client of the leader writes, as one batch."""
         self._append(
             encode_batch(
-                base_offset=self.disk.end, leader_epoch=self.epoch, timestamp_ms=0, values=[text.encode()]
+                base_offset=self.disk.end,
+                leader_epoch=self.epoch,
+                timestamp_ms=timestamp_ms,
+                values=values,
             )
         )
 
@@ -226,8 +273,12 @@ class KafkaVoter:
                 self.failed(to, asked.correlation_id)
         for each in [each for each in self.parked if each.until_ms <= now]:
             self.parked.remove(each)
-            self.answers.append((each.source, each.correlation_id, self._fetched(each.request)))
+            self.answers.append((each.source, each.correlation_id, each.stored))
         match self.role:
+            case "leader" if now >= self.quorum_until:
+                self.resign()
+            case _ if self.stops_by is not None:
+                pass
             case "candidate" if self.backoff_until is not None and now >= self.backoff_until:
                 self._candidate()
             case "candidate" if self.backoff_until is None and now >= self.deadline:
@@ -237,7 +288,7 @@ class KafkaVoter:
         self._send_all()
 
     def _backoff(self) -> int:
-        return min(RETRY_MS * self.rng.randrange(1, 2 ** min(self.retries + 1, 10)), BACKOFF_MAX_MS)
+        return min(BACKOFF_BASE_MS * self.rng.randrange(2 << min(20, self.retries - 1)), BACKOFF_MAX_MS)
 
     def _send_all(self) -> None:
         others = [each for each in self.voters if each != self.node_id]
@@ -251,7 +302,7 @@ class KafkaVoter:
             case "resigned":
                 for to in set(others) - self.acknowledged:
                     self._send(to, self._end())
-            case "follower":
+            case "follower" if self.stops_by is None:
                 assert self.leader_id is not None
                 self._send(self.leader_id, self._fetch() if self.snapshot is None else self._fetch_snapshot())
 
@@ -291,7 +342,10 @@ class KafkaVoter:
 
     def _end(self) -> ms.EndQuorumEpochRequest:
         return ms.EndQuorumEpochRequest(
-            cluster_id="", epoch=self.epoch, leader_id=self.node_id, preferred_candidates=()
+            cluster_id="",
+            epoch=self.epoch,
+            leader_id=self.node_id,
+            preferred_candidates=tuple(PreferredCandidate(each, b"") for each in self.successors),
         )
 
     def _fetch(self) -> ms.FetchRequest:
@@ -372,8 +426,9 @@ class KafkaVoter:
             self._learn(request.leader_id, request.epoch)
             if self.role == FOLLOWER and self.leader_id == request.leader_id:
                 named = [each.node_id for each in request.preferred_candidates]
-                place = named.index(self.node_id) if self.node_id in named else len(named)
-                self.deadline = self.now + (0 if place == 0 else min(BACKOFF_MAX_MS, 250 << (place - 1)))
+                place = named.index(self.node_id) if self.node_id in named else 0
+                wait = BACKOFF_MAX_MS >> (len(named) - 1) << (place - 1) if place else 0
+                self.deadline = self.now + min(wait, BACKOFF_MAX_MS)
         return ms.EndQuorumEpochResponse(error=error, epoch=self.epoch, leader_id=self.leader_id)
 
     def _not_leading(self, epoch: int) -> RaftError:
@@ -391,14 +446,15 @@ class KafkaVoter:
         is_news = found.records or found.diverging is not None or found.snapshot is not None
         if is_news or request.max_wait_ms == 0:
             return found
-        self.parked.append(Parked(source, correlation_id, request, self.now + request.max_wait_ms))
+        until = self.now + request.max_wait_ms
+        self.parked.append(Parked(source, correlation_id, request, until, found))
         return None
 
     def _fetched(self, request: ms.FetchRequest) -> ms.FetchResponse:
         offset, epoch = request.fetch_offset, request.last_fetched_epoch
         snapshots = sorted(self.disk.snapshots, key=lambda each: each.offset)
         diverging, snapshot, records = None, None, b""
-        first = next((each for each in snapshots if each.offset == self.disk.start), None)
+        first = snapshots[0] if snapshots else None
         if offset == 0 and snapshots:
             snapshot = snapshots[-1]
         elif self.disk.start == 0 and offset == 0:
@@ -419,6 +475,7 @@ class KafkaVoter:
             before = self.ends[request.replica_id]
             self.ends[request.replica_id] = offset
             self.acknowledged.add(request.replica_id)
+            self._heard_from(request.replica_id)
             if before is None or offset > before:
                 self._advance()
         return ms.FetchResponse(
@@ -437,8 +494,11 @@ class KafkaVoter:
         whole = self.disk.snapshots.get(request.snapshot)
         if error is RaftError.NONE and whole is None:
             error = RaftError.SNAPSHOT_NOT_FOUND
+        elif error is RaftError.NONE and not 0 <= request.position < len(whole or b""):
+            error = RaftError.POSITION_OUT_OF_RANGE
         if error is RaftError.NONE and whole is not None:
             data = whole[request.position : request.position + request.max_bytes]
+            self._heard_from(request.replica_id)
         return ms.FetchSnapshotResponse(
             error=error,
             epoch=self.epoch,
@@ -454,7 +514,11 @@ class KafkaVoter:
         for each in list(self.parked):
             if each.request.fetch_offset < self.disk.end:
                 self.parked.remove(each)
-                self.answers.append((each.source, each.correlation_id, self._fetched(each.request)))
+                error = self._not_leading(each.request.epoch)
+                found = self._fetched(each.request)
+                if error is not RaftError.NONE:  # it was parked in an earlier epoch that this node led
+                    found = ms.FetchResponse(error=error, epoch=self.epoch, leader_id=self.leader_id)
+                self.answers.append((each.source, each.correlation_id, found))
 
     # ---- answers ---------------------------------------------------------------------------------
 
@@ -470,11 +534,12 @@ class KafkaVoter:
     def _judge(self, source: int, request: Any, response: Any) -> None:
         error = response.error
         if response.epoch < self.epoch or error is RaftError.UNKNOWN_LEADER_EPOCH:
+            self.retry_at[source] = self.now + PACE_MS
             return
         stale = error in (RaftError.FENCED_LEADER_EPOCH, RaftError.NOT_LEADER_OR_FOLLOWER)
         if response.epoch > self.epoch or stale:
             self._learn(response.leader_id, response.epoch)
-            self.retry_at[source] = self.now + RETRY_MS
+            self.retry_at[source] = self.now + PACE_MS
             return
         if response.leader_id is not None and self.leader_id is None:
             self._follow(response.epoch, response.leader_id)
@@ -482,10 +547,13 @@ class KafkaVoter:
                 return
         if error is RaftError.INVALID_REQUEST:
             raise KafkaStops(f"node {source} answered {type(request).__name__} with INVALID_REQUEST")
-        if error is not RaftError.NONE:
+        if isinstance(response, ms.FetchSnapshotResponse):
+            if error is RaftError.SNAPSHOT_NOT_FOUND or response.snapshot is None:
+                self.snapshot, self.disk.partial = None, None
+                self.deadline = self.now + FETCH_TIMEOUT_MS
+                return
+        elif error is not RaftError.NONE:
             self.retry_at[source] = self.now + RETRY_MS
-            if isinstance(response, ms.FetchSnapshotResponse):
-                self.snapshot = None
             return
         match response:
             case ms.VoteResponse() if self.role == CANDIDATE:
@@ -529,10 +597,14 @@ class KafkaVoter:
             cut = ours.offset
             if ours.epoch == response.diverging.epoch:
                 cut = min(cut, response.diverging.offset)
+            if cut < self.high_watermark:
+                raise KafkaStops("a truncation below the high watermark")
             self.disk.truncate(cut)
             return
         if response.snapshot is not None:
-            self.snapshot = response.snapshot
+            self.disk.partial = None
+            if response.snapshot not in self.disk.snapshots:
+                self.snapshot = response.snapshot
             return
         for batch in iter_batches(response.records):
             if batch.header.base_offset != self.disk.end:
@@ -553,7 +625,36 @@ class KafkaVoter:
         self.disk.partial = self.snapshot, so_far + response.data
         if len(so_far) + len(response.data) < response.size_bytes:
             return
-        self.disk.snapshots[self.snapshot], self.disk.partial = self.disk.partial[1], None
+        whole, self.disk.partial = self.disk.partial[1], None
+        if self.snapshot <= LogPosition(self.end.epoch if self.disk.batches else 0, self.disk.end):
+            raise KafkaStops(f"the snapshot {self.snapshot} does not pass the log, which ends at {self.end}")
+        self.disk.snapshots.clear()
+        self.disk.snapshots[self.snapshot] = whole
         self.disk.reset(self.snapshot)
-        self.high_watermark = max(self.high_watermark, self.snapshot.offset)
+        if self.snapshot.offset < self.high_watermark:
+            raise KafkaStops("the high watermark fell")
+        self.high_watermark = self.snapshot.offset
         self.snapshot = None
+
+    # ---- snapshots of its own --------------------------------------------------------------------
+
+    def write_snapshot(self, position: LogPosition, data: bytes) -> None:
+        """What its controller has written of what is committed."""
+        if position.offset > self.high_watermark:
+            raise KafkaStops("a snapshot of what is not committed")
+        self.disk.snapshots[position] = data
+
+    def clean(self, retained_bytes: int) -> None:
+        """Deletes the oldest snapshots but the newest one, and what they cover, until the rest is small
+        enough."""
+        disk = self.disk
+
+        def size() -> int:
+            held = sum(len(data) for _, _, _, data in disk.batches)
+            return held + sum(map(len, disk.snapshots.values()))
+
+        while len(disk.snapshots) > 1 and size() > retained_bytes:
+            oldest, following = sorted(disk.snapshots, key=lambda each: each.offset)[:2]
+            del disk.snapshots[oldest]
+            disk.batches = [each for each in disk.batches if each[0] >= following.offset]
+            disk.start = following.offset

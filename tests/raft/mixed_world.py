@@ -12,12 +12,14 @@ from msgspec import structs
 from metaquorum.clients.kafka.message_forms import CannotSay
 from metaquorum.clients.kafka.raft_messages import (
     api_of,
+    refusal,
     request_body,
     request_of,
     response_body,
     response_of,
 )
 from metaquorum.controller.server.raft_requests import RoundsRepeated
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.raft import messages as ms
 from metaquorum.raft.messages import RaftError
 from metaquorum.raft.voters import majority
@@ -29,21 +31,30 @@ from tests.raft.world import Message, World
 
 VERSIONS = {"Vote": 0, "BeginQuorumEpoch": 0, "EndQuorumEpoch": 0, "Fetch": 16, "FetchSnapshot": 0}
 
+NO_PRE_VOTE = ms.VoteResponse(
+    error=RaftError.UNSUPPORTED_VERSION, epoch=0, leader_id=None, vote_granted=False, pre_vote=True
+)
+"""What the transport answers for a release without pre-votes."""
 
-def asked_in_kafkas_words(request: Any, to: int) -> Any:
+
+def asked_in_kafkas_words(request: Any, to: int, cluster_id: str = CLUSTER_ID) -> Any:
     """The request as its receiver has it. Raises CannotSay."""
     api = api_of(request)
     version = VERSIONS[api]
     header = codec.RequestHeader(API_BY_NAME[api].key, version, 1)
     frame = b"".join(codec.encode_request(header, request_body(request, version)))
-    return request_of(codec.decode_request(frame).body, version, cluster_id=CLUSTER_ID, node_id=to)
+    return request_of(codec.decode_request(frame).body, version, cluster_id=cluster_id, node_id=to)
 
 
-def answered_in_kafkas_words(response: Any, request: Any) -> Any:
-    """The response as its receiver has it."""
+def answered_in_kafkas_words(response: Any, request: Any, *, by_kafka: bool = False) -> Any:
+    """The response as its receiver has it. What a node of Kafka 3.7 refuses of a snapshot, it refuses as a
+    whole."""
     api = api_of(request)
     key, version = API_BY_NAME[api].key, VERSIONS[api]
-    frame = b"".join(codec.encode_response(key, version, 1, response_body(response, version)))
+    body = response_body(response, version)
+    if by_kafka and isinstance(response, ms.FetchSnapshotResponse) and response.error is not RaftError.NONE:
+        body = refusal(request_body(request, version), ErrorCode.UNKNOWN_SERVER_ERROR)
+    frame = b"".join(codec.encode_response(key, version, 1, body))
     return response_of(codec.decode_response(key, version, frame).body, version, request)
 
 
@@ -118,7 +129,7 @@ class MixedWorld(World):
     def append_to_kafka(self, node_id: int, text: str) -> None:
         voter = self.kafka[node_id]
         if voter is not None and voter.role == "leader":
-            voter.append(text)
+            voter.append([text.encode()])
             self._take(voter)
 
     # ---- messages
@@ -173,16 +184,9 @@ class MixedWorld(World):
         if message.source not in self.kafka:
             try:
                 request = asked_in_kafkas_words(request, voter.node_id)
-            except CannotSay:  # as the transport answers for a release without pre-votes
-                refusal = ms.VoteResponse(
-                    error=RaftError.UNSUPPORTED_VERSION,
-                    epoch=0,
-                    leader_id=None,
-                    vote_granted=False,
-                    pre_vote=True,
-                )
+            except CannotSay:
                 self.messages.append(
-                    Message(voter.node_id, message.source, message.correlation_id, refusal, False)
+                    Message(voter.node_id, message.source, message.correlation_id, NO_PRE_VOTE, False)
                 )
                 return
             self.said_on[message.source, message.correlation_id] = 0, request
@@ -200,7 +204,8 @@ class MixedWorld(World):
         for to, correlation_id, response in answers:
             told = response
             if to not in self.kafka:
-                told = answered_in_kafkas_words(response, self.said_on[to, correlation_id][1])
+                asked = self.said_on[to, correlation_id][1]
+                told = answered_in_kafkas_words(response, asked, by_kafka=True)
             self.messages.append(Message(own, to, correlation_id, told, False))
         if voter.disk.snapshots:
             self.marks.add("snapshot fetched by Kafka's voter")

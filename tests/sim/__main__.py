@@ -4,7 +4,8 @@ Seeds from 1000 on add a load of topics, elections, moving replicas, failing dir
 from 2000 on run brokers that hold data, with producers and consumers. Seeds from 3000 on replace directories
 of controllers with older copies of themselves. Seeds from 4000 on add and remove voters. Seeds from 5000 on
 run groups, transactions and compaction. Seeds from 6000 on run combined nodes, which are controller and
-broker at once. Seeds from 7000 on add brokers of Apache Kafka, as models.
+broker at once. Seeds from 7000 on add brokers of Apache Kafka, as models, and seeds from 8000 on make some of
+the voters Apache Kafka's.
 
 Exit codes: 0 success, 1 a law was broken, 2 the cluster did not recover after healing, 3 the simulator or the
 program crashed.
@@ -22,6 +23,7 @@ from tests.closed_pipe import end
 from tests.sim.combined import COMBINED_FROM
 from tests.sim.data_load import DATA_FROM
 from tests.sim.errors import LivenessError, SafetyError
+from tests.sim.foreign.quorum import MIXED_FROM
 from tests.sim.foreign.world import FOREIGN_FROM
 from tests.sim.kafka.plan import KAFKA_FROM
 from tests.sim.load import LOADED_FROM
@@ -51,6 +53,7 @@ def main() -> int:
             _swarm(KAFKA_FROM, KAFKA_FROM + 100),
             _swarm(COMBINED_FROM, COMBINED_FROM + 50),
             _swarm(FOREIGN_FROM, FOREIGN_FROM + 50),
+            _swarm(MIXED_FROM, MIXED_FROM + 150),
         )
     return _one(arguments.seed, quiet=arguments.quiet)
 

@@ -54,7 +54,9 @@ class Calls:
         self._data: dict[int, _Call] = {}
         self._shell: dict[int, _Call] = {}
 
-    def raft(self, caller: Process, target: Host, target_id: int, effect: SendRequest) -> None:
+    def raft(
+        self, caller: Process, target: Host, target_id: int, effect: SendRequest, *, once: bool = False
+    ) -> None:
         """Sends a Raft request; the caller gets `RaftResponseArrived` or `RaftRequestFailed`."""
         at = effect.correlation_id
 
@@ -71,7 +73,7 @@ class Calls:
             process.deliver(lambda: RaftRequestArrived(key=key, request=effect.request))
 
         call = _Call(caller.host.name, target, finish, fail)
-        self._start(call, arrived, effect.timeout_ms)
+        self._start(call, arrived, effect.timeout_ms, once=once)
 
     def stranger(self, target: Host, request: RaftRequest) -> None:
         """A Raft request of no node; nobody waits for its response."""
@@ -85,15 +87,19 @@ class Calls:
         timeout_ms: int,
         finish: Callable[[Any, bool], None],
         fail: Callable[[str], None],
+        *,
+        once: bool = False,
+        read: Callable[[Process, int, RaftRequest], RaftRequest] = lambda process, key, request: request,
     ) -> None:
-        """A Raft request of what is no process of ours."""
+        """A Raft request of what is no process of ours. `read`: what the process that it reaches makes of
+        it."""
 
         def arrived(process: Process, key: int) -> None:
             self._raft[key] = call
-            process.deliver(lambda: RaftRequestArrived(key=key, request=request))
+            process.deliver(lambda: RaftRequestArrived(key=key, request=read(process, key, request)))
 
         call = _Call(source, target, finish, fail)
-        self._start(call, arrived, timeout_ms)
+        self._start(call, arrived, timeout_ms, once=once)
 
     def client(
         self,

@@ -84,12 +84,7 @@ class Checks:
                         f"node {process.node_id}: the high watermark {end} or the checked offset {start}"
                         f" lies inside the batch {header.base_offset}..{header.last_offset}"
                     )
-                seen = self._committed.setdefault(header.base_offset, (header.next_offset, bytes(batch.data)))
-                if seen != (header.next_offset, bytes(batch.data)):
-                    raise SafetyError(
-                        f"node {process.node_id} committed another batch at offset {header.base_offset}"
-                        f" (epoch {header.leader_epoch}) than was committed there before"
-                    )
+                self.saw_committed(process.node_id, header.base_offset, header.next_offset, batch.data)
                 start = header.next_offset
                 if self._on_committed is not None and header.base_offset == self._committed_to:
                     self._committed_to = start
@@ -97,13 +92,37 @@ class Checks:
                     self._remember(image.provenance.offset, image)
         self._checked_to[key] = max(start, self._checked_to.get(key, 0))
 
+    def saw_committed(self, node_id: int, base: int, end: int, data: bytes) -> None:
+        """A node holds this batch below its high watermark."""
+        seen = self._committed.setdefault(base, (end, bytes(data)))
+        if seen != (end, bytes(data)):
+            raise SafetyError(
+                f"node {node_id} committed another batch at offset {base} than was committed there before"
+            )
+
+    def saw_synced(self, node_id: int, directory_id: bytes, end: int) -> None:
+        """Everything below `end` survives a power loss of this node."""
+        self._durable_ends[node_id, directory_id] = end
+
+    def require_held(self, node_id: int, sets: Sequence[VoterSet], end: int) -> None:
+        """A leader calls everything below `end` committed: by one of these sets of voters it is."""
+        if not any(self._is_held(voters, end) for voters in sets):
+            raise SafetyError(
+                f"leader {node_id} calls {end} committed, and no majority of {sets[0]} holds"
+                f" that; synced ends: {self._durable_ends}"
+            )
+
+    def image_at(self, offset: int) -> MetadataImage | None:
+        """The image of the committed log up to there, if a node had it lately."""
+        return self._images.get(offset)
+
     def _check_durable_on_a_majority(self, process: ControllerProcess) -> None:
         """What a leader considers committed is below the synced end of the disks of a majority of voters,
         including voters that are down: nothing else survives a power loss of all nodes. A disk that was
         emptied later counts with what it had."""
         core = process.core
         own = core.state.identity
-        self._durable_ends[own.node_id, own.directory_id] = process.store.log.synced_offset
+        self.saw_synced(own.node_id, own.directory_id, process.store.log.synced_offset)
         end = core.high_watermark
         if not core.is_leader or not self.disks_keep or end <= self._durable_to.get(process.host.name, 0):
             return
@@ -112,11 +131,7 @@ class Checks:
         # A set that is not committed may have been appended after the commit, in the same step.
         was_before = history.newest_offset is not None and history.newest_offset >= end
         sets = (history.newest, history.previous) if was_before else (history.newest,)
-        if not any(self._is_held(voters, end) for voters in sets):
-            raise SafetyError(
-                f"leader {process.node_id} calls {end} committed, and no majority of {history.newest} holds"
-                f" that; synced ends: {self._durable_ends}"
-            )
+        self.require_held(process.node_id, sets, end)
 
     def _is_held(self, voters: VoterSet, end: int) -> bool:
         holders = [

@@ -146,6 +146,19 @@ REQUIRED_WITH_FOREIGN = (
     "Kafka's AlterPartition answered FENCED_LEADER_EPOCH",
 )
 
+REQUIRED_WITH_MIXED = (
+    *(f"Kafka's voter is {role}" for role in ("candidate", "leader", "follower", "resigned", "voted")),
+    "Kafka's voter fetched a snapshot",
+    "Kafka's voter cut its log",
+    "Kafka's voter led the healed quorum",
+    "Kafka's controller is active",
+    "Kafka's controller wrote the first records",
+    "Kafka's controller created a topic",
+    "Kafka's controller wrote a snapshot",
+    "log truncated",
+    "linearizable read answered",
+)
+
 REQUIRED_WITH_KAFKA = (
     "record that cannot be read is in an internal topic",
     "record that cannot be read left out",

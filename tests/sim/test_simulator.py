@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.sim.combined import COMBINED_FROM
 from tests.sim.data_load import DATA_FROM
+from tests.sim.foreign.quorum import MIXED_FROM
 from tests.sim.foreign.world import FOREIGN_FROM
 from tests.sim.kafka.plan import KAFKA_FROM
 from tests.sim.load import LOADED_FROM
@@ -23,6 +24,7 @@ from tests.sim.marks import (
     REQUIRED_WITH_FOREIGN,
     REQUIRED_WITH_KAFKA,
     REQUIRED_WITH_LOAD,
+    REQUIRED_WITH_MIXED,
     REQUIRED_WITH_VOTERS,
 )
 from tests.sim.older_copies import COPIES_FROM
@@ -38,6 +40,8 @@ VOTERS_SEEDS = 75
 KAFKA_SEEDS = 8
 COMBINED_SEEDS = 7
 FOREIGN_SEEDS = 12
+MIXED_FIRST, MIXED_SEEDS = MIXED_FROM + 12, 16
+"""In the seeds before, Kafka's voters seldom lead."""
 OTHER_HASH_SEED = "4711"
 """Other than that of this process, which is random."""
 
@@ -55,6 +59,7 @@ OTHER_HASH_SEED = "4711"
         (KAFKA_FROM, KAFKA_SEEDS, REQUIRED_WITH_KAFKA),
         (COMBINED_FROM, COMBINED_SEEDS, REQUIRED_WITH_COMBINED),
         (FOREIGN_FROM, FOREIGN_SEEDS, REQUIRED_WITH_FOREIGN),
+        (MIXED_FIRST, MIXED_SEEDS, REQUIRED_WITH_MIXED),
     ],
     ids=[
         "bare",
@@ -66,6 +71,7 @@ OTHER_HASH_SEED = "4711"
         "with Kafka",
         "combined",
         "with Kafka's brokers",
+        "with Kafka's voters",
     ],
 )
 def test_no_law_is_broken_and_every_rare_state_is_reached(
@@ -85,7 +91,10 @@ def test_no_law_is_broken_and_every_rare_state_is_reached(
 
 @pytest.mark.parametrize(
     "seed",
-    [17, LOADED_FROM + 7, DATA_FROM + 6, COPIES_FROM + 4, VOTERS_FROM, KAFKA_FROM + 2, FOREIGN_FROM],
+    [
+        *(17, LOADED_FROM + 7, DATA_FROM + 6, COPIES_FROM + 4, VOTERS_FROM, KAFKA_FROM + 2),
+        *(FOREIGN_FROM, MIXED_FIRST),
+    ],
 )
 def test_one_seed_is_one_run_whatever_the_hash_seed(seed: int) -> None:
     """The trace of everything that happened is the same in processes that order their sets differently."""

@@ -79,6 +79,7 @@ class World:
         self.directory = Directory()
         self.checks = Checks()
         self.controller_ids, self.broker_ids = self.node_ids()
+        self.own_controller_ids = self.controller_ids
         self.voters = tuple(
             Voter(node_id=node_id, host="127.0.0.1", port=0, directory_id=directory_id(node_id))
             for node_id in self.controller_ids
@@ -382,7 +383,7 @@ class World:
         active, controllers = self._active(), self.controllers()
         if active is None:
             return "no controller is active"
-        if len(controllers) < len(self.controller_ids):
+        if len(controllers) < len(self.own_controller_ids):
             return "a controller is down"
         followers = [process for process in controllers if process.core.epoch != active.core.epoch]
         if followers:
@@ -417,10 +418,11 @@ def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
     """One whole run, with load from `LOADED_FROM` on, with data from `DATA_FROM` on, with older copies of
     directories from `COPIES_FROM` on, with changing voters from `VOTERS_FROM` on, with groups and
     transactions from `KAFKA_FROM` on, with combined nodes from `COMBINED_FROM` on, with brokers of Apache
-    Kafka from `FOREIGN_FROM` on. Raises SafetyError or LivenessError with the world's last lines as a
-    note."""
+    Kafka from `FOREIGN_FROM` on, with voters of Apache Kafka from `MIXED_FROM` on. Raises SafetyError or
+    LivenessError with the world's last lines as a note."""
     from tests.sim.combined import COMBINED_FROM, CombinedWorld
     from tests.sim.data_world import DataWorld
+    from tests.sim.foreign.quorum import MIXED_FROM, MixedWorld
     from tests.sim.foreign.world import FOREIGN_FROM, ForeignWorld
     from tests.sim.kafka.plan import KAFKA_FROM
     from tests.sim.kafka.world import KafkaWorld
@@ -430,6 +432,7 @@ def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
     from tests.sim.voters.world import VoterWorld
 
     kinds = (
+        (MIXED_FROM, MixedWorld),
         (FOREIGN_FROM, ForeignWorld),
         (COMBINED_FROM, CombinedWorld),
         (KAFKA_FROM, KafkaWorld),

@@ -69,7 +69,7 @@ UNLESS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 # Arrays, and what needs Spark.
-WITHOUT = frozenset({"Stretch"})
+WITHOUT = frozenset({"RunPart"})
 SPARK = ("api", "session", "source", "submit", "audit.frames", "ingest.call", "ingest.spark")
 
 

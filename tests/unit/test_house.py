@@ -56,7 +56,6 @@ EXCEPTIONS_OF_RUFF = {
     ("cli/log/input/archive.py", "_unpack.packed", "SIM115"),
     ("cli/pipeline/audit.py", "load_fleet", "F401"),
     ("controller/settings/settings.py", "decide_settings", "PLR0911"),
-    ("metadata/inspect/changes/idle_records.py", "subject_key", "PLR0911"),
     ("metadata/inspect/log/entities.py", "own_entity", "PLR0911"),
     ("metadata/inspect/log/metadata_only.py", "_judged", "PLR0911"),
     ("metadata/inspect/summary/summary.py", "Summary.take", "C901"),

@@ -18,9 +18,8 @@ import click
 import pytest
 
 from metaquorum.cli.main import main
+from tests.unit.sources import FOLDERS, REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-FOLDERS = sorted(path.name for path in (REPOSITORY / "metaquorum").iterdir() if path.is_symlink())
 MAX_LINE = 120
 
 BANNED = {

@@ -230,7 +230,7 @@ def _time_refusal(header: BatchHeader, settings: TopicSettings) -> BatchRefusal 
 _LOG_NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
 
 
-def concerns_the_log(refusal: BatchRefusal) -> bool:
+def is_about_the_log(refusal: BatchRefusal) -> bool:
     """Whether an answer includes the log's start: by Kafka's rule, not if the bytes alone were wrong."""
     return refusal.is_one_batch and refusal.error not in _LOG_NOT_LOOKED_AT
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import click
 
-from metaquorum.cli.log.input.select import TYPE_NAMES
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.checks.checks import known_checks
 from metaquorum.metadata.inspect.entities.suggest import continuations
@@ -17,6 +16,7 @@ from metaquorum.metadata.inspect.entities.targets import fields_of_target
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete
 from metaquorum.metadata.inspect.walk.states import state_at
+from metaquorum.metadata.records.schema import TYPE_NAMES
 from metaquorum.storage.archive import disk_for
 
 MAX_REPLAYED_BYTES = 64 << 20

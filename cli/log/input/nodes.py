@@ -34,7 +34,7 @@ def open_merged(paths: Sequence[str]) -> tuple[MetadataLog, NodesReport | None]:
     return MergedLog(logs, report, f"{len(logs)} nodes in {where}"), report
 
 
-def tell_nodes(report: NodesReport, complain: Callable[[str], None]) -> None:
+def report_nodes(report: NodesReport, complain: Callable[[str], None]) -> None:
     """Prints the comparison to standard error: one line, and one for each node with records that are left
     out. Problems also go to `complain`, which counts them."""
     first, *_ = nodes_lines(report, faults=False)

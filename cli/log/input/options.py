@@ -36,8 +36,8 @@ __all__ = [
     "limits_json",
     "offsets_text",
     "past_corruption_option",
-    "tell_limits",
-    "tell_unknown",
+    "report_limits",
+    "report_unknown",
 ]
 
 
@@ -125,7 +125,7 @@ def clear_progress(log: MetadataLog) -> None:
         log.on_read.clear()
 
 
-def tell_unknown(count: int, what: str = "changed nothing here") -> None:
+def report_unknown(count: int, what: str = "changed nothing here") -> None:
     """Reports on standard error that there were records that this release does not know.
     `what`: what happened to them."""
     if count:
@@ -146,7 +146,7 @@ def refuse_swapped(start: Point | None, end: Point | None) -> None:
         raise click.UsageError("--from is past --to; swap them")
 
 
-def tell_limits(
+def report_limits(
     coverage: Coverage, shown: Iterable[ShownAs | None] = (), *, json_lines: bool = False
 ) -> None:
     """Names on standard error every range that the answer does not cover, and every place that is shown

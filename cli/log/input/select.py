@@ -17,17 +17,9 @@ from metaquorum.metadata.inspect.log.entities import entity_problem, is_below
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.records.batches import DecodedRecord
-from metaquorum.metadata.records.control import UnknownControlRecord
-from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
-from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.records.schema import TYPE_NAMES
 from metaquorum.storage.batches.format import BatchHeader
 
-TYPE_NAMES = (
-    *(schema.type_name for schema in RECORD_SCHEMAS),
-    *(schema.type_name for schema in CONTROL_SCHEMAS),
-    UnknownRecord.type_name,
-    UnknownControlRecord.type_name,
-)
 # Kafka's name of a message, if it differs from the name of its type.
 _KAFKAS_MESSAGES = {"VotersRecord": "KRAFT_VOTERS"}
 
@@ -41,7 +33,7 @@ class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
     to_offset: int | None = None
     from_ms: int | None = None
     to_ms: int | None = None
-    told_below: int = 0
+    shown_below: int = 0
     """Below this offset, the log's clock decided which records match; from it on, timestamps decide."""
 
     def wants(self, decoded: DecodedRecord, entities: Iterable[str]) -> bool:
@@ -51,7 +43,9 @@ class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
             and (self.from_offset is None or decoded.offset >= self.from_offset)
             and (self.to_offset is None or decoded.offset <= self.to_offset)
             and (self.from_ms is None or decoded.timestamp_ms >= self.from_ms)
-            and (self.to_ms is None or decoded.offset < self.told_below or decoded.timestamp_ms <= self.to_ms)
+            and (
+                self.to_ms is None or decoded.offset < self.shown_below or decoded.timestamp_ms <= self.to_ms
+            )
             and (
                 not self.entities
                 or any(is_below(one, wanted) for one in entities for wanted in self.entities)
@@ -81,7 +75,7 @@ class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
             place, shown = clock_of(log).place(self.to_ms)
             last = (place.offset or 0) - 1
             if grows and last + 1 == clock_of(log).end_offset:
-                settled = replace(settled, to_ms=self.to_ms, told_below=last + 1)
+                settled = replace(settled, to_ms=self.to_ms, shown_below=last + 1)
             else:
                 settled = replace(
                     settled, to_offset=last if self.to_offset is None else min(last, self.to_offset)

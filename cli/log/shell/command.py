@@ -3,18 +3,111 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 import click
 
+from metaquorum.cli.errors import EXIT_FAILED, as_failure
 from metaquorum.cli.log.input.live import REFRESH, LiveCommand
 from metaquorum.cli.log.input.options import PATH, POINT, Complaints, past_corruption_option
 from metaquorum.cli.log.input.source import open_path
 from metaquorum.cli.log.shell import moving, past_commands, state_commands
 from metaquorum.cli.log.shell.moving import where
-from metaquorum.cli.log.shell.session import ShellSession
-from metaquorum.cli.log.shell.terminal import is_interactive, run_interactive, run_lines
+from metaquorum.cli.log.shell.session import ShellError, ShellSession
 from metaquorum.cli.text.output import secrets_option
 from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.platforms import line_editor
+
+HISTORY_MAX = 1000
+"""Lines that the editor remembers, in memory only."""
+
+
+def run_lines(session: ShellSession, lines: Iterable[str]) -> int:
+    """Runs commands one after another, without a prompt. Returns 1 if any failed."""
+    code = 0
+    for line in lines:
+        if not _run(session, line):
+            code = EXIT_FAILED
+        if session.ended:
+            break
+    return code
+
+
+def run_interactive(session: ShellSession) -> int:
+    """Prompts for commands until exit or Ctrl-D. Ctrl-C ends a command, not the shell."""
+    _Editor(session).install()
+    while not session.ended:
+        try:
+            line = input(session.prompt)
+        except EOFError:
+            click.echo()
+            break
+        except KeyboardInterrupt:
+            click.echo("^C")
+            continue
+        try:
+            _run(session, line)
+        except KeyboardInterrupt:
+            click.echo("\ninterrupted; this is still offset " + str(session.cursor.offset))
+    return 0
+
+
+def _run(session: ShellSession, line: str) -> bool:
+    """Runs one command. False: it failed, after one line with the reason."""
+    try:
+        for answer in session.execute(line):
+            click.echo(printable(answer))
+    except ShellError as error:
+        click.echo(f"metaquorum: {error}", err=True)
+        return False
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        failure = as_failure(error)
+        if failure is None:
+            raise
+        click.echo(f"metaquorum: {failure.format_message()}", err=True)
+        return False
+    return True
+
+
+def printable(line: str) -> str:
+    """A line without control characters: names in a log may contain any character."""
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+
+
+class _Editor:
+    """Completion in the standard line editor, if there is one."""
+
+    def __init__(self, session: ShellSession) -> None:
+        self._session = session
+        self._found: list[str] = []
+
+    def install(self) -> None:
+        self._readline = readline = line_editor()
+        if readline is None:
+            return  # lines can still be typed
+        readline.set_completer(self._complete)
+        readline.set_completer_delims(" \t")
+        readline.set_history_length(HISTORY_MAX)
+        readline.parse_and_bind("set show-all-if-ambiguous on")
+
+    def _complete(self, word: str, state: int) -> str | None:
+        if state == 0:
+            line = self._readline.get_line_buffer()[: self._readline.get_endidx()]
+            try:
+                self._found = self._session.complete(line, word)
+            except Exception:  # an error in completion must not end the line being typed
+                self._found = []
+        return self._found[state] if state < len(self._found) else None
+
+
+def is_interactive() -> bool:
+    """Whether standard input and output are terminals."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
 
 COMMANDS = (*moving.COMMANDS, *state_commands.COMMANDS, *past_commands.COMMANDS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from metaquorum.cli.errors import Failure
+from metaquorum import platforms
+from metaquorum.cli.errors import Failure, os_error_text
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.follow import COPY_INTERVAL_S, follow_story
 from metaquorum.cli.log.input.live import LIVE_COPY, LiveCommand, LiveCopy
@@ -20,7 +23,6 @@ from metaquorum.cli.log.input.options import POINT, Checked, Complaints
 from metaquorum.cli.log.timeline import plain
 from metaquorum.cli.log.watch.delivery import Delivery
 from metaquorum.cli.log.watch.incidents import ReportedSoFar, WatchIncident, WatchIncidents
-from metaquorum.cli.log.watch.note import StateFile, default_path
 from metaquorum.cli.log.watch.receivers import Command, Webhook
 from metaquorum.cli.text.output import json_option
 from metaquorum.metadata.inspect.causes.rule import SEVERITIES
@@ -30,6 +32,8 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.growing import GrowingStory
+from metaquorum.storage.disk.interface import read_file, write_atomically
+from metaquorum.storage.disk.posix import PosixDisk
 
 NOTE_S = 60.0
 """How often it is noted how far a quiet log was read."""
@@ -258,3 +262,54 @@ class _Watch:
         if now_s - self._noted_s >= NOTE_S and not self._story.holds_back:
             self._noted_s = now_s
             self._delivery.nothing_left_below(place)
+
+
+def default_path(cluster_id: str) -> Path:
+    """Where the note of a cluster is kept by default."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "metaquorum" / f"watch-{cluster_id}.json"
+
+
+class StateFile:
+    """The file of one watch, which has it to itself until it is closed: what was reported, durable before the
+    next report begins. Raises Failure, in one line."""
+
+    def __init__(self, path: Path) -> None:
+        self._disk = PosixDisk()
+        self._path = platforms.slashed(str(path.absolute()))
+        try:
+            path.absolute().parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise Failure(os_error_text(error)) from error
+        if not platforms.lock_file(self._lock):
+            os.close(self._lock)
+            raise Failure(f"another log watch uses {path}; end it, or give another --state")
+
+    def load(self, cluster_id: str) -> ReportedSoFar | None:
+        """The note; None if there is none yet. Raises Failure if it is damaged or another cluster's."""
+        if not self._disk.exists(self._path):
+            return None
+        try:
+            found = msgspec.json.decode(read_file(self._disk, self._path), type=ReportedSoFar)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Failure(
+                f"{self._path} is not the state of a log watch ({error}); give another --state, or remove it"
+            ) from error
+        if found.cluster_id != cluster_id:
+            raise Failure(
+                f"{self._path} is about cluster {found.cluster_id}, but {cluster_id} answers; give another"
+                " --state"
+            )
+        return found
+
+    def store(self, reported: ReportedSoFar) -> None:
+        """Replaces the note; it is durable on return. Raises StorageError."""
+        write_atomically(self._disk, self._path, msgspec.json.encode(reported) + b"\n")
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def close(self) -> None:
+        os.close(self._lock)

@@ -109,7 +109,7 @@ class CauseRule(Generic[C]):
             return None
         text = reason.text
         if reason.readings:
-            text += "; " * bool(text) + cannot_tell(reason.readings)
+            text += "; " * bool(text) + cannot_decide(reason.readings)
         return Cause(
             rule=self.name,
             text=text,
@@ -281,7 +281,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         return self.feed.metadata_version
 
 
-def cannot_tell(readings: Iterable[Alternative]) -> str:
+def cannot_decide(readings: Iterable[Alternative]) -> str:
     """The sentence for records that fit several histories: each reading with what would confirm it."""
     return undecided(f"{what} (to confirm: {proof})" for what, proof in readings)
 

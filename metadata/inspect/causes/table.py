@@ -12,7 +12,6 @@ from typing import Any
 
 from metaquorum.metadata.image.types import NO_LEADER, PartitionInfo
 from metaquorum.metadata.inspect.causes.brokers import BROKERS, FENCES, STATES
-from metaquorum.metadata.inspect.causes.controller import WRITTEN
 from metaquorum.metadata.inspect.causes.elections import ELECTIONS
 from metaquorum.metadata.inspect.causes.losses import LOSSES, ReplicaLoss
 from metaquorum.metadata.inspect.causes.partitions import CHANGES, MOVES, DirectoryChange, PartitionChange
@@ -31,10 +30,40 @@ from metaquorum.metadata.inspect.causes.rule import (
     Cause,
     CauseRule,
     CauseRules,
+    Reason,
     Scene,
     ids,
 )
 from metaquorum.metadata.inspect.changes.change_steps import PartitionStep
+from metaquorum.metadata.records.batch_cause import BatchCause
+
+WRITTEN: CauseRules[BatchCause] = CauseRules("asked: the controller itself (written in the batch)")
+
+
+def _wrote(name: str, when: str) -> None:
+    """Why the active controller wrote records on its own initiative, as its batches say (docs/adr/0015)."""
+
+    def find(cause: BatchCause) -> Reason | None:
+        return Reason(when) if cause.rule == name else None
+
+    WRITTEN.rule(name, when, precedence=len(WRITTEN.rules))(find)
+
+
+_wrote("session-expired", "a broker sent no heartbeat in time")
+_wrote("metadata-lag", "a broker applied nothing for too long")
+_wrote("fence-requested", "a broker asked to be fenced")
+_wrote("controlled-shutdown", "a broker asked to shut down")
+_wrote("directory-failed", "a broker reported failed log directories")
+_wrote("new-incarnation", "a broker registered while its earlier process was unfenced")
+_wrote("fenced-broker-leads", "a fenced broker led partitions when the leadership of the quorum began")
+_wrote("leadership-began", "a new active controller checked leaderless partitions")
+_wrote("leader-balance", "leaderships returned to preferred replicas, or a leaderless partition got a leader")
+_wrote("eligible-leaders-off", "eligible leader replicas were switched off")
+_wrote("token-expired", "a delegation token expired")
+_wrote("broker-id-unused", "a binding or claim of a broker id was obsolete")
+_wrote("controller-registered", "a new active controller published the levels that it supports")
+_wrote("transaction-abandoned", "an earlier active controller left a metadata transaction open")
+
 
 TABLE: tuple[CauseRules[Any], ...] = (CHANGES, LOSSES, MOVES, BROKERS, FENCES, STATES, ELECTIONS, RECORDS)
 """The rules that derive causes from records."""

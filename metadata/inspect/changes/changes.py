@@ -28,9 +28,10 @@ from metaquorum.metadata.inspect.changes.change_steps import (
     PartitionStep,
 )
 from metaquorum.metadata.inspect.changes.creations import read_creations
-from metaquorum.metadata.inspect.changes.idle_records import NOT_JUDGED, broker_of, subject
+from metaquorum.metadata.inspect.changes.idle_records import NOT_JUDGED, subject
 from metaquorum.metadata.inspect.changes.many_changes import Wanted, nothing, taken_together
-from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, is_passed, pass_over, pieces
+from metaquorum.metadata.inspect.log.entities import broker_of
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter, RunPart, is_passed, pass_over, pieces
 from metaquorum.metadata.meanings import with_elr
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
@@ -50,7 +51,6 @@ __all__ = [
     "ChangeFeed",
     "PartitionKey",
     "PartitionStep",
-    "broker_of",
 ]
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -160,47 +160,47 @@ class ChangeFeed:
         entry = topics.by_id.get(topic_id)
         return [] if entry is None else [topics.at(row) for row in entry.rows().tolist()]
 
-    def pieces(self, run: BatchRun, concern: Concern) -> Iterator[RecordBatch | Stretch]:
-        """The next run, in batches for `batch` and stretches for `pass_over`."""
-        return pieces(run, concern, self._engine.builder.topics.by_name.get)
+    def pieces(self, run: BatchRun, batch_filter: BatchFilter) -> Iterator[RecordBatch | RunPart]:
+        """The next run, in batches for `batch` and parts for `pass_over`."""
+        return pieces(run, batch_filter, self._engine.builder.topics.by_name.get)
 
-    def is_passed(self, batch: RecordBatch, concern: Concern) -> bool:
+    def is_passed(self, batch: RecordBatch, batch_filter: BatchFilter) -> bool:
         """Whether the next batch is one for `pass_over`."""
-        return is_passed(batch, concern, self._engine.builder.topics.by_name.get)
+        return is_passed(batch, batch_filter, self._engine.builder.topics.by_name.get)
 
     def pass_over(
-        self, stretch: Stretch | RecordBatch, time_of: Callable[[int, int], int] | None = None
+        self, part: RunPart | RecordBatch, time_of: Callable[[int, int], int] | None = None
     ) -> list[ReplayError]:
         """Applies batches whose changes are not needed. Returns the records that cannot be decoded; those
         that do not fit the state are not the caller's concern. `time_of` as in `changed`."""
         self._refused.clear()
         builder = self._engine.builder
         # Batches are taken as they are, also after damage.
-        if isinstance(stretch, Stretch):
-            builder.offset = stretch.base_offset
-            if stretch.records is not None:
-                for _ in self.changed(stretch, nothing, time_of):
+        if isinstance(part, RunPart):
+            builder.offset = part.base_offset
+            if part.records is not None:
+                for _ in self.changed(part, nothing, time_of):
                     pass
             else:
-                self._idle_records = self._idle_records or stretch.is_idle
-                pass_over(self._engine, stretch)
+                self._idle_records = self._idle_records or part.is_idle
+                pass_over(self._engine, part)
         else:
-            builder.offset = stretch.header.base_offset
-            self._engine.apply_batch(stretch)
+            builder.offset = part.header.base_offset
+            self._engine.apply_batch(part)
         return [error for error in self._refused if isinstance(error.__cause__, RecordDecodeError)]
 
     def changed(
-        self, stretch: Stretch, wanted: Wanted, time_of: Callable[[int, int], int] | None = None
+        self, part: RunPart, wanted: Wanted, time_of: Callable[[int, int], int] | None = None
     ) -> Iterator[BatchChanges]:
-        """Applies a stretch. Yields, in order, the batches with records of brokers and those with a `wanted`
+        """Applies a part. Yields, in order, the batches with records of brokers and those with a `wanted`
         change of a partition, with these changes. The state of partitions is already the one after all of
         them. `time_of` returns the time of a batch by its base offset and timestamp."""
-        taken = taken_together(self._engine.builder, stretch)
+        taken = taken_together(self._engine.builder, part)
         if taken is None:
-            yield from self._halved(stretch, wanted, time_of)
+            yield from self._halved(part, wanted, time_of)
             return
         self._names.clear()
-        builder, run = self._engine.builder, stretch.run
+        builder, run = self._engine.builder, part.run
         moved_off = taken.moved_off() if taken.is_slice else {}
         for batch in taken.batches(wanted):
             one = run.part(batch.number, batch.number + 1)
@@ -234,24 +234,24 @@ class ChangeFeed:
                 yield found
             moved_off = {}
         if moved_off:
-            time_ms = stretch.time_ms
+            time_ms = part.time_ms
             self._note_moves(
                 moved_off,
                 run.base_offset,
-                time_ms if time_of is None else time_of(stretch.base_offset, time_ms),
+                time_ms if time_of is None else time_of(part.base_offset, time_ms),
             )
-        builder.offset, builder.epoch = stretch.next_offset, stretch.epoch
-        builder.timestamp_ms = stretch.time_ms
+        builder.offset, builder.epoch = part.next_offset, part.epoch
+        builder.timestamp_ms = part.time_ms
 
     def _halved(
-        self, stretch: Stretch, wanted: Wanted, time_of: Callable[[int, int], int] | None
+        self, part: RunPart, wanted: Wanted, time_of: Callable[[int, int], int] | None
     ) -> Iterator[BatchChanges]:
-        """The same for a stretch with something unusual in it: halves it until that batch is alone."""
-        if stretch.batches > 1:
-            for half in stretch.split(stretch.batches // 2):
+        """The same for a part with something unusual in it: halves it until that batch is alone."""
+        if part.batches > 1:
+            for half in part.split(part.batches // 2):
                 yield from self.changed(half, wanted, time_of)
             return
-        for batch in stretch.part().batches():
+        for batch in part.as_run().batches():
             header = batch.header
             time_ms = header.max_timestamp_ms
             if time_of is not None:

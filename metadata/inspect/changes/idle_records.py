@@ -7,6 +7,7 @@ from typing import Any
 
 from metaquorum.metadata.image import ConfigResource, ImageBuilder
 from metaquorum.metadata.image.types import PartitionInfo
+from metaquorum.metadata.inspect.log.entities import broker_of
 from metaquorum.metadata.meanings import quota_entity
 from metaquorum.metadata.records import types as r
 
@@ -14,7 +15,7 @@ NOT_JUDGED = object()
 """For records that always count as a change: registrations, topics, the quorum's own."""
 
 
-def subject_key(record: object) -> tuple[str, Hashable, str] | None:  # noqa: PLR0911
+def subject_key(record: object) -> tuple[str, Hashable, str] | None:
     """What the record sets or removes: (kind, which one, key of it); None if it is not compared."""
     match record:
         case r.ConfigRecord():
@@ -29,10 +30,8 @@ def subject_key(record: object) -> tuple[str, Hashable, str] | None:  # noqa: PL
             return "token", record.token_id, ""
         case r.FeatureLevelRecord():
             return "feature", record.name, ""
-        case r.BrokerRegistrationChangeRecord(broker_id=broker_id):
-            return "broker", broker_id, ""
-        case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
-            return "broker", record.id, ""
+        case r.BrokerRegistrationChangeRecord() | r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
+            return "broker", broker_of(record), ""
     return None
 
 
@@ -58,20 +57,6 @@ _HELD = {
     "broker": "brokers",
 }
 """The part of the state that has each kind."""
-
-
-def broker_of(record: object) -> int | None:
-    """The broker that a record is about; None for any other record."""
-    match record:
-        case (
-            r.BrokerRecord(broker_id=broker_id)
-            | r.UnregisterBrokerRecord(broker_id=broker_id)
-            | r.BrokerRegistrationChangeRecord(broker_id=broker_id)
-            | r.FenceBrokerRecord(id=broker_id)
-            | r.UnfenceBrokerRecord(id=broker_id)
-        ):
-            return broker_id
-    return None
 
 
 def only_epoch_differs(before: PartitionInfo, after: PartitionInfo) -> bool:

@@ -1,5 +1,5 @@
-"""A stretch of partition changes handled at once: what each found and left, as steps, for those that a caller
-wants. Between them, `ChangeFeed` applies the records of brokers; no other record is in a stretch.
+"""A part of a run handled at once: what each partition change found and left, as steps, for those that a
+caller wants. Between them, `ChangeFeed` applies the records of brokers; no other record is in a part.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from metaquorum.metadata.image.chunk import LEADER, PADDING, IntArray
 from metaquorum.metadata.image.topics import TopicsBuilder
 from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN, PartitionStep
-from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import RunPart
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import BrokerRegistrationChangeRecord, NoOpRecord
 from metaquorum.storage.batches.places import Places
 
 WANTED, IF_ACTIVE, IF_ASKED = 1, 2, 4
 """Whether a change is wanted; IF_ACTIVE: only if a broker that leaves the ISR with it is active after its
-batch; IF_ASKED: only in the first batch of a stretch that names its cause."""
+batch; IF_ASKED: only in the first batch of a part that names its cause."""
 
 Wanted = Callable[[Versions, IntArray], npt.NDArray[np.int8]]
 """Decides which changes are wanted, given the changes and the rows before them."""
@@ -35,7 +35,7 @@ def nothing(versions: Versions, before: IntArray) -> npt.NDArray[np.int8]:
 
 
 class TakenBatch(NamedTuple):
-    """A batch of a stretch with something to report: its number in the run, its other records by their
+    """A batch of a part with something to report: its number in the run, its other records by their
     numbers, and its changes as places in the versions: the wanted ones, and those wanted IF_ACTIVE."""
 
     number: int
@@ -45,19 +45,19 @@ class TakenBatch(NamedTuple):
 
 
 class Taken:
-    """A stretch whose partition changes were applied."""
+    """A part whose partition changes were applied."""
 
-    def __init__(self, stretch: Stretch, versions: Versions, before: IntArray) -> None:
-        self.stretch = stretch
-        self.is_slice = stretch.batches == 1 and len(versions.rows) >= SLICE_MIN
+    def __init__(self, part: RunPart, versions: Versions, before: IntArray) -> None:
+        self.part = part
+        self.is_slice = part.batches == 1 and len(versions.rows) >= SLICE_MIN
         """Whether it is one batch that may be part of a split fence; among others, none is as large."""
         self._versions = versions
         self._before = before
 
     def batches(self, wanted: Wanted) -> Iterator[TakenBatch]:
         """The batches with other records or wanted changes, in log order."""
-        versions, run = self._versions, self.stretch.run
-        others = self.stretch.others()
+        versions, run = self._versions, self.part.run
+        others = self.part.others()
         levels = wanted(versions, self._before)
         numbers = run.batch_of(versions.records)
         of_others = run.batch_of(np.array(list(others), dtype=np.int64)).tolist()
@@ -95,7 +95,7 @@ class Taken:
 
     def leaders_before(self, batch: int) -> frozenset[int]:
         """The brokers that led the partitions that a batch of the run changes."""
-        run, versions = self.stretch.run, self._versions
+        run, versions = self.part.run, self._versions
         first, last = (int(at) - run.base_offset for at in run.offsets[batch : batch + 2])
         here = (versions.records >= first) & (versions.records < last)
         return frozenset(self._before[LEADER, here].tolist())
@@ -105,7 +105,7 @@ class Taken:
         changes: what later batches changed counts as they found it."""
         versions = self._versions
         later: npt.NDArray[np.bool_] = (
-            versions.records >= int(self.stretch.run.offsets[batch + 1]) - self.stretch.run.base_offset
+            versions.records >= int(self.part.run.offsets[batch + 1]) - self.part.run.base_offset
         )
         begins, ends = later.copy(), later.copy()
         begins[1:] &= versions.first[1:] | ~later[:-1]
@@ -138,7 +138,7 @@ class Taken:
         if not places:
             return
         versions, topics = self._versions, builder.topics
-        frames, base_offset = self.stretch.frames, self.stretch.run.base_offset
+        frames, base_offset = self.part.frames, self.part.run.base_offset
         chosen: Places = np.array(places, dtype=np.int64)
         chosen = chosen[np.argsort(versions.records[chosen], kind="stable")]
         records, rows = versions.records[chosen], versions.rows[chosen]
@@ -161,11 +161,11 @@ class Taken:
             )
 
 
-def taken_together(builder: ImageBuilder, stretch: Stretch) -> Taken | None:
-    """Applies the partition changes of a stretch; None, with nothing applied, if one of them is unusual."""
-    versions = merged(builder, stretch.groups())
+def taken_together(builder: ImageBuilder, part: RunPart) -> Taken | None:
+    """Applies a part's partition changes; None, with nothing applied, if one is unusual."""
+    versions = merged(builder, part.groups())
     if versions is None:
         return None
     before = versions.before()
     store(builder, versions)
-    return Taken(stretch, versions, before)
+    return Taken(part, versions, before)

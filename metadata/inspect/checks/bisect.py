@@ -183,7 +183,7 @@ class _Search:
         found = steps_about(
             self._log,
             first,
-            self._check.concern,
+            self._check.batch_filter,
             self._end,
             self._on_problem,
             past_corruption=self._past_corruption,

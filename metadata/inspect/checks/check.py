@@ -12,17 +12,22 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import MetadataImage, TopicsImage
 from metaquorum.metadata.inspect.checks.node_files import (
     FilesOfNode,
     file_faults,
     lost_behind,
     read_node_files,
 )
-from metaquorum.metadata.inspect.checks.quorum_checks import quorum_faults
-from metaquorum.metadata.inspect.checks.record_checks import IDLE_RULE, Fault, clock_faults, record_faults
-from metaquorum.metadata.inspect.checks.reported_rows import COUNTED, NEW, TOLD, ReportedRows
+from metaquorum.metadata.inspect.checks.record_checks import (
+    IDLE_RULE,
+    Fault,
+    clock_faults,
+    quorum_faults,
+    record_faults,
+)
 from metaquorum.metadata.inspect.entities.diff import state_differences
 from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.log.clock import LogClock, Stamps, clock_of
@@ -37,8 +42,8 @@ from metaquorum.metadata.inspect.log.coverage import (
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.log.voters import voter_set_texts
-from metaquorum.metadata.inspect.walk.concern import Concern
-from metaquorum.metadata.inspect.walk.leaps import BatchPlace, Leap
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
+from metaquorum.metadata.inspect.walk.fast_forward import RULES, BatchPlace, Broken, FastForward
 from metaquorum.metadata.inspect.walk.reader import HistoryReader, WrongPlace
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
@@ -179,7 +184,9 @@ def _judge(report: LogReport, violations: Sequence[Violation], image: MetadataIm
         report.add(_finding(place, one.rule, one.severity, one.where, one.found))
 
 
-def _finding(at: BatchPlace | WalkStep | Leap, rule: str, severity: str, where: str, text: str) -> Finding:
+def _finding(
+    at: BatchPlace | WalkStep | FastForward, rule: str, severity: str, where: str, text: str
+) -> Finding:
     return Finding(
         rule=rule,
         severity=severity,
@@ -215,7 +222,7 @@ class _Checker:
 
     def run(self) -> None:
         report = self._report
-        last: WalkStep | Leap | None = None
+        last: WalkStep | FastForward | None = None
         known = known_from(self._log)
         report.coverage.add(before_the_log(self._log, None))
         self._older_snapshots(known)
@@ -240,10 +247,10 @@ class _Checker:
         self._found(at_end, last)
         report.lasting = frozenset((one.rule, one.where) for one in at_end)
 
-    def _walk(self, known: int, stamps: Stamps) -> tuple[FoundState, WalkStep | Leap | None]:
+    def _walk(self, known: int, stamps: Stamps) -> tuple[FoundState, WalkStep | FastForward | None]:
         """From the state at `known` to the log's end, or to damage: that state, and the last step."""
         report = self._report
-        last: WalkStep | Leap | None = None
+        last: WalkStep | FastForward | None = None
         start = state_at(
             self._log,
             Point(offset=known),
@@ -253,18 +260,18 @@ class _Checker:
         )
         self._begin(start)
         # Idle batches change nothing, except where a snapshot ends.
-        concern = Concern(stops=frozenset(at.offset for at, _ in self._snapshots), together=True)
+        batch_filter = BatchFilter(stops=frozenset(at.offset for at, _ in self._snapshots), together=True)
         for step in steps_about(
             self._log,
             start,
-            concern,
+            batch_filter,
             on_problem=self._problem,
             past_corruption=self._past_corruption,
             coverage=report.coverage,
         ):
-            stamps.take(step.stretch.part() if isinstance(step, Passed) else step.batch)
-            if isinstance(step, Leap):
-                self._leap(step)
+            stamps.take(step.part.as_run() if isinstance(step, Passed) else step.batch)
+            if isinstance(step, FastForward):
+                self._fast_forward(step)
                 last = step
             if isinstance(step, Passed):
                 report.batches += step.batches
@@ -357,18 +364,18 @@ class _Checker:
         while self._snapshots and self._snapshots[0][0].offset <= step.next_offset:
             self._snapshot(*self._snapshots.pop(0), step)
 
-    def _leap(self, leap: Leap) -> None:
-        """Reports what a leap broke. Violations reported before are skipped or counted,
+    def _fast_forward(self, fast_forward: FastForward) -> None:
+        """Reports what a fast forward broke. Violations reported before are skipped or counted,
         without a closer look."""
-        broken, told = leap.broken(), self._told
-        states = told.of(leap.after.topics, broken)
+        broken, told = fast_forward.broken(), self._told
+        states = told.of(fast_forward.after.topics, broken)
         self._report.dropped += int(np.count_nonzero(states == COUNTED))
         new = np.flatnonzero(states == NEW)
         columns = (column[new].tolist() for column in broken)
         for batch, rule, row in zip(*columns, strict=True):
             state = told.state(rule, row)
             if state == NEW:
-                place, violations = leap.violations(batch, rule, row)
+                place, violations = fast_forward.violations(batch, rule, row)
                 for one in violations:
                     self._found((one,), place)
                     told.put(rule, row, TOLD if (one.rule, one.where) in self._open else COUNTED)
@@ -398,7 +405,7 @@ class _Checker:
             self._report.add(_finding(place, "record-applies", ERROR, paths[0], match[2]))
         return offsets
 
-    def _found(self, violations: Sequence[Violation], step: WalkStep | BatchPlace | Leap) -> None:
+    def _found(self, violations: Sequence[Violation], step: WalkStep | BatchPlace | FastForward) -> None:
         for one in violations:
             key = (one.rule, one.where)
             if key in self._open:
@@ -454,3 +461,30 @@ def _snapshot_finding(position: LogPosition, time_ms: int, where: str, text: str
     return _finding(
         BatchPlace(position.offset, position.epoch, time_ms), "snapshot-agrees", ERROR, where, text
     )
+
+
+NEW, TOLD, COUNTED = 0, 1, 2
+"""What to do if it recurs: look at it, nothing, count it."""
+
+
+class ReportedRows:
+    """Remembers, for a rule and a row, how its first occurrence was handled, so that a log that breaks one
+    repeatedly is still replayed in columns. Row addresses hold while no topic is created or deleted."""
+
+    def __init__(self) -> None:
+        self._topics: object = None
+        self._states: npt.NDArray[np.uint8] = np.zeros((RULES, 0), dtype=np.uint8)
+
+    def of(self, topics: TopicsImage, broken: Broken) -> npt.NDArray[np.uint8]:
+        """The state of each, in order, as known before the first of them."""
+        if self._topics is not topics.by_id:
+            self._topics = topics.by_id
+            self._states = np.zeros((RULES, topics.columns.row_limit), dtype=np.uint8)
+        return self._states[broken.rules, broken.rows]
+
+    def state(self, rule: int, row: int) -> int:
+        """The current state of one."""
+        return int(self._states[rule, row])
+
+    def put(self, rule: int, row: int, state: int) -> None:
+        self._states[rule, row] = state

@@ -19,7 +19,7 @@ from metaquorum.metadata.inspect.checks.predicate import Predicate, Verdict
 from metaquorum.metadata.inspect.checks.predicate_names import IMAGE_RULES, Subject
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline.spans import is_under_min_isr, under_min_isr
-from metaquorum.metadata.inspect.walk.concern import Concern
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
 from metaquorum.metadata.invariants import ERROR, Violation, check_batch, check_image
 
 STEP_RULES = (
@@ -42,7 +42,7 @@ HEALTH = {
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One check. `image` evaluates a state alone (None: a step is needed), `step` a step whose state before
     it was fine. `is_monotone`: it can turn false only once; `is_vouched`: by the user's word. `headers` is
-    set if batch headers suffice. `concern` limits which batches may change the answer (None: all)."""
+    set if batch headers suffice. `batch_filter` limits which batches may change the answer (None: all)."""
 
     name: str
     image: Callable[[Subject], Verdict] | None
@@ -50,10 +50,10 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     is_monotone: bool = False
     is_vouched: bool = False
     headers: Predicate | None = None
-    concern: Concern | None = None
+    batch_filter: BatchFilter | None = None
 
 
-NOT_IDLE = Concern()
+NOT_IDLE = BatchFilter()
 
 
 def known_checks() -> tuple[str, ...]:
@@ -74,21 +74,21 @@ def named_check(name: str) -> Check:
             name=name,
             image=lambda place: _verdict(not counts.total(place.image.topics.columns)),
             step=lambda before, after, quorum: _verdict(not counts.total(after.topics.columns)),
-            concern=NOT_IDLE,
+            batch_filter=NOT_IDLE,
         )
     if name == "min-isr":
         return Check(
             name=name,
             image=lambda place: _verdict(not under_min_isr(place.image)),
-            step=lambda before, after, quorum: _verdict(not _came_under_min_isr(before, after)),
-            concern=NOT_IDLE,
+            step=lambda before, after, quorum: _verdict(not _fell_under_min_isr(before, after)),
+            batch_filter=NOT_IDLE,
         )
     if name == "clean-elections":
         return Check(
             name=name,
             image=None,
             step=lambda before, after, quorum: _verdict(not unclean_elections(before, after)),
-            concern=NOT_IDLE,
+            batch_filter=NOT_IDLE,
         )
     wants = _wants(name)
     return Check(
@@ -97,7 +97,7 @@ def named_check(name: str) -> Check:
         if name in STEP_RULES
         else lambda place: _verdict(not any(map(wants, check_image(place.image)))),
         step=lambda before, after, quorum: _verdict(not any(map(wants, check_batch(before, after)))),
-        concern=NOT_IDLE,
+        batch_filter=NOT_IDLE,
     )
 
 
@@ -110,7 +110,7 @@ def predicate_check(predicate: Predicate, *, vouched: bool = False) -> Check:
         is_monotone=(vouched or predicate.is_monotone) and "quorum" not in predicate.used,
         is_vouched=vouched,
         headers=predicate if predicate.headers_only else None,
-        concern=predicate.concern,
+        batch_filter=predicate.batch_filter,
     )
 
 
@@ -126,7 +126,7 @@ def _wants(name: str) -> Callable[[Violation], bool]:
     return lambda violation: violation.rule == name
 
 
-def _came_under_min_isr(before: MetadataImage, after: MetadataImage) -> bool:
+def _fell_under_min_isr(before: MetadataImage, after: MetadataImage) -> bool:
     """Whether a partition is under min ISR, given that none was `before`: only changes are looked at."""
     if before.configs is not after.configs:
         return bool(under_min_isr(after))

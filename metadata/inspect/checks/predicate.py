@@ -13,11 +13,26 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType, TracebackType
 from typing import Any
 
+import numpy as np
+
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.checks.bounds import Budget, TooMuch, bounded
+from metaquorum.metadata.image.chunk import Chunk
+from metaquorum.metadata.image.columns import PartitionColumns
+from metaquorum.metadata.image.image import BrokersImage, FeaturesImage
+from metaquorum.metadata.image.maps import ShardedMap
+from metaquorum.metadata.image.topics import TopicsImage
+from metaquorum.metadata.image.types import (
+    BrokerRegistration,
+    ControllerRegistration,
+    PartitionInfo,
+    ProducerIds,
+    Provenance,
+    TopicInfo,
+)
+from metaquorum.metadata.inspect.checks.bounds import GROWING_METHODS, Budget, TooMuch, bounded
 from metaquorum.metadata.inspect.checks.chunk_counts import ChunkCounts, leaderless
 from metaquorum.metadata.inspect.checks.predicate_names import (
     HELPERS,
@@ -27,8 +42,9 @@ from metaquorum.metadata.inspect.checks.predicate_names import (
     NameMistake,
     Subject,
 )
-from metaquorum.metadata.inspect.checks.readable import is_refused
-from metaquorum.metadata.inspect.walk.concern import Concern
+from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
+from metaquorum.metadata.invariants import Violation
 
 MAX_LENGTH = 4_000
 """Maximum number of characters of an expression."""
@@ -79,7 +95,7 @@ class Predicate:
     used: frozenset[str]
     is_monotone: bool
     headers_only: bool
-    concern: Concern | None = None
+    batch_filter: BatchFilter | None = None
     """Which batches may change the answer (None: all)."""
     _budget: Budget = field(default_factory=Budget, compare=False, repr=False)
     _leaderless: ChunkCounts = field(
@@ -155,14 +171,14 @@ def compile_predicate(source: str) -> Predicate:
         raise PredicateError(text, 0, "the expression is nested too deeply or has a null byte") from None
     _check(tree, text)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    is_monotone, concern = _only_falls(tree.body), _concern(tree, used)
+    is_monotone, batch_filter = _only_falls(tree.body), _batch_filter(tree, used)
     return Predicate(
         source=text,
         code=_compiled(tree, text),
         used=frozenset(used),
         is_monotone=is_monotone,
         headers_only=bool(used) and used <= _HEADERS | set(SAFE_BUILTINS),
-        concern=concern,
+        batch_filter=batch_filter,
     )
 
 
@@ -175,7 +191,7 @@ def _compiled(tree: ast.Expression, text: str) -> CodeType:
         raise PredicateError(text, 0, "the expression is nested too deeply or has a null byte") from None
 
 
-def _concern(tree: ast.Expression, used: set[str]) -> Concern | None:
+def _batch_filter(tree: ast.Expression, used: set[str]) -> BatchFilter | None:
     """Which part of a log an expression is about, by its names; None if every batch may count."""
     if used & _HEADERS:
         return None
@@ -199,8 +215,8 @@ def _concern(tree: ast.Expression, used: set[str]) -> Concern | None:
     if plain:
         return None  # the whole image is passed on, including its place in the log
     if named or used & _OF_ALL_TOPICS:
-        return Concern()
-    return Concern(topics=frozenset(topics))
+        return BatchFilter()
+    return BatchFilter(topics=frozenset(topics))
 
 
 def _syntax_reason(text: str, column: int, error: SyntaxError) -> str:
@@ -303,3 +319,42 @@ def _columns(trace: TracebackType | None) -> tuple[int, int]:
                 found = (start or 0, end or 0)
         trace = trace.tb_next
     return found
+
+
+# An attribute is refused by name before the expression runs: the names of everything that writes, reaches
+# the columns below an image, or belongs to code instead of data. Any other is read, or fails at run time.
+_READ = (
+    *(MetadataImage, TopicsImage, BrokersImage, FeaturesImage, ShardedMap, ProducerIds, Provenance),
+    *(BrokerRegistration, ControllerRegistration, PartitionInfo, TopicInfo, QuorumView, Violation),
+    *(str, bytes, int, float, tuple, frozenset, range),
+)
+"""Types that expressions are about: their attributes may be read."""
+
+_NOT_READ = (
+    *(np.ndarray, np.dtype, np.generic, memoryview, bytearray, dict, list, set),
+    *(PartitionColumns, Chunk, type, ModuleType, FunctionType, MethodType),
+    *(GeneratorType, CodeType, FrameType),
+)
+"""Types below these, or met on the way. Only names that the others or `_OF_DICTS` also have can be read."""
+
+_OF_DICTS = frozenset({"get", "items", "keys", "values"})
+_INTERNAL = frozenset(
+    {
+        *("columns", "builder", "with_provenance", "shared", "by_id", "by_name", "by_slot", "next_slot"),
+        *("row_of", "rows_of", "rows_led_by", "rows_with_isr", "rows_with_replica", "rows_without_leader"),
+        *("at", "key_at", "keys_at", "replica_counts"),
+    }
+)
+"""Attributes of the image that return or take rows of its columns."""
+
+
+def _names(types: tuple[type, ...]) -> frozenset[str]:
+    return frozenset(name for each in types for name in dir(each) if not name.startswith("_"))
+
+
+REFUSED = (_names(_NOT_READ) - _names(_READ) - _OF_DICTS) | _INTERNAL | GROWING_METHODS
+
+
+def is_refused(name: str) -> bool:
+    """Whether expressions may not use an attribute of this name."""
+    return name.startswith("_") or name in REFUSED

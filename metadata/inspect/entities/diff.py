@@ -29,8 +29,8 @@ from metaquorum.metadata.inspect.entities.views import (
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.walk.concern import Concern
-from metaquorum.metadata.inspect.walk.leaps import Leap
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
+from metaquorum.metadata.inspect.walk.fast_forward import FastForward
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
@@ -80,9 +80,9 @@ class ChangeCause(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def of_change(cls, leap: Leap, number: int) -> ChangeCause:
+    def of_change(cls, fast_forward: FastForward, number: int) -> ChangeCause:
         """The cause for a partition change with this number in its run."""
-        run, stretch = leap.stretch.run, leap.stretch
+        run, part = fast_forward.part.run, fast_forward.part
         batch = int(run.batch_of(np.array([number]))[0])
         header = parse_header(run.data, int(run.places[batch]))
         first = header.base_offset - run.base_offset
@@ -91,9 +91,9 @@ class ChangeCause(msgspec.Struct, frozen=True, kw_only=True):
             epoch=header.leader_epoch,
             time_ms=header.base_timestamp_ms,
             type_name=r.PartitionChangeRecord.type_name,
-            version=int(stretch.frames.versions[number]),
+            version=int(part.frames.versions[number]),
             file=run.file,
-            asked=cause_in(stretch.others().get(first)),
+            asked=cause_in(part.others().get(first)),
         )
 
 
@@ -184,12 +184,12 @@ def diff_points(
     # If replay stopped at a gap, `last` is before it; a snapshot leads past it, and so do causes.
     walk: Iterator[WalkStep | Passed] = steps(log, start, end, on_problem, past_corruption=True)
     if not first.problems and start.offset == first.end_offset:
-        walk = steps_about(log, first, Concern(together=True), end, on_problem, past_corruption=True)
+        walk = steps_about(log, first, BatchFilter(together=True), end, on_problem, past_corruption=True)
     for step in walk:
         if isinstance(step, WalkStep):
             tracker.step(step)
-        elif isinstance(step, Leap):
-            tracker.leap(step)
+        elif isinstance(step, FastForward):
+            tracker.fast_forward(step)
     tracker.take_back()
     return [_with_causes(change, tracker, None) for change in changes]
 
@@ -321,9 +321,9 @@ class CauseTracker:
         if several:
             self._one_by_one(step, several)
 
-    def leap(self, leap: Leap) -> None:
+    def fast_forward(self, fast_forward: FastForward) -> None:
         """Takes many batches that only change partitions."""
-        versions, topics = leap.versions, leap.after.topics
+        versions, topics = fast_forward.versions, fast_forward.after.topics
         before, after = versions.before(), versions.after
         paths = {
             row: path
@@ -348,9 +348,9 @@ class CauseTracker:
                 rows[newest].tolist(), versions.records[places[newest]].tolist(), strict=True
             ):
                 if row in paths:
-                    self._origins[paths[row]].fields[name] = ChangeCause.of_change(leap, number)
+                    self._origins[paths[row]].fields[name] = ChangeCause.of_change(fast_forward, number)
         for path in paths.values():
-            self._origins[path].now = fields_of(leap.after, path)
+            self._origins[path].now = fields_of(fast_forward.after, path)
 
     def take_back(self) -> None:
         """Undoes what the open transaction did: it has no effect."""

@@ -27,7 +27,7 @@ from metaquorum.metadata.inspect.log.coverage import (
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.walk.concern import Concern
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
@@ -101,7 +101,7 @@ def history(
     if before is not None:
         follower.take_over(before)
     last: WalkStep | None = None
-    for step in steps_about(log, found, concern_of(wanted), end, on_problem, **options):
+    for step in steps_about(log, found, filter_of(wanted), end, on_problem, **options):
         if isinstance(step, Passed):
             continue
         last = step
@@ -157,18 +157,18 @@ def _settled(log: MetadataLog, point: Point | None, limits: Limits) -> Point | N
     return place
 
 
-def concern_of(wanted: Wanted) -> Concern:
+def filter_of(wanted: Wanted) -> BatchFilter:
     """The batches that can hold a record about what is wanted."""
     if not wanted.path:
-        return Concern()
+        return BatchFilter()
     kind, _, rest = wanted.path.partition("/")
     if kind == "broker":
         number = rest.partition("/")[0]
-        return Concern(topics=frozenset(), brokers=frozenset({int(number)}) if number.isdigit() else None)
+        return BatchFilter(topics=frozenset(), brokers=frozenset({int(number)}) if number.isdigit() else None)
     if kind != "topic":
-        return Concern(topics=frozenset(), brokers=frozenset())
+        return BatchFilter(topics=frozenset(), brokers=frozenset())
     topic, _, number = rest.partition("/")
-    return Concern(
+    return BatchFilter(
         topics=frozenset({topic}) if topic else None,
         partition=int(number) if number.isdigit() else None,
         brokers=frozenset(),

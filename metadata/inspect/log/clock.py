@@ -29,7 +29,7 @@ JUMP_MS = 1_000
 """Timestamps that are at least this far off are reported; less is the difference between two
 controllers' clocks."""
 
-LEAP_MS = 60_000
+MISLEADING_MS = 60_000
 """A clock that is this far off misleads readers."""
 
 CLOCK = "clock"
@@ -219,7 +219,7 @@ class LogClock:
         ends: Longs = self._ends[turned]
         return ends
 
-    def leaps(self, at_least_ms: int) -> Iterator[tuple[int, int, int]]:
+    def jumps_ahead(self, at_least_ms: int) -> Iterator[tuple[int, int, int]]:
         """(offset, time before, time there) wherever time advances at least this much from
         one batch to the next."""
         for at in np.flatnonzero(np.diff(self._times) >= at_least_ms).tolist():
@@ -245,7 +245,7 @@ class RunningClock:
             return stamp_ms
         if offset >= clock.end_offset and last_ms is not None:
             step = stamp_ms - last_ms
-            if step <= -JUMP_MS or step >= LEAP_MS:
+            if step <= -JUMP_MS or step >= MISLEADING_MS:
                 clock = self._read(again=True) or clock
         return clock.time_ms(offset, stamp_ms)
 

@@ -7,12 +7,10 @@ name it has not seen is `topic/<id>`.
 from __future__ import annotations
 
 import difflib
+from typing import Any
 
 from metaquorum.metadata.image.types import (
-    BROKER_RESOURCE,
-    CLIENT_METRICS_RESOURCE,
-    GROUP_RESOURCE,
-    TOPIC_RESOURCE,
+    RESOURCE_KINDS,
 )
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
@@ -41,12 +39,22 @@ KINDS = (
 )
 """First parts of paths, in the order of help texts."""
 
-_RESOURCE_KINDS = {
-    TOPIC_RESOURCE: "topic",
-    BROKER_RESOURCE: "broker",
-    CLIENT_METRICS_RESOURCE: "client-metrics",
-    GROUP_RESOURCE: "group",
+
+_BROKER_ID_FIELDS: dict[type[Any], str] = {
+    r.BrokerRecord: "broker_id",
+    r.UnregisterBrokerRecord: "broker_id",
+    r.FenceBrokerRecord: "id",
+    r.UnfenceBrokerRecord: "id",
+    r.BrokerRegistrationChangeRecord: "broker_id",
 }
+BROKER_RECORDS: tuple[type[Any], ...] = tuple(_BROKER_ID_FIELDS)
+"""Records about one broker."""
+
+
+def broker_of(record: object) -> int | None:
+    """The broker that a record is about; None for any record but `BROKER_RECORDS`."""
+    field = _BROKER_ID_FIELDS.get(type(record))
+    return None if field is None else getattr(record, field)
 
 
 def entity_problem(path: str) -> str | None:
@@ -117,7 +125,7 @@ class EntityNamer:
 
 
 def _config_entities(record: r.ConfigRecord) -> tuple[str, ...]:
-    kind = _RESOURCE_KINDS.get(record.resource_type, str(record.resource_type))
+    kind = RESOURCE_KINDS.get(record.resource_type, str(record.resource_type))
     name = record.resource_name or "<default>"
     return (f"{kind}/{name}", f"config/{kind}/{name}/{record.name}")
 
@@ -138,11 +146,9 @@ def _plain_entities(record: object) -> tuple[str, ...]:
 
 def own_entity(record: object) -> tuple[str, ...]:  # noqa: PLR0911
     """The path of the one entity that a record sets or removes, if the record names it; else empty."""
+    if (broker_id := broker_of(record)) is not None:
+        return (f"broker/{broker_id}",)
     match record:
-        case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
-            return (f"broker/{record.broker_id}",)
-        case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
-            return (f"broker/{record.id}",)
         case (
             r.ControllerRecord(controller_id=controller_id)
             | r.UnregisterControllerRecord(controller_id=controller_id)

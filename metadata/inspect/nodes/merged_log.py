@@ -1,4 +1,4 @@
-"""The logs of several nodes read as one: each stretch from a node that has it.
+"""The logs of several nodes read as one: each part from a node that has it.
 
 To every tool it is a `MetadataLog`.
 """

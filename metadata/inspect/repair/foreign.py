@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from metaquorum.metadata.errors import InspectError, RecordDecodeError, ReplayError
+from metaquorum.metadata.inspect.log.entities import BROKER_RECORDS, broker_of
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.repair.log_copy import stored_epochs
-from metaquorum.metadata.inspect.walk.sound_headers import sound_headers
+from metaquorum.metadata.inspect.walk.header_repair import repaired_headers
 from metaquorum.metadata.inspect.walk.states import earliest, state_at
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
@@ -36,9 +38,9 @@ MIN_WITNESSES = 2
 MIN_STRANGERS = 10
 """If at least this many records refer to others and none fits, the segment is of another log."""
 
-_REFERRING = (
-    *(r.PartitionRecord, r.PartitionChangeRecord, r.RemoveTopicRecord, r.FenceBrokerRecord),
-    *(r.UnfenceBrokerRecord, r.BrokerRegistrationChangeRecord, r.UnregisterBrokerRecord),
+_REFERRING: tuple[type[Any], ...] = (
+    *(r.PartitionRecord, r.PartitionChangeRecord, r.RemoveTopicRecord),
+    *(one for one in BROKER_RECORDS if one is not r.BrokerRecord),
 )
 """Records that fit only if an earlier record created what they refer to."""
 
@@ -124,7 +126,7 @@ def _segments(log: MetadataLog, table: EpochTable) -> Iterator[_Segment]:
     current: _Segment | None = None
     snapshots_end = max((at.offset for at in log.snapshots()), default=0)
     damaged = False
-    for batch, _ in sound_headers(log.batches(), log.start_offset):
+    for batch, _ in repaired_headers(log.batches(), log.start_offset):
         if not isinstance(batch, RecordBatch):
             damaged = damaged or "expected a segment" not in batch.reason
             continue
@@ -194,8 +196,4 @@ def _about(record: object) -> bytes | int | None:
     match record:
         case r.PartitionRecord() | r.PartitionChangeRecord() | r.RemoveTopicRecord():
             return record.topic_id
-        case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
-            return record.id
-        case r.BrokerRegistrationChangeRecord() | r.UnregisterBrokerRecord():
-            return record.broker_id
-    return None
+    return broker_of(record)

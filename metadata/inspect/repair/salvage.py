@@ -20,7 +20,7 @@ from metaquorum.metadata.inspect.log.quorum import QuorumView, quorum_in_snapsho
 from metaquorum.metadata.inspect.nodes.lost import Holding, LostCommitted, find_losses, holding
 from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, stored_epochs
-from metaquorum.metadata.inspect.walk.sound_headers import sound_headers
+from metaquorum.metadata.inspect.walk.header_repair import repaired_headers
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
 from metaquorum.metadata.records.control import (
     LeaderChangeMessage,
@@ -131,7 +131,7 @@ def examine(files: NodeFiles) -> Survivor:
     older = [position for position in log.snapshots() if position.offset <= log.start_offset]
     quorum = quorum_in_snapshot(log.snapshot(older[-1])).without_leader() if older else QuorumView()
     epochs, sets = EpochTable(), VoterSets(log)
-    for found, put_right in sound_headers(log.batches(), log.start_offset):
+    for found, mended in repaired_headers(log.batches(), log.start_offset):
         if isinstance(found, Damage):
             if not found.file.endswith(INDEX_SUFFIXES):
                 damage = damage or found
@@ -141,8 +141,8 @@ def examine(files: NodeFiles) -> Survivor:
         header = found.header
         records = decode_batch(found, tolerant=True) if header.is_control else []
         problem = _unelected(header.leader_epoch, epochs.last_epoch, records)
-        if put_right is not None:
-            problem = f"{put_right} by a repair"
+        if mended is not None:
+            problem = f"{mended} by a repair"
         if problem is not None:  # no CRC covers the epoch, which would rank this directory
             damage = _damaged_header(found, problem)
             break

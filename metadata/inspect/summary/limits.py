@@ -56,7 +56,7 @@ def last_time_ms(log: MetadataLog) -> int | None:
     return None if last is None else clock_of(log).time_ms(last.base_offset, last.max_timestamp_ms)
 
 
-def cannot_tell(
+def cannot_decide(
     *,
     image: MetadataImage,
     interval_ms: int | None,

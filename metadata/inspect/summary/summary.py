@@ -291,9 +291,9 @@ class Summary:
             self._listed("gaps", "gaps in time", self._gap_meaning()),
             self._listed("clocks", "clock jumps", "times are those of the batches around"),
             self._broker_section(),
-            self._stretch_section("leaderless", self._leaderless, CRITICAL),
+            self._span_section("leaderless", self._leaderless, CRITICAL),
             self._listed("unclean", "unclean elections", "records may be lost"),
-            self._stretch_section("under min isr", self._under, WARNING),
+            self._span_section("under min isr", self._under, WARNING),
             self._listed("directories", "directories failed", ""),
             self._listed("damaged", "replicas damaged", ""),
             self._reassignment_section(),
@@ -358,7 +358,7 @@ class Summary:
             name="brokers", text=text, rows=_worst(rows), figures={"fences": fences, "fencedMs": total}
         )
 
-    def _stretch_section(self, name: str, found: OpenSpans, severity: str) -> Section | None:
+    def _span_section(self, name: str, found: OpenSpans, severity: str) -> Section | None:
         if not found.found:
             return None
         longest = found.worst(1)[0]

@@ -1,4 +1,4 @@
-"""Many changes of one batch as few events: everything that changed the same way is one line."""
+"""What a batch changed as few events: everything that changed the same way is one line."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from metaquorum.metadata.image.types import NO_LEADER, Acl, ConfigResource
+from metaquorum.metadata.inspect.causes.brokers import BROKERS, FENCES, STATES, broker_causes
+from metaquorum.metadata.inspect.causes.elections import CHANGED_LEADER, ELECTIONS, election_causes
 from metaquorum.metadata.inspect.causes.losses import LOSSES
 from metaquorum.metadata.inspect.causes.partitions import CHANGES, MOVES
-from metaquorum.metadata.inspect.causes.rule import Cause
+from metaquorum.metadata.inspect.causes.rule import DETAIL, INFO, Cause, Scene
 from metaquorum.metadata.inspect.causes.table import MAY_BE_FENCE, of_leader, severity_of
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep, PartitionStep
 from metaquorum.metadata.inspect.changes.leaderships import is_last_known, reassignment
 from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_text, scram_text
+from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.log.voters import changes_text, ids_text, voter_ids
 from metaquorum.metadata.inspect.timeline.span import bound_of
 from metaquorum.metadata.inspect.timeline.spans import SpanChanges
+from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.control import Voter
 from metaquorum.metadata.secrets import setting_shown
 from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
+from metaquorum.storage.uuids import uuid_to_text
 
 NAMED = 3
 """How many partitions an event's text names before it counts the rest."""
@@ -369,3 +376,146 @@ def security_event(record: object, entity: str, gone: object = None) -> tuple[st
         case r.ZkMigrationStateRecord(zk_migration_state=state):
             return "migration", f"ZooKeeper migration state {state}", "info"
     return None
+
+
+def broker_events(step: BrokerStep, scene: Scene) -> Iterator[Grouped]:
+    """Registered, fenced, unfenced, shutting down, unregistered, and changes of its log directories."""
+    node, was = step.broker_id, broker_word(step)
+
+    def told(kind: str, text: str, severity: str = "info", rule: str | None = None) -> Grouped:
+        entity = f"broker/{node}"
+        return Grouped(step.offset, kind, entity, text, severity, rule, (entity,))
+
+    causes = broker_causes(step, scene)
+    rules = [cause.rule for cause in causes]
+    if step.after is None:
+        yield told("broker unregistered", f"broker {node}", rule=rules[0])
+        return
+    if step.is_registration:
+        again = " again" if step.before is not None else ""
+        text = f"broker {node}{again}, broker epoch {step.after.epoch}"
+        severity = INFO
+        if step.was_fenced:
+            text, severity = f"{text} (was unfenced)", severity_of(BROKERS, rules[0], INFO)
+        yield told("broker registered", text, severity, rules[0])
+        return
+    if step.was_fenced:
+        text = f"broker {node} (was {was})"
+        if not causes[0].certain:
+            text += f"; {causes[0].doubt or 'the log does not show why'}"
+        fenced = told("broker fenced", text, severity_of(FENCES, rules[0], INFO), rules[0])
+        yield fenced._replace(is_doubtful=not causes[0].certain)
+    if step.was_unfenced:
+        yield told("broker unfenced", f"broker {node} (was {was})", rule="caught-up")
+    if step.began_shutdown:
+        yield told("broker in controlled shutdown", f"broker {node} (was {was})", rule="controlled-shutdown")
+    if step.lost_directories:
+        severity = severity_of(STATES, "directory-failed", INFO)
+        yield told("directory failed", _directories_lost(step, scene), severity, "directory-failed")
+    elif step.before is not None and step.after.directories != step.before.directories:
+        text = f"broker {node} has {count(len(step.after.directories), 'log directory')} online"
+        yield told("directories changed", text)
+
+
+def _directories_lost(step: BrokerStep, scene: Scene) -> str:
+    lost, after = step.lost_directories, step.after
+    left = 0 if after is None else len(after.directories)
+    hurt = [
+        at
+        for at in scene.batch.partitions
+        if at.before is not None and at.before.directory_of(step.broker_id) in lost
+    ]
+    leaderless = sum(at.after is not None and at.after.leader == NO_LEADER for at in hurt)
+    named = listed([uuid_to_text(one) for one in sorted(lost)])
+    text = f"broker {step.broker_id} lost {count(len(lost), 'log directory')} ({named}), {left} left online"
+    if hurt:
+        text += f"; {count(len(hurt), 'partition')} affected, {leaderless} without a leader"
+    return text
+
+
+class QuorumEvents:
+    """Follows the quorum; every record produces one event."""
+
+    def __init__(self, quorum: QuorumView | None) -> None:
+        """`quorum` is the state before the first record; None if unknown."""
+        self._leader: int | None = None
+        self._epoch: int | None = None
+        self._voters: tuple[Voter, ...] | None = None
+        self._kraft_version: int | None = None
+        if quorum is not None:
+            self.learn(quorum)
+
+    def learn(self, quorum: QuorumView) -> None:
+        """Takes the quorum's state from a snapshot, or from the log before the first event."""
+        if quorum.has_leader:
+            self._leader, self._epoch = quorum.leader_id, quorum.epoch
+        if quorum.voter_set:
+            self._voters, self._kraft_version = quorum.voter_set, quorum.kraft_version
+
+    def forget(self) -> None:
+        """Forgets the state: the lost records may include an election or a voter set."""
+        self._leader = self._epoch = self._voters = None
+
+    def follows(self, epoch: int) -> None:
+        """The records before the first election were of `epoch`."""
+        if self._epoch is None:
+            self._epoch = epoch
+
+    def election(
+        self, offset: int, record: control.LeaderChangeMessage, epoch: int, silence_ms: int | None, level: int
+    ) -> Grouped:
+        """`silence_ms` and the metadata.version are the arguments of `election_causes`. Up to Kafka 3.5, a
+        cluster's first records precede the election of the controller that wrote them."""
+        leader = record.leader_id
+        ids = ",".join(str(voter.voter_id) for voter in record.voters)
+        causes = election_causes(record, epoch, self._leader, self._epoch, silence_ms, level)
+        rules = [cause.rule for cause in causes]
+        rule = next((one for one in rules if one in CHANGED_LEADER), rules[-1])
+        text = f"controller {leader} leads (voters {ids})"
+        for cause in causes[1:]:
+            text += f"; {cause.fact}" + (f"; {cause.doubt}" if cause.doubt else "")
+        wrote_before = self._epoch == epoch
+        self._leader, self._epoch = leader, epoch
+        if not self._kraft_version:
+            self._voters = tuple(
+                Voter(voter_id=one.voter_id, voter_directory_id=one.voter_directory_id)
+                for one in record.voters
+            )
+        return Grouped(
+            offset=offset,
+            kind="election",
+            entity=f"controller/{leader}",
+            text=text,
+            severity=severity_of(ELECTIONS, rule, INFO),
+            rule=rule,
+            entities=("quorum",),
+            span_ms=None if silence_ms == -1 or wrote_before else silence_ms,
+        )
+
+    def voters(self, offset: int, record: control.VotersRecord) -> Grouped:
+        """A leader writes the set again when its epoch begins; then nothing changed."""
+        before, self._voters = self._voters, record.voters
+        was_static, self._kraft_version = not self._kraft_version, max(self._kraft_version or 0, 1)
+        changed = changes_text(before, record.voters)
+        text = f"voters are {ids_text(record.voters)}"
+        if changed:
+            text += f": {changed}"
+        elif before is not None and not was_static:
+            return _told(offset, "voters repeated", f"{text}, as before", severity=DETAIL)
+        affected = set(voter_ids(before or ())) ^ set(voter_ids(record.voters))
+        entities = tuple(f"controller/{one}" for one in sorted(affected))
+        return _told(offset, "voters changed", text, entities=entities)
+
+    def kraft_version(self, offset: int, record: control.KRaftVersionRecord) -> Grouped:
+        """A leader writes kraft.version again, too."""
+        before, self._kraft_version = self._kraft_version, record.kraft_version
+        severity = DETAIL if before == record.kraft_version else INFO
+        return _told(
+            offset, "feature", f"kraft.version is at level {record.kraft_version}", severity=severity
+        )
+
+
+def _told(
+    offset: int, kind: str, text: str, *, severity: str = INFO, entities: tuple[str, ...] = ()
+) -> Grouped:
+    return Grouped(offset, kind, "quorum", text, severity, None, entities)

@@ -209,7 +209,7 @@ class PartitionSpans:
         for offset, resource, key, old, new in batch.configs:
             if key != MIN_INSYNC_REPLICAS or old == new:
                 continue
-            for info in self._concerned(resource):
+            for info in self._affected(resource):
                 place = (info.topic_id, info.index)
                 if place in done:
                     continue
@@ -219,7 +219,7 @@ class PartitionSpans:
                 )
                 self._min_isr(step, place, batch.time_ms, found)
 
-    def _concerned(self, resource: ConfigResource) -> Iterable[PartitionInfo]:
+    def _affected(self, resource: ConfigResource) -> Iterable[PartitionInfo]:
         if resource == ConfigResource(BROKER_RESOURCE, ""):
             return self._everything()
         if resource.resource_type != TOPIC_RESOURCE:

@@ -29,7 +29,7 @@ from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.time_events import GAP_MS
 from metaquorum.metadata.inspect.timeline.timeline import SpanCounts, Timeline
-from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import RunPart
 from metaquorum.metadata.inspect.walk.reader import Cures, HistoryReader, LostRecords, StateKnown, WrongPlace
 from metaquorum.metadata.inspect.walk.states import (
     OnProblem,
@@ -84,12 +84,12 @@ class Seen:
         self.last_ms = max(header.max_timestamp_ms, self.last_ms or 0)
         self.end_offset = max(header.next_offset, self.end_offset)
 
-    def pass_over(self, stretch: Stretch) -> None:
+    def pass_over(self, part: RunPart) -> None:
         """The same for idle batches that follow others."""
         if self.first_ms is None:
-            self.first_ms = int(stretch.part().timestamps_ms()[0])
-        self.last_ms = max(stretch.time_ms, self.last_ms or 0)
-        self.end_offset = max(stretch.next_offset, self.end_offset)
+            self.first_ms = int(part.as_run().timestamps_ms()[0])
+        self.last_ms = max(part.time_ms, self.last_ms or 0)
+        self.end_offset = max(part.next_offset, self.end_offset)
 
     def note_behind(self, log: MetadataLog, asked: Point, start: Point) -> None:
         """Notes that a range begins after the log's end, with everything read: `asked`, shown as `start`."""
@@ -255,7 +255,7 @@ class Story:
         for item in reader.read(self._end, known):
             if isinstance(item, StateKnown):
                 if is_alone:
-                    self._tell_alone()
+                    self._add_alone()
                     is_alone = False
                 found = known_state(self._log, item.offset)
                 yield from self._noted(timeline, timeline.learn(found.image, found.quorum))
@@ -264,7 +264,7 @@ class Story:
         if reader.past is not None:
             self._seen.take(reader.past)
         if is_alone:
-            self._tell_alone()
+            self._add_alone()
         reader.follows = True
 
     def _noted(self, timeline: Timeline, events: list[TimelineEvent]) -> list[TimelineEvent]:
@@ -277,7 +277,7 @@ class Story:
         self,
         timeline: Timeline,
         reader: HistoryReader,
-        item: ReadBatch | RecordBatch | Stretch | Damage | WrongPlace | LostRecords,
+        item: ReadBatch | RecordBatch | RunPart | Damage | WrongPlace | LostRecords,
     ) -> Iterator[TimelineEvent]:
         """The events of one item."""
         match item:
@@ -288,8 +288,8 @@ class Story:
                 self._on_problem(item.line)
             case LostRecords():
                 yield from self._lost(timeline, item)
-            case Stretch():
-                for told in timeline.stretch(item):
+            case RunPart():
+                for told in timeline.part(item):
                     yield from self._noted(timeline, told)
                 self._seen.pass_over(item)
             case RecordBatch() | ReadBatch():
@@ -354,7 +354,7 @@ class Story:
                 records = [(one.offset, one.record) for one in decode_readable(batch)]
                 timeline.note_before(records, clock.time_ms(header.base_offset, header.max_timestamp_ms))
 
-    def _tell_alone(self) -> None:
+    def _add_alone(self) -> None:
         """Notes the range before the first known state."""
         reached = self._end
         if self._reader is not None and self.is_over and reached.offset is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
-from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS, Longs
+from metaquorum.metadata.inspect.log.clock import JUMP_MS, MISLEADING_MS, Longs
 from metaquorum.metadata.inspect.log.points import utc_text
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, duration
 from metaquorum.metadata.records.control import LeaderChangeMessage
@@ -20,7 +20,7 @@ every 500 ms by default (KIP-835)."""
 
 
 class TimeEvents:
-    """Feed it every batch, or stretch of batches, in log order."""
+    """Feed it every batch, or run of batches, in log order."""
 
     def __init__(self, gap_ms: int, last_ms: int | None) -> None:
         """`last_ms` is the time of the record before the first batch, if known."""
@@ -54,7 +54,7 @@ class TimeEvents:
         )
         self._last_ms = now
 
-    def stretch(self, part: BatchRun, times: Longs, first_no_op: int | None) -> list[tuple[int, Grouped]]:
+    def batches(self, run: BatchRun, times: Longs, first_no_op: int | None) -> list[tuple[int, Grouped]]:
         """The same for batches that are all as odd as the one before them, with their numbers. `times` are
         theirs, and `first_no_op` is the first of them that has a NoOpRecord."""
         before = np.append(np.int64(-1 if self._last_ms is None else self._last_ms), times[:-1])
@@ -63,7 +63,7 @@ class TimeEvents:
         gaps = known & (step > self._gap_ms)
         if not self._idle_records:
             gaps[: len(times) if first_no_op is None else first_no_op + 1] = False
-        offsets, epochs = part.offsets.tolist(), part.epochs()
+        offsets, epochs = run.offsets.tolist(), run.epochs()
         found = [
             (at, _gap(offsets[at], int(step[at]), _paused(int(epochs[at]))))
             if gaps[at]
@@ -71,11 +71,11 @@ class TimeEvents:
             for at in np.flatnonzero(gaps | (known & (step < 0))).tolist()
         ]
         self._idle_records = self._idle_records or first_no_op is not None
-        moved = (times != part.timestamps_ms())[-2:].any() or (len(times) == 1 and self._is_moved)
+        moved = (times != run.timestamps_ms())[-2:].any() or (len(times) == 1 and self._is_moved)
         last_ms = self._last_ms if len(times) == 1 else int(before[-1])
         self._last_ms = int(times[-1])
         self.silence_ms = _silence_ms(last_ms, self._last_ms, bool(moved))
-        self._is_moved = bool(times[-1] != part.timestamps_ms()[-1])
+        self._is_moved = bool(times[-1] != run.timestamps_ms()[-1])
         return found
 
 
@@ -111,5 +111,5 @@ def _jump(offset: int, stamp_ms: int, off_ms: int, time_ms: int) -> Grouped:
         f"the batch is stamped {utc_text(stamp_ms)}, {duration(abs(off_ms))} {way} the clock of the log:"
         f" it is counted as {utc_text(time_ms)}"
     )
-    severity = "warning" if abs(off_ms) >= LEAP_MS else "detail"
+    severity = "warning" if abs(off_ms) >= MISLEADING_MS else "detail"
     return Grouped(offset, "clock jumped", "quorum", text, severity, None, ())

@@ -11,8 +11,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from metaquorum.metadata.columnar.apply import Versions
 from metaquorum.metadata.features import metadata_version_name
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image.chunk import (
+    FLAGS,
+    LEADER,
+    LISTS,
+    N_ISR,
+    N_REPLICAS,
+    PADDING,
+    RECOVERING_FLAG,
+    TOPIC,
+    IntArray,
+)
 from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.inspect.causes.records import controller_restarted, record_causes
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, SEVERITIES, WARNING, Cause, Scene
@@ -20,22 +35,21 @@ from metaquorum.metadata.inspect.causes.split_fences import HeldEvents
 from metaquorum.metadata.inspect.causes.table import partition_causes
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
 from metaquorum.metadata.inspect.changes.leaderships import was_unclean
+from metaquorum.metadata.inspect.changes.many_changes import IF_ACTIVE, IF_ASKED, WANTED
 from metaquorum.metadata.inspect.log.clock import LogClock, Longs, RunningClock
 from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline import event_groups as groups
-from metaquorum.metadata.inspect.timeline.broker_events import broker_events
 from metaquorum.metadata.inspect.timeline.broker_spans import BrokerSpans
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
+from metaquorum.metadata.inspect.timeline.event_groups import QuorumEvents, broker_events
 from metaquorum.metadata.inspect.timeline.open_spans import learned_events, still_open
-from metaquorum.metadata.inspect.timeline.quorum_events import QuorumEvents
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
-from metaquorum.metadata.inspect.timeline.telling_changes import may_tell
 from metaquorum.metadata.inspect.timeline.time_events import GAP_MS, TimeEvents
 from metaquorum.metadata.inspect.timeline.transactions import HeldTransaction, begins_transaction
 from metaquorum.metadata.inspect.timeline.unknown_state import UnknownState
-from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter, RunPart
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import cause_in
@@ -83,8 +97,8 @@ class Timeline:
         self._brokers = BrokerSpans(image if is_known else None)
         self._gap_ms = gap_ms
         self._shown = shown
-        self._may_tell = partial(may_tell, shown=shown, least_isr=self._spans.least_isr, moves=moves)
-        self._may_span = partial(may_tell, shown=frozenset({CRITICAL}), least_isr=self._spans.least_isr)
+        self._may_show = partial(may_show, shown=shown, least_isr=self._spans.least_isr, moves=moves)
+        self._may_span = partial(may_show, shown=frozenset({CRITICAL}), least_isr=self._spans.least_isr)
         self._start = start
         self._clock = RunningClock(clock)
         self._stamp_ms: int | None = None
@@ -140,8 +154,8 @@ class Timeline:
         told, self._told = self._held.rest(), []
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
         self._stamp_ms = time_ms
-        self._tell_grouped(learned_events(self._spans, (offset, time_ms)))
-        self._tell_grouped(self._brokers.learned)
+        self._add_grouped(learned_events(self._spans, (offset, time_ms)))
+        self._add_grouped(self._brokers.learned)
         return [*self._shown_of(told), *self._told]
 
     def lose(self, offset: int, ends_behind: Callable[[], bool]) -> list[TimelineEvent]:
@@ -183,14 +197,14 @@ class Timeline:
         if changes.brokers:
             self._broker_steps(changes, scene)
         self._partitions(scene)
-        self._tell_alone(self._unknown_state.events(changes))
-        self._tell_grouped(groups.topic_events(changes))
+        self._add_alone(self._unknown_state.events(changes))
+        self._add_grouped(groups.topic_events(changes))
         refused = {error.offset for error in changes.refused}
         for offset, record in changes.records:
             if offset not in refused:
                 self._single(offset, record)
-        self._tell_grouped(groups.config_events(changes, is_known=self._feed.is_known))
-        self._tell_grouped(groups.refused_events(changes))
+        self._add_grouped(groups.config_events(changes, is_known=self._feed.is_known))
+        self._add_grouped(groups.refused_events(changes))
         self._end = (changes.records[-1][0] + 1, epoch, time_ms)
         return self._through()
 
@@ -206,69 +220,69 @@ class Timeline:
         changes.time_ms = self._clock.time_ms(changes.base_offset, stamp_ms)
         self._batch = changes
         self._note_time(changes, stamp_ms)
-        self._tell_grouped(groups.topic_events(changes))
+        self._add_grouped(groups.topic_events(changes))
         for offset, record in changes.records:
             self._single(offset, record)
-        self._tell_grouped(groups.config_events(changes, is_known=self._feed.is_known))
+        self._add_grouped(groups.config_events(changes, is_known=self._feed.is_known))
         self._end = (batch.header.next_offset, changes.epoch, changes.time_ms)
         return self._through()
 
-    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
-        """The next run in pieces: batches for `batch`, stretches for `stretch`."""
+    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | RunPart]:
+        """The next run in pieces: batches for `batch`, parts for `part`."""
         known = self._feed.is_known
         stops = self._clock.turns(run.base_offset, run.next_offset, self._gap_ms)
-        return self._feed.pieces(run, Concern(stops=stops, together=known, along=known))
+        return self._feed.pieces(run, BatchFilter(stops=stops, together=known, along=known))
 
-    def stretch(self, stretch: Stretch) -> Iterator[list[TimelineEvent]]:
+    def part(self, part: RunPart) -> Iterator[list[TimelineEvent]]:
         """Events, batch by batch, of batches that are idle or change partitions and brokers."""
-        part = stretch.part()
-        bases, stamps = part.offsets[:-1], part.timestamps_ms()
+        run = part.as_run()
+        bases, stamps = run.offsets[:-1], run.timestamps_ms()
         times = self._clock.times_ms(bases, stamps)
-        gaps = deque(self._times.stretch(part, times, stretch.first_no_op))
-        if stretch.records is not None:
+        gaps = deque(self._times.batches(run, times, part.first_no_op))
+        if part.records is not None:
             stamp_of = dict(zip(bases.tolist(), stamps.tolist(), strict=True))
             time_of = dict(zip(bases.tolist(), times.tolist(), strict=True))
-            wanted = self._may_span if self._is_before(stretch) else self._may_tell
-            for changes in self._feed.changed(stretch, wanted, lambda offset, _: time_of[offset]):
+            wanted = self._may_span if self._is_before(part) else self._may_show
+            for changes in self._feed.changed(part, wanted, lambda offset, _: time_of[offset]):
                 while gaps and gaps[0][1].offset < changes.base_offset:
-                    yield self._gap(part, times, *gaps.popleft())
+                    yield self._gap(run, times, *gaps.popleft())
                 self._told, self._batch = [], changes
                 self._stamp_ms = stamp_of[changes.base_offset]
                 if gaps and gaps[0][1].offset == changes.base_offset:
-                    self._tell_grouped((gaps.popleft()[1],))
+                    self._add_grouped((gaps.popleft()[1],))
                 scene = Scene(batch=changes, feed=self._feed)
                 if changes.brokers:
                     self._broker_steps(changes, scene)
                 self._partitions(scene)
-                self._tell_grouped(groups.refused_events(changes))
+                self._add_grouped(groups.refused_events(changes))
                 if self._told or changes.brokers:
                     yield self._through()
         else:
-            self._feed.pass_over(stretch)
+            self._feed.pass_over(part)
         while gaps:
-            yield self._gap(part, times, *gaps.popleft())
-        self._end = (stretch.next_offset, stretch.epoch, int(times[-1]))
+            yield self._gap(run, times, *gaps.popleft())
+        self._end = (part.next_offset, part.epoch, int(times[-1]))
 
-    def _gap(self, part: BatchRun, times: Longs, number: int, event: groups.Grouped) -> list[TimelineEvent]:
+    def _gap(self, run: BatchRun, times: Longs, number: int, event: groups.Grouped) -> list[TimelineEvent]:
         """The event of a batch of which only the time is one."""
-        batch = next(part.part(number, number + 1).batches())
+        batch = next(run.part(number, number + 1).batches())
         records = decode_readable(batch)
         header, asked = batch.header, cause_in(records[0].record) if records else None
         changes = BatchChanges(
             base_offset=header.base_offset, epoch=header.leader_epoch, time_ms=int(times[number]), asked=asked
         )
         self._told, self._batch, self._stamp_ms = [], changes, header.max_timestamp_ms
-        self._tell_grouped((event,))
+        self._add_grouped((event,))
         return self._through()
 
-    def _is_before(self, stretch: Stretch) -> bool:
-        """Whether a stretch is before the start, so that only what lasts beyond it matters."""
+    def _is_before(self, part: RunPart) -> bool:
+        """Whether a part is before the start, so that only what lasts beyond it matters."""
         start = self._start
         if start is None:
             return False
         if start.offset is not None:
-            return stretch.next_offset <= start.offset
-        last_ms = int(stretch.part().timestamps_ms().max())
+            return part.next_offset <= start.offset
+        last_ms = int(part.as_run().timestamps_ms().max())
         return start.time_ms is not None and last_ms < start.time_ms
 
     def _is_early(self, batch: BatchChanges) -> bool:
@@ -312,8 +326,8 @@ class Timeline:
             self._spans.forget_lost(self._unknown_state.leaderless)
             self._brokers.forget_lost()
         image = self._feed.replayed().image if self._feed.is_known else None
-        self._tell_grouped(still_open(self._spans, offset, time_ms, image))
-        self._tell_grouped(self._brokers.finish(offset, time_ms))
+        self._add_grouped(still_open(self._spans, offset, time_ms, image))
+        self._add_grouped(self._brokers.finish(offset, time_ms))
         return self._told
 
     def _tell(
@@ -349,7 +363,7 @@ class Timeline:
             )
         )
 
-    def _tell_grouped(self, events: Iterable[groups.Grouped]) -> None:
+    def _add_grouped(self, events: Iterable[groups.Grouped]) -> None:
         for event in events:
             self._tell(
                 event.offset,
@@ -363,23 +377,23 @@ class Timeline:
                 bound=event.bound,
             )
 
-    def _tell_alone(self, events: Iterable[groups.Grouped]) -> None:
+    def _add_alone(self, events: Iterable[groups.Grouped]) -> None:
         told = list(events)
         of_brokers = [event for event in told if event.kind.startswith("broker ")]
-        self._tell_grouped((*self._brokers.alone(of_brokers, self._batch.time_ms), *told))
+        self._add_grouped((*self._brokers.alone(of_brokers, self._batch.time_ms), *told))
 
     def _note_time(self, changes: BatchChanges, stamp_ms: int) -> None:
         self._stamp_ms = stamp_ms
-        self._tell_grouped(self._times.batch(changes, stamp_ms))
+        self._add_grouped(self._times.batch(changes, stamp_ms))
 
     def _broker_steps(self, changes: BatchChanges, scene: Scene) -> None:
         if not self._feed.is_known:
             for step in changes.brokers:
-                self._tell_alone(self._unknown_state.known_again(step, broker_events(step, scene)))
+                self._add_alone(self._unknown_state.known_again(step, broker_events(step, scene)))
             return  # whether other brokers are unfenced is unknown
         told = [event for step in changes.brokers for event in broker_events(step, scene)]
         fences = {event.offset: event for event in told if event.kind == "broker fenced"}
-        self._tell_grouped((*told, *self._brokers.batch(changes, fences)))
+        self._add_grouped((*told, *self._brokers.batch(changes, fences)))
 
     def _partitions(self, scene: Scene) -> None:
         is_early = self._is_early(scene.batch)
@@ -408,7 +422,7 @@ class Timeline:
             events += groups.reassignment_events(scene.batch)
             events += groups.span_events(spans)
         for event in events:
-            self._tell_grouped((event,))
+            self._add_grouped((event,))
             if event.suspect is not None and scene.batch.is_slice and event.severity in self._shown:
                 self._suspects[self._told[-1]] = event.suspect
 
@@ -419,7 +433,7 @@ class Timeline:
         entity = names[0] if names else "quorum"
         match record:
             case control.LeaderChangeMessage() | control.VotersRecord() | control.KRaftVersionRecord():
-                self._tell_grouped([self._of_quorum(offset, record)])
+                self._add_grouped([self._of_quorum(offset, record)])
             case r.FeatureLevelRecord(name=name, feature_level=level):
                 release = f" ({metadata_version_name(level)})" if name == "metadata.version" else ""
                 self._tell(offset, "feature", entity, f"{name} is at level {level}{release}")
@@ -478,3 +492,51 @@ class Timeline:
         return self._quorum.election(
             offset, record, self._batch.epoch, self._times.silence_ms, self._feed.metadata_version
         )
+
+
+Bools = npt.NDArray[np.bool_]
+
+
+def may_show(
+    versions: Versions,
+    before: IntArray,
+    shown: frozenset[str],
+    least_isr: Callable[[IntArray], IntArray],
+    moves: bool = True,
+) -> npt.NDArray[np.int8]:
+    """For each change, whether it may begin or end a span, or cause an event of a severity in `shown`: the
+    others are passed over in columns. May select too many, never too few.
+    `least_isr` returns the min.insync.replicas of topics by their slots. Without `moves`, a leader that
+    another one replaces is an event only to show who asked for it."""
+    after = versions.after
+    if "detail" in shown:
+        return np.full(len(versions.rows), WANTED, dtype=np.int8)
+    led = before[LEADER] != after[LEADER]
+    found: Bools = led & ((before[LEADER] == NO_LEADER) | (after[LEADER] == NO_LEADER))
+    found |= _under_min(before, after, least_isr)
+    isr = versions.chunk(after).isr_start
+    outside = (after[N_ISR] == 1) & ~(before[isr:] == after[LEADER]).any(axis=0)
+    found |= led & (outside | (after[FLAGS] & ~before[FLAGS] & RECOVERING_FLAG != 0))  # possibly unclean
+    if shown <= {"critical"}:
+        return found.astype(np.int8) * WANTED
+    if "info" in shown and moves:
+        found |= led
+    found |= before[FLAGS] != after[FLAGS]
+    directories = slice(LISTS + versions.replica_width, isr)
+    found |= (before[directories] != after[directories]).any(axis=0)
+    left: Bools = np.zeros_like(found)
+    for member in before[isr:]:
+        left |= (member != PADDING) & ~(after[isr:] == member).any(axis=0)
+    levels = np.where(found, WANTED, left.astype(np.int8) * IF_ACTIVE).astype(np.int8)
+    if "info" in shown and not moves:
+        levels[led & (levels != WANTED)] |= IF_ASKED
+    return levels
+
+
+def _under_min(before: IntArray, after: IntArray, least_isr: Callable[[IntArray], IntArray]) -> Bools:
+    """Which partitions are under min ISR before the change or after it."""
+    fewest = np.minimum(before[N_ISR], after[N_ISR])
+    found: Bools = fewest < after[N_REPLICAS]  # the minimum is capped at the number of replicas
+    places = np.flatnonzero(found)
+    found[places] = fewest[places] < np.minimum(least_isr(after[TOPIC, places]), after[N_REPLICAS, places])
+    return found

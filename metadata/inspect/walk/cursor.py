@@ -10,14 +10,14 @@ import numpy as np
 
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
-from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import RunPart
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import BatchRun
 
-Split = Callable[[BatchRun], Iterator[RecordBatch | Stretch]]
+Split = Callable[[BatchRun], Iterator[RecordBatch | RunPart]]
 """Which batches of a run are needed one by one."""
-Piece = RecordBatch | Stretch | Damage
+Piece = RecordBatch | RunPart | Damage
 
 
 class LogCursor:
@@ -25,8 +25,8 @@ class LogCursor:
 
     def __init__(self, log: MetadataLog, start_offset: int) -> None:
         self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs(start_offset or None)
-        self._opened: Iterator[RecordBatch | Stretch] = iter(())
-        self._ahead: deque[RecordBatch | BatchRun | Stretch | Damage] = deque()
+        self._opened: Iterator[RecordBatch | RunPart] = iter(())
+        self._ahead: deque[RecordBatch | BatchRun | RunPart | Damage] = deque()
         self._rest: deque[BatchRun] = deque()
         """What follows after `_opened`, before `_source`."""
 
@@ -51,17 +51,17 @@ class LogCursor:
             self._rest.appendleft(run.part(kept, run.batches_count))
         return run.part(0, kept) if count else next(run.part(0, 1).batches())
 
-    def put_back(self, item: RecordBatch | Stretch) -> None:
+    def put_back(self, item: RecordBatch | RunPart) -> None:
         """Makes it the next one again."""
         self._ahead.appendleft(item)
 
-    def put_in(self, parts: Iterable[RecordBatch | Stretch]) -> None:
+    def put_in(self, parts: Iterable[RecordBatch | RunPart]) -> None:
         """Inserts these before the rest of an opened run."""
         self._opened = chain(parts, self._opened)
 
-    def peek(self) -> RecordBatch | BatchRun | Stretch | None:
+    def peek(self) -> RecordBatch | BatchRun | RunPart | None:
         """The next piece after damage; the damage stays in place."""
-        read: list[RecordBatch | BatchRun | Stretch | Damage] = []
+        read: list[RecordBatch | BatchRun | RunPart | Damage] = []
         while (item := self._take()) is not None:
             read.append(item)
             if not isinstance(item, Damage):
@@ -69,7 +69,7 @@ class LogCursor:
         self._ahead.extendleft(reversed(read))
         return None if isinstance(item, Damage) else item
 
-    def _take(self) -> RecordBatch | BatchRun | Stretch | Damage | None:
+    def _take(self) -> RecordBatch | BatchRun | RunPart | Damage | None:
         if self._ahead:
             return self._ahead.popleft()
         item = next(self._opened, None)
@@ -78,9 +78,9 @@ class LogCursor:
         return next(self._source, None) if item is None else item
 
 
-def place_of(item: RecordBatch | Stretch) -> tuple[int, int, int]:
+def place_of(item: RecordBatch | RunPart) -> tuple[int, int, int]:
     """First offset, offset after the last one, time."""
-    if isinstance(item, Stretch):
+    if isinstance(item, RunPart):
         return item.base_offset, item.next_offset, item.time_ms
     header = item.header
     return header.base_offset, header.next_offset, header.max_timestamp_ms

@@ -14,9 +14,9 @@ from metaquorum.metadata.errors import InspectError, ReplayError, UnknownRecordE
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_LOOKED_AT, Coverage, Uncovered
 from metaquorum.metadata.inspect.log.log import MetadataLog, NoFooter, damage_line
 from metaquorum.metadata.inspect.log.points import Point, ms_hint, utc_text
-from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, pass_over, pieces
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter, RunPart, pass_over, pieces
 from metaquorum.metadata.inspect.walk.cursor import Split
-from metaquorum.metadata.inspect.walk.leaps import Leap, first_unfit, versions_in
+from metaquorum.metadata.inspect.walk.fast_forward import FastForward, first_unfit, versions_in
 from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, WrongPlace, ends_behind
 from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, WalkStep
 from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
@@ -76,22 +76,22 @@ class LogReplay:
                 found = self.found
                 yield FoundState(state=self.engine.state(), snapshot=found.snapshot, quorum=found.quorum)
 
-    def steps(self, limit: Point, concern: Concern | None = None) -> Iterator[WalkStep | Passed]:
-        """Applies every batch before `limit` and yields each with its effect; those that `concern` does not
-        need are passed over together."""
+    def steps(self, limit: Point, batch_filter: BatchFilter | None = None) -> Iterator[WalkStep | Passed]:
+        """Applies every batch before `limit` and yields each with its effect; those that `batch_filter` does
+        not need are passed over together."""
         before: ReplayState | None = None
-        split = BatchRun.batches if concern is None else partial(self._pieces, concern)
+        split = BatchRun.batches if batch_filter is None else partial(self._pieces, batch_filter)
         for batch in self._read(limit, split):
-            if isinstance(batch, Stretch):
-                if concern is not None and concern.together and not batch.is_idle:
-                    leapt = self._leap(batch, concern)
-                    if leapt is not None:
-                        yield leapt
+            if isinstance(batch, RunPart):
+                if batch_filter is not None and batch_filter.together and not batch.is_idle:
+                    forwarded = self._fast_forward(batch, batch_filter)
+                    if forwarded is not None:
+                        yield forwarded
                     before = None
                     continue
                 before = None
                 pass_over(self.engine, batch)
-                yield Passed(stretch=batch)
+                yield Passed(part=batch)
                 continue
             before = self.engine.state() if before is None else before
             quorum = self.found.quorum
@@ -110,37 +110,37 @@ class LogReplay:
             )
             before = after
 
-    def _pieces(self, concern: Concern, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
-        return pieces(run, concern, self.engine.builder.topics.by_name.get)
+    def _pieces(self, batch_filter: BatchFilter, run: BatchRun) -> Iterator[RecordBatch | RunPart]:
+        return pieces(run, batch_filter, self.engine.builder.topics.by_name.get)
 
-    def _leap(self, stretch: Stretch, concern: Concern) -> Passed | None:
-        """Applies a stretch of partition changes as one step, as far as it can be checked as one; the next
+    def _fast_forward(self, part: RunPart, batch_filter: BatchFilter) -> Passed | None:
+        """Applies a part with partition changes as one step, as far as it can be checked as one; the next
         batch after that follows alone.
         """
         before, builder = self.engine.state(), self.engine.builder
-        is_long = before.transaction is None and stretch.next_offset - stretch.base_offset >= MIN_BATCHES
-        versions = versions_in(builder, stretch) if is_long else None
+        is_long = before.transaction is None and part.next_offset - part.base_offset >= MIN_BATCHES
+        versions = versions_in(builder, part) if is_long else None
         if versions is None:
-            self._open(stretch, stretch.batches // 2 if is_long else 0, concern)
+            self._open(part, part.batches // 2 if is_long else 0, batch_filter)
             return None
-        fits = first_unfit(stretch, versions, before.image.provenance.epoch)
-        if fits < stretch.batches:
-            self._open(stretch, fits if fits >= MIN_BATCHES else 0, concern)
+        fits = first_unfit(part, versions, before.image.provenance.epoch)
+        if fits < part.batches:
+            self._open(part, fits if fits >= MIN_BATCHES else 0, batch_filter)
             return None
         store(builder, versions)
-        builder.offset, builder.epoch = stretch.next_offset, stretch.epoch
-        builder.timestamp_ms = stretch.time_ms
+        builder.offset, builder.epoch = part.next_offset, part.epoch
+        builder.timestamp_ms = part.time_ms
         if not len(versions.rows):
-            return Passed(stretch=stretch)  # all of it is idle
-        return Leap(stretch=stretch, after=self.engine.state().image, versions=versions)
+            return Passed(part=part)  # all of it is idle
+        return FastForward(part=part, after=self.engine.state().image, versions=versions)
 
-    def _open(self, stretch: Stretch, fits: int, concern: Concern) -> None:
-        """Puts a stretch back in parts: the first `fits` batches as one or, if 0, a few one by one."""
-        low, rest = stretch.split(fits or min(MIN_BATCHES, stretch.batches))
-        parts: Iterator[RecordBatch | Stretch] = iter((low,))
+    def _open(self, part: RunPart, fits: int, batch_filter: BatchFilter) -> None:
+        """Puts a part back in parts: the first `fits` batches as one or, if 0, a few one by one."""
+        low, rest = part.split(fits or min(MIN_BATCHES, part.batches))
+        parts: Iterator[RecordBatch | RunPart] = iter((low,))
         if not fits:
-            parts = self._pieces(replace(concern, together=False), low.part())
-        self._reader.put_in(chain(parts, (rest,) if rest.batches else ()), stretch.base_offset)
+            parts = self._pieces(replace(batch_filter, together=False), low.as_run())
+        self._reader.put_in(chain(parts, (rest,) if rest.batches else ()), part.base_offset)
 
     def finish(self, point: Point) -> FoundState:
         """The state reached. Raises InspectError for a place past the log's end."""
@@ -173,14 +173,14 @@ class LogReplay:
                 f" this is the state at its end, offset {found.end_offset}"
             )
 
-    def _read(self, end: Point, split: Split) -> Iterator[RecordBatch | Stretch]:
+    def _read(self, end: Point, split: Split) -> Iterator[RecordBatch | RunPart]:
         """The batches to apply up to `end`; none after those at which the replay stops."""
         if self.found.stopped is not None:
             return
         self._reader.split = split
         for item in self._reader.read(end):
             match item:
-                case RecordBatch() | Stretch():
+                case RecordBatch() | RunPart():
                     self._moved = True
                     yield item
                 case Damage():
@@ -196,7 +196,7 @@ class LogReplay:
                     if not self._continues(item, end):
                         return
         if not self._reader.is_over:
-            self._tell_lost_end()
+            self._report_lost_end()
 
     def _continues(self, item: WrongPlace | LostRecords, end: Point) -> bool:
         """Whether to continue where offsets have a gap, or go back."""
@@ -237,7 +237,7 @@ class LogReplay:
         text = "these records are lost here, and their effect is missing from the answer"
         self._uncovered(start, end, MISSING, text)
 
-    def _tell_lost_end(self) -> None:
+    def _report_lost_end(self) -> None:
         """Reports damage after which nothing could be read."""
         if self._damage is not None and self._damage.offset >= self.engine.end_offset:
             self._lost(self.engine.end_offset, None)
@@ -272,10 +272,10 @@ class LogReplay:
                     self.header = decoded.record
 
 
-def as_one(run: BatchRun) -> Iterator[Stretch]:
+def as_one(run: BatchRun) -> Iterator[RunPart]:
     """A run of which no batch is needed."""
     last = run.part(run.batches_count - 1, run.batches_count)
-    yield Stretch(run, 0, run.batches_count, False, last.epoch, int(last.timestamps_ms()[0]))
+    yield RunPart(run, 0, run.batches_count, False, last.epoch, int(last.timestamps_ms()[0]))
 
 
 class Notes:

@@ -17,7 +17,7 @@ import msgspec
 from metaquorum.metadata.inspect.log.coverage import Uncovered, behind_the_log
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, decode_item, ends_snapshot
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import RunPart
 from metaquorum.metadata.inspect.walk.cursor import LogCursor, Split, is_before, place_of
 from metaquorum.metadata.inspect.walk.rewrite import with_header
 from metaquorum.metadata.records.types import (
@@ -110,7 +110,7 @@ class StateKnown(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
-Happening = ReadBatch | RecordBatch | Stretch | Damage | WrongPlace | LostRecords | StateKnown
+Happening = ReadBatch | RecordBatch | RunPart | Damage | WrongPlace | LostRecords | StateKnown
 """A batch, decoded or (if the consumer takes it whole) not; batches that are passed over together; and what
 interrupts them."""
 
@@ -190,7 +190,7 @@ class HistoryReader:
                 return
             yield from self._learned(limit)
 
-    def put_in(self, parts: Iterable[RecordBatch | Stretch], base_offset: int) -> None:
+    def put_in(self, parts: Iterable[RecordBatch | RunPart], base_offset: int) -> None:
         """Returns the last part, which begins at `base_offset`, in smaller ones."""
         self._opened.put_in(parts)
         self.expected = base_offset
@@ -277,7 +277,7 @@ class HistoryReader:
         reaches = next_offset is not None and next_offset > self._first
         return [one for one in damage if reaches or one.offset >= self._first]
 
-    def _taken(self, batch: RecordBatch, end: Point) -> ReadBatch | RecordBatch | Stretch | Damage:
+    def _taken(self, batch: RecordBatch, end: Point) -> ReadBatch | RecordBatch | RunPart | Damage:
         """A batch as the consumer takes it."""
         if self._takes_whole is None or self._takes_whole(batch):
             return batch
@@ -285,23 +285,23 @@ class HistoryReader:
             run = run_of(batch)
             if run is not None and is_before(run, end):
                 part = next(self.split(run))  # a run of one batch has one part
-                if isinstance(part, Stretch):
+                if isinstance(part, RunPart):
                     return part
         return decode_item(batch)[0]
 
-    def _displaced(self, item: RecordBatch | Stretch) -> WrongPlace | None:
+    def _displaced(self, item: RecordBatch | RunPart) -> WrongPlace | None:
         """A batch whose base offset is damaged: the next one continues as if it had the expected one."""
         following = self._opened.peek()
-        if self.expected is None or isinstance(item, Stretch) or following is None:
+        if self.expected is None or isinstance(item, RunPart) or following is None:
             return None
         follows = following.header if isinstance(following, RecordBatch) else following
         if follows.base_offset != self.expected + item.header.last_offset_delta + 1:
             return None
         return WrongPlace(batch=item, expected=self.expected, is_mended=True)
 
-    def _wrong(self, item: RecordBatch | Stretch, expected: int) -> WrongPlace | LostRecords:
+    def _wrong(self, item: RecordBatch | RunPart, expected: int) -> WrongPlace | LostRecords:
         """Offsets that go back, or lost records. If a snapshot cures these, sets `limit` to where it ends."""
-        batch = next(item.part().batches()) if isinstance(item, Stretch) else item
+        batch = next(item.as_run().batches()) if isinstance(item, RunPart) else item
         if batch.header.base_offset < expected:
             return WrongPlace(batch=batch, expected=expected, is_mended=False)
         return self._lost(expected, batch)

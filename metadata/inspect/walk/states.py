@@ -16,7 +16,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import TRANSACTION, ShownAs, behind_batch, inside_batch
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
 from metaquorum.metadata.inspect.log.quorum import quorum_at
-from metaquorum.metadata.inspect.walk.concern import Concern
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
 from metaquorum.metadata.inspect.walk.log_replay import LogReplay, Notes, OnProblem
 from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, WalkStep
 from metaquorum.metadata.replay import ReplayState
@@ -202,17 +202,17 @@ def steps(
 def steps_about(
     log: MetadataLog,
     found: FoundState,
-    concern: Concern | None,
+    batch_filter: BatchFilter | None,
     end: Point = END,
     on_problem: OnProblem | None = None,
     *,
     past_corruption: bool = False,
     coverage: Coverage | None = None,
 ) -> Iterator[WalkStep | Passed]:
-    """As `steps_from`, but batches that `concern` does not need are applied in columns, many at a time. The
-    next step after them has the state after them as its `before`."""
+    """As `steps_from`, but batches that `batch_filter` does not need are applied in columns, many at a time.
+    The next step after them has the state after them as its `before`."""
     start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
-    yield from LogReplay(log, start, Notes(on_problem, coverage), past_corruption).steps(end, concern)
+    yield from LogReplay(log, start, Notes(on_problem, coverage), past_corruption).steps(end, batch_filter)
 
 
 def steps_from(

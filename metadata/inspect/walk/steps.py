@@ -1,4 +1,4 @@
-"""What a walk over a log yields: states, steps between them, and stretches passed over."""
+"""What a walk over a log yields: states, steps between them, and parts of a run passed over."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.coverage import Coverage
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import RunPart
 from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
 from metaquorum.metadata.replay import ReplayState
 from metaquorum.storage.batches.batch import RecordBatch
@@ -106,29 +106,29 @@ class WalkStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Passed(msgspec.Struct, frozen=True, kw_only=True):
-    """Batches between two steps that the question did not need (see `concern`)."""
+    """Batches between two steps that the question did not need (see `batch_filter`)."""
 
-    stretch: Stretch
+    part: RunPart
 
     @property
     def batches(self) -> int:
-        return self.stretch.batches
+        return self.part.batches
 
     @property
     def records(self) -> int:
-        return self.stretch.next_offset - self.stretch.base_offset
+        return self.part.next_offset - self.part.base_offset
 
     @property
     def next_offset(self) -> int:
         """Offset after the last batch."""
-        return self.stretch.next_offset
+        return self.part.next_offset
 
     @property
     def epoch(self) -> int:
         """The last batch's leader epoch."""
-        return self.stretch.epoch
+        return self.part.epoch
 
     @property
     def time_ms(self) -> int:
         """The last batch's time, Unix ms."""
-        return self.stretch.time_ms
+        return self.part.time_ms

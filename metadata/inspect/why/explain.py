@@ -23,7 +23,7 @@ from metaquorum.metadata.inspect.log.coverage import (
 )
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point, utc_text
-from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import RunPart
 from metaquorum.metadata.inspect.walk.reader import (
     Cures,
     HistoryReader,
@@ -72,7 +72,7 @@ def explain(
         _Feeding(log, point, lines.append, past_corruption, is_middle=True).feed(chain, start)
         if _is_enough(chain, last):
             chain.limits.place(shown)
-            _tell_all(on_problem, lines)
+            _report_all(on_problem, lines)
             return chain.result()
     feeding = _Feeding(log, point, on_problem, past_corruption)
     if known == base:
@@ -96,7 +96,7 @@ def explain(
     return chain.result()
 
 
-def _tell_all(on_problem: OnProblem | None, lines: list[str]) -> None:
+def _report_all(on_problem: OnProblem | None, lines: list[str]) -> None:
     if on_problem is not None:
         for line in lines:
             on_problem(line)
@@ -206,7 +206,7 @@ class _Feeding:
                     header = item.batch.header
                     records = [(decoded.offset, decoded.record) for decoded in item.records]
                     chain.batch(header.leader_epoch, header.max_timestamp_ms, records)
-                case RecordBatch() | Stretch():
+                case RecordBatch() | RunPart():
                     self._is_first = False
                     for error in chain.pass_over(item):
                         self._tell(f"skipped: {error}")

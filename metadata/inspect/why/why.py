@@ -9,30 +9,37 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metaquorum.metadata.errors import InspectError, ReplayError
-from metaquorum.metadata.image import Acl, MetadataImage, Provenance
+from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage, Provenance
 from metaquorum.metadata.inspect.causes.brokers import broker_causes
+from metaquorum.metadata.inspect.causes.elections import election_causes
 from metaquorum.metadata.inspect.causes.records import record_causes
 from metaquorum.metadata.inspect.causes.rule import Cause, Scene
 from metaquorum.metadata.inspect.causes.table import causes_of_field
-from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed, broker_of
-from metaquorum.metadata.inspect.changes.record_texts import acl_text
+from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
+from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_who
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.entities.targets import EntityTarget
-from metaquorum.metadata.inspect.entities.views import Wanted, entities_below
+from metaquorum.metadata.inspect.entities.views import Wanted, config_path, entities_below, scram_path
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock
-from metaquorum.metadata.inspect.log.entities import EntityNamer
+from metaquorum.metadata.inspect.log.entities import EntityNamer, broker_of, is_below
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.log.voters import changes_text, voter_ids, voter_set_texts
 from metaquorum.metadata.inspect.timeline.unknown_state import said_fields
-from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter, RunPart
 from metaquorum.metadata.inspect.walk.cursor import place_of
 from metaquorum.metadata.inspect.walk.states import inside_transaction
 from metaquorum.metadata.inspect.why.explanation import SNAPSHOT, Explanation, Link, differences, exists
-from metaquorum.metadata.inspect.why.kept_settings import KeptSettings, concerns, other_names
 from metaquorum.metadata.inspect.why.links import Links
-from metaquorum.metadata.inspect.why.quorum_fields import QuorumFields
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.control import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    QuorumRecord,
+    Voter,
+    VotersRecord,
+)
 from metaquorum.metadata.text.tree import broker_tree, partition_tree
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import BatchRun
@@ -77,40 +84,40 @@ class Chain:
         self._last_ms: int | None = None
         self._kind = target.entity.partition("/")[0]
         self._settings = KeptSettings()
-        self._concern = self._concern_of()
+        self._batch_filter = self._filter_of_target()
         if image is not None and is_known:
             self._begin(image, is_middle=is_middle)
 
-    def _concern_of(self) -> Concern:
+    def _filter_of_target(self) -> BatchFilter:
         """Which batches may hold a link, or a fence that explains one."""
         if not self._feed.is_known:
-            return Concern()  # the partition's topic is unknown
+            return BatchFilter()  # the partition's topic is unknown
         if self._kind == "topic":
             wanted = self._target.partition
             if wanted is None:  # whose chain has its partitions only as they are created
                 topics = _named_topics(self._target.entity)
-                return Concern(topics=topics, creations_only=True, together=True, along=True)
-            return Concern(topics=frozenset({wanted[0]}), partition=wanted[1], together=True, along=True)
+                return BatchFilter(topics=topics, creations_only=True, together=True, along=True)
+            return BatchFilter(topics=frozenset({wanted[0]}), partition=wanted[1], together=True, along=True)
         number = self._target.entity.partition("/")[2]
         if self._kind == "broker" and not number.isdigit():
-            return Concern(topics=frozenset(), together=True)
+            return BatchFilter(topics=frozenset(), together=True)
         brokers = frozenset({int(number)} if self._kind == "broker" else ())
-        return Concern(topics=frozenset(), brokers=brokers, together=True, along=True)
+        return BatchFilter(topics=frozenset(), brokers=brokers, together=True, along=True)
 
-    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
-        """The next run in pieces: batches for `batch`, stretches for `pass_over`."""
-        return self._feed.pieces(run, self._concern)
+    def pieces(self, run: BatchRun) -> Iterator[RecordBatch | RunPart]:
+        """The next run in pieces: batches for `batch`, parts for `pass_over`."""
+        return self._feed.pieces(run, self._batch_filter)
 
     def is_passed(self, batch: RecordBatch) -> bool:
         """Whether the next batch is one for `pass_over`."""
-        return self._feed.is_passed(batch, self._concern)
+        return self._feed.is_passed(batch, self._batch_filter)
 
-    def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
+    def pass_over(self, part: RunPart | RecordBatch) -> list[ReplayError]:
         """Applies batches that are not about the target. Returns the records that cannot be read."""
-        _, self._end, stamp_ms = place_of(stretch)
+        _, self._end, stamp_ms = place_of(part)
         self._last_ms = self._clock.time_ms(self._end - 1, stamp_ms)
         self._is_moved = stamp_ms != self._last_ms
-        return self._feed.pass_over(stretch, self._clock.time_ms)
+        return self._feed.pass_over(part, self._clock.time_ms)
 
     def lose(self, ends_behind: Callable[[], bool]) -> None:
         """Records are lost, so the leader and the time of the last write are unknown. An open transaction
@@ -127,7 +134,7 @@ class Chain:
         for topic in self._feed.state.topics.freeze().all():
             self._namer.learn(topic.topic_id, topic.name)
         self._feed.forget()
-        self._concern = self._concern_of()
+        self._batch_filter = self._filter_of_target()
 
     @property
     def end_offset(self) -> int:
@@ -167,7 +174,7 @@ class Chain:
         self._links.keep()
         for topic in image.topics.all():
             self._namer.learn(topic.topic_id, topic.name)
-        self._concern = self._concern_of()
+        self._batch_filter = self._filter_of_target()
         self._end = max(self._end, image.provenance.offset)
         now, name = self._now(), self._target.field
         kept, self._kept = self._kept, None
@@ -302,7 +309,7 @@ class Chain:
             )
             if offset in refused or isinstance(record, r.PartitionChangeRecord | r.ClearElrRecord):
                 continue
-            if not concerns(self._target.entity, record, names):
+            if not is_link_of(self._target.entity, record, names):
                 continue
             causes = self._causes_of(changes, record, offset) if causes is None else causes
             found: tuple[tuple[str, Any, Any], ...] = ()
@@ -413,3 +420,119 @@ def _named_topics(entity: str) -> frozenset[str] | None:
     except ValueError:
         return frozenset({name}) if name else None
     return None
+
+
+class KeptSettings:
+    """Feed it the records of settings, and call `take` when a topic is removed: that removes its settings,
+    and its record does not say whether there were any."""
+
+    def __init__(self) -> None:
+        self._kept: set[tuple[str, str]] = set()
+
+    def learn(self, image: MetadataImage, entity: str) -> None:
+        """Takes the settings of a snapshot."""
+        found = entities_below(image, Wanted(entity))
+        self._kept = {(path, key) for path, fields in found for key in fields}
+
+    def note(self, record: object) -> None:
+        """Takes a setting's record; other records have no effect."""
+        if isinstance(record, r.ConfigRecord):
+            one = (config_path(ConfigResource(record.resource_type, record.resource_name)), record.name)
+            (self._kept.discard if record.value is None else self._kept.add)(one)
+
+    def take(self, topic: str | None) -> bool:
+        """Removes a topic's settings. Returns whether it had any."""
+        gone = {one for one in self._kept if one[0] == f"config/topic/{topic}"}
+        self._kept -= gone
+        return bool(gone)
+
+
+def other_names(record: object) -> tuple[str, ...]:
+    """Canonical paths of what users and clients have (see `views`), in addition to those of EntityNamer."""
+    match record:
+        case r.ClientQuotaRecord():
+            return (f"quota/{quota_who(record)}",)
+        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
+            return (scram_path(record.mechanism, record.name),)
+    return ()
+
+
+def is_link_of(entity: str, record: object, names: tuple[str, ...]) -> bool:
+    """Whether a record with these names is a link of `entity`: a topic's removal is also a
+    link of its settings."""
+    if any(is_below(name, entity) for name in names):
+        return True
+    if isinstance(record, r.RemoveTopicRecord) and entity.startswith("config/topic/"):
+        return f"topic/{entity.split('/')[2]}" in names
+    return False
+
+
+class QuorumFields:
+    """`now` and `before` have the known fields, named as in `QuorumView.tree`."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, Any] = {}
+        self.before: dict[str, Any] = {}
+        self._voters: tuple[Voter, ...] | None = None
+
+    def lose(self) -> None:
+        """Forgets the fields: the lost records may include an election or a voter set."""
+        self._voters = None
+        self.now = {name: value for name, value in self.now.items() if name == "kraftVersion"}
+
+    def learn(self, quorum: QuorumView) -> None:
+        """Takes the voters from a snapshot (KIP-853)."""
+        if quorum.voter_set:
+            self.now["kraftVersion"] = quorum.kraft_version
+            self._set(quorum.voter_set)
+
+    def noted(
+        self, record: QuorumRecord, epoch: int, silence_ms: int | None, level: int
+    ) -> tuple[Cause, ...]:
+        """Takes the next record and returns its causes; for the last two arguments, see `election_causes`."""
+        match record:
+            case LeaderChangeMessage():
+                return self._elected(record, epoch, silence_ms, level)
+            case VotersRecord():
+                return self._voters_set(record)
+        return self._version_set(record)
+
+    def _elected(
+        self, record: LeaderChangeMessage, epoch: int, silence_ms: int | None, level: int
+    ) -> tuple[Cause, ...]:
+        """A leader's first record; see `election_causes`."""
+        self.before = dict(self.now)
+        causes = election_causes(
+            record, epoch, self.now.get("leader"), self.now.get("epoch"), silence_ms, level
+        )
+        self.now |= {"leader": record.leader_id, "epoch": epoch}
+        if not self.now.get("kraftVersion"):
+            self._voters = tuple(
+                Voter(voter_id=one.voter_id, voter_directory_id=one.voter_directory_id)
+                for one in record.voters
+            )
+            self.now["voters"] = list(voter_ids(self._voters))
+        return causes
+
+    def _voters_set(self, record: VotersRecord) -> tuple[Cause, ...]:
+        """The whole voter set. The log shows which leader wrote it, not which client requested the change."""
+        self.before = dict(self.now)
+        told = changes_text(self._voters, record.voters)
+        self._set(record.voters)
+        text = f"the voters are {self.now['voters']}"
+        if self.before.get("voterSet") == self.now["voterSet"]:
+            return (Cause(rule="changed-nothing", text=f"{text}, which changed nothing"),)
+        return (Cause(rule="set", text=f"{text}: {told}" if told else text),)
+
+    def _version_set(self, record: KRaftVersionRecord) -> tuple[Cause, ...]:
+        """The finalized kraft.version."""
+        self.before = dict(self.now)
+        self.now["kraftVersion"] = record.kraft_version
+        text = f"kraft.version is {record.kraft_version}"
+        if self.before.get("kraftVersion") == record.kraft_version:
+            return (Cause(rule="changed-nothing", text=f"{text}, which changed nothing"),)
+        return (Cause(rule="set", text=text),)
+
+    def _set(self, voters: tuple[Voter, ...]) -> None:
+        self._voters = voters
+        self.now |= {"voters": list(voter_ids(voters)), "voterSet": voter_set_texts(voters)}

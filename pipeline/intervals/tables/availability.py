@@ -132,7 +132,7 @@ class Availability:
         for day, span_ms in days(self._now_ms, now_ms):
             self._cell(day, _WHOLE).unobserved_ms += span_ms
         self._now_ms = max(self._now_ms, now_ms)
-        self._count_anew()
+        self._recount()
 
     def switched_off(self) -> None:
         """The last broker shut down cleanly: no leaders are expected until one is back."""
@@ -144,7 +144,7 @@ class Availability:
         """A broker runs again."""
         if self.is_off:
             self.is_off = False
-            self._count_anew()
+            self._recount()
 
     def _count_all(self) -> None:
         for leading in self._leading.values():
@@ -152,7 +152,7 @@ class Availability:
         for short in self._short.values():
             self._count_short(short, self._now_ms)
 
-    def _count_anew(self) -> None:
+    def _recount(self) -> None:
         """Counts the present states from now on."""
         now_ms = self._now_ms
         self._leading = {key: at._replace(since_ms=now_ms) for key, at in self._leading.items()}

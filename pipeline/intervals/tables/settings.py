@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from metaquorum.metadata.image import (
-    BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
-    CLIENT_METRICS_RESOURCE,
-    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     ConfigResource,
 )
+from metaquorum.metadata.image.types import RESOURCE_KINDS
 from metaquorum.metadata.secrets import REDACTED, is_secret_setting
 from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 from metaquorum.pipeline.intervals.moments import Moment, Row
@@ -24,13 +22,6 @@ from metaquorum.storage.uuids import uuid_to_text
 
 MIN_ISR = "min.insync.replicas"
 DEFAULT_MIN_ISR = 1
-_KINDS = {
-    TOPIC_RESOURCE: "topic",
-    BROKER_RESOURCE: "broker",
-    BROKER_LOGGER_RESOURCE: "broker-logger",
-    CLIENT_METRICS_RESOURCE: "client-metrics",
-    GROUP_RESOURCE: "group",
-}
 
 
 class Topics:
@@ -123,7 +114,7 @@ class Configs:
                 continue
             self._rows.end(key, moment)
             if value is not None:
-                kind = _KINDS.get(resource.resource_type, str(resource.resource_type))
+                kind = RESOURCE_KINDS.get(resource.resource_type, str(resource.resource_type))
                 row = (kind, resource.name or "<default>", name, value)
                 self._rows.start(key, row, moment, known=known)
         if MIN_ISR not in names:

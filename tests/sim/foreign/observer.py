@@ -3,22 +3,24 @@ election, and fetches from any voter while it knows no leader or gets no answer 
 
 from __future__ import annotations
 
-from metaquorum.metadata.replay import ReplayState, replay
-from metaquorum.metadata.snapshot import load_snapshot
-from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.metadata.replay import ReplayState
 from tests.raft.kafka_voter import ELECTION_TIMEOUT_MS, FOLLOWER, UNATTACHED, KafkaVoter
+from tests.sim.foreign.applied import Applied
 
 
 class KafkaObserver(KafkaVoter):
     """`state`: what it has applied, which is never more than what it knows to be committed."""
 
-    state: ReplayState
+    applied: Applied
+
+    @property
+    def state(self) -> ReplayState:
+        return self.applied.state
 
     def start(self) -> None:
-        self.state = ReplayState()
         super().start()
-        if self.disk.start:
-            self._load()
+        self.applied = Applied(self.disk)
+        self.high_watermark = max(self.high_watermark, self.state.end_offset or -1)
 
     def _candidate(self) -> None:
         """The time of an election means to it that it looks for a leader elsewhere."""
@@ -35,18 +37,4 @@ class KafkaObserver(KafkaVoter):
 
     def tick(self, now: int) -> None:
         super().tick(now)
-        self.apply()
-
-    def apply(self) -> None:
-        """Replays what is committed."""
-        if self.state.end_offset < self.disk.start:
-            self._load()
-        for base, end, _, data in self.disk.batches:
-            if base >= self.state.end_offset and end <= self.high_watermark:
-                self.state = replay(self.state, next(iter(iter_batches(data))))
-
-    def _load(self) -> None:
-        (position,) = [each for each in self.disk.snapshots if each.offset == self.disk.start]
-        data = self.disk.snapshots[position]
-        self.state = ReplayState(load_snapshot(iter_batches(data), position=position))
-        self.high_watermark = max(self.high_watermark, position.offset)
+        self.applied.up_to(self.high_watermark)

@@ -16,11 +16,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from metaquorum.cli.log.shell import cursor, terminal
-from metaquorum.cli.log.shell.command import COMMANDS
-from metaquorum.cli.log.shell.cursor import KEPT_STEPS
-from metaquorum.cli.log.shell.session import ShellError, ShellSession
-from metaquorum.cli.log.shell.terminal import printable
+from metaquorum.cli.log.shell import command
+from metaquorum.cli.log.shell.command import COMMANDS, printable
+from metaquorum.cli.log.shell.session import KEPT_STEPS, ShellError, ShellSession
 from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.entities.diff import changes_between
 from metaquorum.metadata.inspect.log.log import open_log
@@ -150,8 +148,8 @@ def test_how_many_steps_are_kept(
     monkeypatch: pytest.MonkeyPatch, steps_kept: int, bytes_kept: int, kept: int
 ) -> None:
     """Not more than either bound allows; the last one is always kept."""
-    monkeypatch.setattr(cursor, "KEPT_STEPS", steps_kept)
-    monkeypatch.setattr(cursor, "KEPT_BYTES", bytes_kept)
+    monkeypatch.setattr("metaquorum.cli.log.shell.session.KEPT_STEPS", steps_kept)
+    monkeypatch.setattr("metaquorum.cli.log.shell.session.KEPT_BYTES", bytes_kept)
     made = session(at=Point(offset=0)).cursor
     taken = 0
     while (step := made.next()) is not None:
@@ -164,7 +162,7 @@ def test_how_many_steps_are_kept(
 
 @pytest.mark.parametrize("bytes_kept", [200, 300, 400])
 def test_how_many_bytes_of_steps_are_kept(monkeypatch: pytest.MonkeyPatch, bytes_kept: int) -> None:
-    monkeypatch.setattr(cursor, "KEPT_BYTES", bytes_kept)
+    monkeypatch.setattr("metaquorum.cli.log.shell.session.KEPT_BYTES", bytes_kept)
     made = session(at=Point(offset=0)).cursor
     sizes: list[int] = []
     while (step := made.next()) is not None:
@@ -196,7 +194,7 @@ def test_a_prompt_until_ctrl_d(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     made = session(at=Point(offset=12))
     keyboard = Typed("pwd", KeyboardInterrupt, "nonsense", "at +2", EOFError, "pwd")
     monkeypatch.setattr("builtins.input", keyboard)
-    assert terminal.run_interactive(made) == 0
+    assert command.run_interactive(made) == 0
     out, err = capsys.readouterr()
     pwd, interrupted, moved, end = out.split("\n", 3)
     assert (pwd, interrupted, end) == ("/", "^C", "\n") and moved.startswith("offset 14 ")
@@ -220,7 +218,7 @@ def test_the_prompt_ends_with_exit_and_ctrl_c_ends_only_a_command(
         return []
 
     monkeypatch.setattr(ShellSession, "execute", lambda self, line: execute(line))
-    assert terminal.run_interactive(made) == 0
+    assert command.run_interactive(made) == 0
     assert asked == ["pwd", "exit"]
     assert capsys.readouterr().out == "\ninterrupted; this is still offset 12\n"
 
@@ -244,11 +242,11 @@ def test_completion_in_the_line_editor(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, "readline", Editor("readline"))
     made = session(at=Point(offset=12))
-    terminal._Editor(made).install()
+    command._Editor(made).install()
     complete = set_up["set_completer"]
     assert [complete("topic/o", state) for state in (0, 1)] == ["topic/orders/", None]
     assert set_up["parse_and_bind"] == ["tab: complete", "set show-all-if-ambiguous on"]
-    assert (set_up["set_completer_delims"], set_up["set_history_length"]) == (" \t", terminal.HISTORY_MAX)
+    assert (set_up["set_completer_delims"], set_up["set_history_length"]) == (" \t", command.HISTORY_MAX)
 
     def fail(line: str, word: str) -> list[str]:
         raise ValueError((line, word))
@@ -480,7 +478,7 @@ def test_every_recorded_log_can_be_walked(path: Path) -> None:
     told: list[str] = []
     made = ShellSession(log, COMMANDS, told.append, past_corruption=True)
     end = made.cursor.offset
-    for command in (
+    for line in (
         "at",
         "ls",
         "tree",
@@ -491,7 +489,7 @@ def test_every_recorded_log_can_be_walked(path: Path) -> None:
         "timeline",
         "at start",
     ):
-        lines(made, command)
+        lines(made, line)
     walked = 0
     while made.cursor.next() is not None:
         walked += 1

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.cli.errors import Failure
+from metaquorum.cli.log.watch.command import StateFile, default_path
 from metaquorum.cli.log.watch.delivery import Delivery
 from metaquorum.cli.log.watch.incidents import ENTITIES_MAX, ReportedSoFar, WatchIncident, WatchIncidents
-from metaquorum.cli.log.watch.note import StateFile, default_path
 from metaquorum.cli.log.watch.page import WatchCounts, WatchPage
 from metaquorum.cli.log.watch.receivers import Command, NotReported, Webhook
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent

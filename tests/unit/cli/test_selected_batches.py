@@ -36,8 +36,8 @@ def test_a_record_is_wanted_inside_the_range(what: str) -> None:
         bounds: dict[str, Any] = {f"from_{what}": low, f"to_{what}": high}
         wanted = (low is None or low <= 5) and (high is None or high >= 5)
         assert SelectedRecords(**bounds).wants(record, ()) is wanted, (low, high)
-    for told_below, wanted in ((5, False), (6, True)):
-        assert SelectedRecords(to_ms=4, told_below=told_below).wants(record, ()) is wanted
+    for shown_below, wanted in ((5, False), (6, True)):
+        assert SelectedRecords(to_ms=4, shown_below=shown_below).wants(record, ()) is wanted
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from metaquorum.pipeline.fleet.plan import KINDS
 from metaquorum.pipeline.ingest import job
 from metaquorum.pipeline.ingest.job import IngestReport
 from metaquorum.pipeline.ingest.layout import LayoutError
-from metaquorum.storage.archive import ArchivedFile, IndexedStretch
+from metaquorum.storage.archive import ArchivedFile, IndexedPart
 from metaquorum.storage.types import LogPosition
 
 
@@ -160,10 +160,10 @@ def test_what_an_archive_says_of_a_log(
     times: list[tuple[int, int]], first: int | None, last: int | None
 ) -> None:
     """Also from the first millisecond of 1970 on."""
-    stretches = [IndexedStretch(at, at, 1, *of) for at, of in enumerate(times)]
+    parts = [IndexedPart(at, at, 1, *of) for at, of in enumerate(times)]
     made: dict[str, Any] = {"sha256": "", "extents": []}
     files = [
-        ArchivedFile(name=f"d/{20:020d}.log", size=7, stretches=stretches, end_offset=31, **made),
+        ArchivedFile(name=f"d/{20:020d}.log", size=7, parts=parts, end_offset=31, **made),
         ArchivedFile(name=f"d/{9:020d}.log", size=5, end_offset=20, **made),
         ArchivedFile(name=f"d/{9:020d}-{3:010d}.checkpoint", size=2, **made),
         ArchivedFile(name="d/other", size=1, **made),

@@ -161,7 +161,7 @@ def test_a_clock_that_jumps_by_years_is_hatched(tmp_path: Path) -> None:
     segment_of(log).write_bytes(b"".join(parts))
     asked = Asked(log)
     strip = asked.view("strip")
-    assert strip["toMs"] - strip["fromMs"] < year_ms, "the axis is not stretched by it"
+    assert strip["toMs"] - strip["fromMs"] < year_ms, "the axis is not with_jitter by it"
     assert "clock jumped" in [gap["reason"] for gap in strip["gaps"]]
 
 

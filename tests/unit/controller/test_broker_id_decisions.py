@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from metaquorum.controller.brokers.broker_ids import (
+    COLLECTED_MAX,
     collect,
     decide_allocation,
     decide_bind,
@@ -532,3 +533,12 @@ def test_s0_19_collecting_twice_changes_nothing_more() -> None:
     after = image_of(*records, *first)
     assert collect(after, [77, 78]) == ()
     assert ids.bindings(ids.remembered(after)) == [ids.Binding(key="home", broker_id=10, version=0)]
+
+
+def test_s0_18_what_is_removed_at_once_is_bounded_and_the_rest_goes_next() -> None:
+    records = [ids.current_key_record(1_000 + number, "gone") for number in range(COLLECTED_MAX + 5)]
+    image = image_of(*records)
+    first = collect(image, ())
+    assert len(first) == COLLECTED_MAX
+    after = image_of(*records, *first)
+    assert len(collect(after, ())) == 5

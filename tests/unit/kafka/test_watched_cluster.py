@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from metaquorum.cli.log.watch.note import StateFile
+from metaquorum.cli.log.watch.command import StateFile
 from metaquorum.cli.main import main
 from metaquorum.storage.errors import DiskError
 from tests.unit.cli.test_log_watch import hook_server

@@ -1,4 +1,4 @@
-"""The clock of a log against its definition, batch by batch: jumps, leaps, places, and reading once."""
+"""The clock of a log against its definition, batch by batch: jumps, places, and reading once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metaquorum.metadata.inspect.log.clock import (
     JUMP_MS,
-    LEAP_MS,
+    MISLEADING_MS,
     Jump,
     LogClock,
     RunningClock,
@@ -23,7 +23,9 @@ from metaquorum.storage.batches.batch import encode_batch, iter_batches
 STAMPS = st.lists(
     st.one_of(
         st.integers(0, 5),
-        st.sampled_from([0, 1, JUMP_MS - 1, JUMP_MS, JUMP_MS + 1, LEAP_MS - 1, LEAP_MS, 2 * LEAP_MS, -1]),
+        st.sampled_from(
+            [0, 1, JUMP_MS - 1, JUMP_MS, JUMP_MS + 1, MISLEADING_MS - 1, MISLEADING_MS, 2 * MISLEADING_MS, -1]
+        ),
     ),
     max_size=12,
 )
@@ -100,15 +102,15 @@ def test_jumps_are_odd_batches_in_a_row_in_one_direction(stamps: list[int]) -> N
     assert list(clock(stamps).jumps()) == expected
 
 
-@given(STAMPS, st.sampled_from([1, 2, JUMP_MS, LEAP_MS]))
-def test_leaps_are_where_time_goes_far_ahead(stamps: list[int], by: int) -> None:
+@given(STAMPS, st.sampled_from([1, 2, JUMP_MS, MISLEADING_MS]))
+def test_jumps_ahead_are_where_time_goes_far_ahead(stamps: list[int], by: int) -> None:
     times, _ = told(stamps)
     expected = [
         (base(at), times[at - 1], times[at])
         for at in range(1, len(stamps))
         if times[at] - times[at - 1] >= by
     ]
-    assert list(clock(stamps).leaps(by)) == expected
+    assert list(clock(stamps).jumps_ahead(by)) == expected
 
 
 @given(STAMPS.filter(bool), st.sampled_from([-2, 0, 1, 2, 3, 999, 1_000, 1_001, 60_000]), st.booleans())
@@ -169,7 +171,7 @@ def test_who_reads_once_reads_the_clock_once_and_before_the_first_batch(
     assert running.has_jumps == (sourced and clock(stamps).has_jumps)
 
 
-@given(STAMPS, st.sampled_from([1, JUMP_MS, LEAP_MS]), st.integers(0, 12), st.integers(0, 12))
+@given(STAMPS, st.sampled_from([1, JUMP_MS, MISLEADING_MS]), st.integers(0, 12), st.integers(0, 12))
 def test_a_reader_must_look_where_the_clock_begins_or_ends_to_be_off(
     stamps: list[int], gap_ms: int, low: int, high: int
 ) -> None:

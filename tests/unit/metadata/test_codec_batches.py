@@ -65,6 +65,20 @@ def test_data_records_with_keys_take_the_general_way() -> None:
     )
 
 
+@pytest.mark.parametrize("keys", [None, [b"k", None]])
+def test_a_record_without_a_value_is_named_by_its_offset(keys: list[bytes | None] | None) -> None:
+    content = encode_batch(
+        base_offset=40,
+        leader_epoch=3,
+        timestamp_ms=1700,
+        values=[codec.encode(NoOpRecord(), 0), None],
+        keys=keys,
+    )
+    (batch,) = iter_batches(content)
+    with pytest.raises(RecordDecodeError, match=r"^offset 41: a metadata record needs a value"):
+        decode_batch(batch)
+
+
 @pytest.mark.parametrize(
     "framed",
     [

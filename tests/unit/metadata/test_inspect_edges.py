@@ -6,9 +6,9 @@ import pytest
 
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
-from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS
+from metaquorum.metadata.inspect.log.clock import JUMP_MS, MISLEADING_MS
 from metaquorum.metadata.inspect.log.points import END
-from metaquorum.metadata.inspect.nodes.stream import NodeStream
+from metaquorum.metadata.inspect.nodes.merge import NodeStream
 from metaquorum.metadata.inspect.timeline.time_events import TimeEvents
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records.control import LeaderChangeMessage
@@ -35,7 +35,7 @@ def batch(offset: int, time_ms: int, *records: object) -> BatchChanges:
         ([0, -JUMP_MS, -JUMP_MS], [None, -1, -1], [(1, "detail")]),
         ([0, 1 - JUMP_MS, 0], [None, -1, -1], []),
         ([JUMP_MS, 0, 0], [None, -1, 10], [(0, "detail")]),
-        ([LEAP_MS - 1, 0, LEAP_MS], [None, -1, -1], [(0, "detail"), (2, "warning")]),
+        ([MISLEADING_MS - 1, 0, MISLEADING_MS], [None, -1, -1], [(0, "detail"), (2, "warning")]),
     ],
 )
 def test_where_the_clock_jumps_no_silence_is_known(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
 from metaquorum.metadata.inspect.changes.leaderships import is_last_known
+from metaquorum.metadata.inspect.checks.check import COUNTED, NEW, TOLD, ReportedRows
 from metaquorum.metadata.inspect.checks.predicate import compile_predicate
-from metaquorum.metadata.inspect.checks.reported_rows import COUNTED, NEW, TOLD, ReportedRows
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.places import BATCH, TRANSACTION, Limits, ShownAs
 from metaquorum.metadata.inspect.repair.foreign import apply_anywhere, refuse_foreign
@@ -23,7 +23,7 @@ from metaquorum.metadata.inspect.repair.log_copy import node_files
 from metaquorum.metadata.inspect.repair.salvage import examine
 from metaquorum.metadata.inspect.summary.spans import BrokerSum, OpenSpans, Place
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
-from metaquorum.metadata.inspect.walk.leaps import RULES, Broken
+from metaquorum.metadata.inspect.walk.fast_forward import RULES, Broken
 from metaquorum.metadata.inspect.walk.states import state_at, steps
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import Replayer, ReplayState
@@ -240,11 +240,11 @@ ALL = object()
 )
 def test_what_an_expression_is_about(text: str, topics: Any) -> None:
     """None: every batch counts. ALL: every batch that is not idle."""
-    concern = compile_predicate(text).concern
+    batch_filter = compile_predicate(text).batch_filter
     if topics is None:
-        assert concern is None
+        assert batch_filter is None
     else:
-        assert concern is not None and concern.topics == (None if topics is ALL else topics)
+        assert batch_filter is not None and batch_filter.topics == (None if topics is ALL else topics)
 
 
 def test_rows_that_were_reported_are_known_until_topics_change() -> None:

@@ -249,9 +249,9 @@ def test_a_search_finds_what_one_that_looks_at_every_batch_finds(log: MetadataLo
     checks += [
         named_check(one) for one in ("all-led", "full-isr", "min-isr", "no-violations", "leader-in-isr")
     ]
-    assert sum(check.concern is not None for check in checks) == len(checks) - 1
+    assert sum(check.batch_filter is not None for check in checks) == len(checks) - 1
     for check in checks:
-        plain = replace(check, concern=None)
+        plain = replace(check, batch_filter=None)
         assert outcome(bisect(log, check)) == outcome(bisect(log, plain)), check.name
 
 
@@ -386,5 +386,5 @@ def test_recorded_logs_are_told_as_if_every_batch_were_looked_at(path: Path) -> 
     assert list(events(log, [].append)) == [*told, *timeline.finish()]
     for text in ("leaderless() == 0", "len(partitions('unclean')) < 2", "len(brokers) < 4"):
         check = predicate_check(compile_predicate(text))
-        found = [bisect(log, one, past_corruption=True) for one in (check, replace(check, concern=None))]
+        found = [bisect(log, one, past_corruption=True) for one in (check, replace(check, batch_filter=None))]
         assert outcome(found[0]) == outcome(found[1])

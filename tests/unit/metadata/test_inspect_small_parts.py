@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.entities.history import concern_of
+from metaquorum.metadata.inspect.entities.history import filter_of
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.entities.views import Wanted
 from metaquorum.metadata.inspect.log.coverage import (
@@ -30,7 +30,7 @@ from metaquorum.metadata.inspect.log.points import (
 )
 from metaquorum.metadata.inspect.summary import spans
 from metaquorum.metadata.inspect.summary.spans import BrokerSum, OpenSpans, PartitionSpan
-from metaquorum.metadata.inspect.walk.concern import Concern
+from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
 from metaquorum.storage.types import LogPosition
 
 # ---- stretches ------------------------------------------------------------------------------
@@ -368,16 +368,16 @@ def test_ids_come_by_value_and_names_behind_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "concern"),
+    ("path", "batch_filter"),
     [
-        ("broker/1", Concern(topics=frozenset(), brokers=frozenset({1}))),
-        ("broker", Concern(topics=frozenset(), brokers=None)),
-        ("quorum", Concern(topics=frozenset(), brokers=frozenset())),
-        ("topic/orders/0", Concern(topics=frozenset({"orders"}), partition=0, brokers=frozenset())),
-        ("topic/orders", Concern(topics=frozenset({"orders"}), brokers=frozenset())),
-        ("topic", Concern(topics=None, brokers=frozenset())),
-        ("", Concern(topics=None, brokers=None)),
+        ("broker/1", BatchFilter(topics=frozenset(), brokers=frozenset({1}))),
+        ("broker", BatchFilter(topics=frozenset(), brokers=None)),
+        ("quorum", BatchFilter(topics=frozenset(), brokers=frozenset())),
+        ("topic/orders/0", BatchFilter(topics=frozenset({"orders"}), partition=0, brokers=frozenset())),
+        ("topic/orders", BatchFilter(topics=frozenset({"orders"}), brokers=frozenset())),
+        ("topic", BatchFilter(topics=None, brokers=frozenset())),
+        ("", BatchFilter(topics=None, brokers=None)),
     ],
 )
-def test_a_history_passes_over_what_is_about_other_topics(path: str, concern: Concern) -> None:
-    assert concern_of(Wanted(path)) == concern
+def test_a_history_passes_over_what_is_about_other_topics(path: str, batch_filter: BatchFilter) -> None:
+    assert filter_of(Wanted(path)) == batch_filter

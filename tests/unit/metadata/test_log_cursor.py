@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.batch_filter import RunPart
 from metaquorum.metadata.inspect.walk.cursor import LogCursor
 from metaquorum.metadata.inspect.walk.log_replay import as_one
 from metaquorum.metadata.records.types import NoOpRecord
@@ -23,7 +23,7 @@ def log_of_three_runs() -> MetadataLog:
 def test_every_run_that_follows_comes_as_one() -> None:
     cursor, offset, taken = LogCursor(log_of_three_runs(), 0), 0, list[tuple[int, int]]()
     while (item := cursor.next(offset, END, as_one)) is not None:
-        assert isinstance(item, Stretch), "no batch is left to come alone"
+        assert isinstance(item, RunPart), "no batch is left to come alone"
         taken.append((item.base_offset, item.next_offset))
         offset = item.next_offset
     assert taken == [(0, SEGMENT), (SEGMENT, 2 * SEGMENT), (2 * SEGMENT, 3 * SEGMENT)]
@@ -33,16 +33,16 @@ def test_a_run_is_cut_at_the_limit_and_its_rest_stays_a_run() -> None:
     limit = Point(offset=SEGMENT + 1)
     cursor = LogCursor(log_of_three_runs(), 0)
     first, second = cursor.next(0, limit, as_one), cursor.next(SEGMENT, limit, as_one)
-    assert isinstance(first, Stretch) and first.next_offset == SEGMENT
-    assert isinstance(second, Stretch) and second.next_offset == SEGMENT + 1
+    assert isinstance(first, RunPart) and first.next_offset == SEGMENT
+    assert isinstance(second, RunPart) and second.next_offset == SEGMENT + 1
     batch = cursor.next(SEGMENT + 1, limit, as_one)
     assert isinstance(batch, RecordBatch) and batch.header.base_offset == SEGMENT + 1, "the first one past it"
     cursor.put_back(batch)
     assert cursor.next(SEGMENT + 1, END, as_one) == batch
     rest = cursor.next(SEGMENT + 2, END, as_one)
-    assert isinstance(rest, Stretch) and (rest.base_offset, rest.next_offset) == (SEGMENT + 2, 2 * SEGMENT)
+    assert isinstance(rest, RunPart) and (rest.base_offset, rest.next_offset) == (SEGMENT + 2, 2 * SEGMENT)
     last = cursor.next(2 * SEGMENT, END, as_one)
-    assert isinstance(last, Stretch) and last.next_offset == 3 * SEGMENT
+    assert isinstance(last, RunPart) and last.next_offset == 3 * SEGMENT
 
 
 def test_what_is_put_back_or_looked_at_comes_again() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from metaquorum.cli.log.shell.places import Places
+from metaquorum.cli.log.shell.session import Places
 from metaquorum.metadata import snapshot
 from metaquorum.metadata.delta import KeyChanges, MetadataDelta, diff
 from metaquorum.metadata.features import LEVEL_ELR_RECORDS
@@ -216,7 +216,7 @@ def test_the_tools_show_every_part(part: str) -> None:
             assert is_listed, f"{path} is not listed: entities_of (metadata/inspect/entities/views.py)"
             above, _, name = path.rpartition("/")
             is_listed = name in Places(image, NO_QUORUM).children(above)
-            assert is_listed, f"log shell does not list {path}: cli/log/shell/places.py"
+            assert is_listed, f"log shell does not list {path}: cli/log/shell/session.py"
         named = {path for record in records for path in touched(record, old, new)}
         named |= {path for record in records for one in named for path in falls_with(record, one, (old, new))}
         assert paths <= named, (

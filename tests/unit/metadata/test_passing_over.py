@@ -61,7 +61,7 @@ def test_check_finds_the_same_whether_it_passes_over_batches_or_not(
             passed += one.batches if isinstance(one, Passed) else 0
             yield one
 
-    def every_batch(log: MetadataLog, found: Any, concern: object, **more: Any) -> Iterator[WalkStep]:
+    def every_batch(log: MetadataLog, found: Any, batch_filter: object, **more: Any) -> Iterator[WalkStep]:
         return steps_from(log, found, **more)
 
     answers: list[list[dict[str, Any]]] = []

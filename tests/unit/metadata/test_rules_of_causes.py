@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from metaquorum.metadata.inspect.causes.brokers import FENCES
-from metaquorum.metadata.inspect.causes.controller import WRITTEN
 from metaquorum.metadata.inspect.causes.rule import SEVERITIES
 from metaquorum.metadata.inspect.causes.table import (
     EXPLAINS,
     PRECEDENCE,
     TABLE,
+    WRITTEN,
     is_orderly,
     render_document,
     rule_lines,

@@ -28,8 +28,7 @@ from metaquorum.metadata.records.types import (
     ZkMigrationStateRecord,
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
-from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
-from metaquorum.metadata.snapshot_records import records_before_topics
+from metaquorum.metadata.snapshot import load_snapshot, records_before_topics, snapshot_batches
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.types import LogPosition
 from tests.images import describe_difference

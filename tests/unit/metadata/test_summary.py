@@ -14,7 +14,7 @@ from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, open_log
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.summary import limits
-from metaquorum.metadata.inspect.summary.limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
+from metaquorum.metadata.inspect.summary.limits import cannot_decide, gap_ms, idle_interval_ms, last_time_ms
 from metaquorum.metadata.inspect.summary.sections import Section
 from metaquorum.metadata.inspect.summary.summary import Summary
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
@@ -297,7 +297,7 @@ def test_a_summary_says_what_the_log_cannot_tell(
     settings = {"min.insync.replicas": "2"} if has_default else {"other": "1"}
     key = ConfigResource(4, "")
     image = cast(MetadataImage, SimpleNamespace(configs={key: settings}))
-    told = cannot_tell(
+    told = cannot_decide(
         image=image,
         interval_ms=interval,
         uncertain=uncertain,

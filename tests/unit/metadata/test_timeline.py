@@ -11,7 +11,7 @@ import pytest
 from metaquorum.metadata.inspect.causes.rule import SEVERITIES
 from metaquorum.metadata.inspect.log.log import ReadBatch, open_log
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
-from metaquorum.metadata.inspect.timeline.quorum_events import QuorumEvents
+from metaquorum.metadata.inspect.timeline.event_groups import QuorumEvents
 from metaquorum.metadata.inspect.timeline.time_events import TimeEvents
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records import control
@@ -27,22 +27,22 @@ OTHER = bytes(range(1, 17))
 
 
 def test_the_silence_before_the_last_batch_of_a_stretch() -> None:
-    """A stretch of one batch ends the silence behind the one before it."""
+    """A part of a run of one batch ends the silence behind the one before it."""
     times = TimeEvents(5_000, 1_000)
     silences = []
-    for stretch in ([1_600], [1_700, 1_900], [2_000]):
-        assert times.stretch(idle_run(stretch), np.array(stretch), 0) == []
+    for part in ([1_600], [1_700, 1_900], [2_000]):
+        assert times.batches(idle_run(part), np.array(part), 0) == []
         silences.append(times.silence_ms)
     assert silences == [600, 200, 100]
     times.lose()
-    times.stretch(idle_run([2_300]), np.array([2_300]), 0)
+    times.batches(idle_run([2_300]), np.array([2_300]), 0)
     assert times.silence_ms is None
     assert TimeEvents(5_000, None).silence_ms is None
-    times.stretch(idle_run([2_400, 2_500]), np.array([2_400, 2_450]), 0)
+    times.batches(idle_run([2_400, 2_500]), np.array([2_400, 2_450]), 0)
     assert times.silence_ms == -1, "its clock was corrected"
-    times.stretch(idle_run([2_600]), np.array([2_600]), 0)
+    times.batches(idle_run([2_600]), np.array([2_600]), 0)
     assert times.silence_ms == -1
-    times.stretch(idle_run([2_700]), np.array([2_700]), 0)
+    times.batches(idle_run([2_700]), np.array([2_700]), 0)
     assert times.silence_ms == 100
 
 

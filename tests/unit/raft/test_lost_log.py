@@ -211,6 +211,21 @@ def test_every_file_of_the_metadata_directory(name: str, what: str) -> None:
     again.close()
 
 
+def test_a_lost_quorum_state_is_refused_beside_a_snapshot_without_a_log() -> None:
+    disk = new_disk()
+    store = opened(disk)
+    writer = SnapshotWriter(disk, REPLICA, LogPosition(2, 50))
+    writer.append(encode_batch(base_offset=0, leader_epoch=2, timestamp_ms=1, values=[b"v"]))
+    writer.freeze()
+    store.execute(ResetLog(position=LogPosition(2, 50)))
+    store.close()
+    for path in all_files(disk):
+        if path.endswith(("/quorum-state", ".log", "/leader-epoch-checkpoint")):
+            disk.remove(path)
+    with pytest.raises(StorageError, match=r"quorum-state: is absent beside the snapshot 0{18}50-0{9}2"):
+        opened(disk)
+
+
 def all_files(disk: FaultyDisk) -> list[str]:
     return [
         join(where, name)

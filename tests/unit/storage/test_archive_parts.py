@@ -26,7 +26,7 @@ from metaquorum.storage.archive import (
     ArchiveIndex,
     Block,
     Extent,
-    IndexedStretch,
+    IndexedPart,
     LogArchive,
     check_head,
     decode_block,
@@ -434,28 +434,28 @@ STRETCHES: list[tuple[dict[str, Any], list[tuple[int, ...]], int, int | None]] =
 ]
 
 
-@pytest.mark.parametrize(("changed", "stretches", "linked", "end"), STRETCHES)
-def test_stretches_lead_through_a_segment_while_its_headers_do(
+@pytest.mark.parametrize(("changed", "parts", "linked", "end"), STRETCHES)
+def test_parts_lead_through_a_segment_while_its_headers_do(
     monkeypatch: pytest.MonkeyPatch,
     changed: dict[int, bytes],
-    stretches: list[tuple[int, ...]],
+    parts: list[tuple[int, ...]],
     linked: int,
     end: int | None,
 ) -> None:
-    """Batches of 88 bytes, a stretch per 100."""
-    monkeypatch.setattr("metaquorum.storage.archive_writer.STRETCH_BYTES", 100)
+    """Batches of 88 bytes, a part per 100."""
+    monkeypatch.setattr("metaquorum.storage.archive_writer.PART_BYTES", 100)
     parts = [changed.get(at, batch(3 + at)) for at in range(5)]
     data = packed({"3.log": b"".join(parts), "other": batch(3)}, bases={"3.log": 3})
     archive = LogArchive(Bytes(data))  # type: ignore[arg-type]
     one = archive.files["3.log"]
-    assert one.stretches == [IndexedStretch(*each) for each in stretches]
+    assert one.parts == [IndexedPart(*each) for each in parts]
     assert (one.linked_bytes, one.end_offset) == (88 * linked, end)
     opened = archive.open("3.log")
     for offset in range(10):
-        places = [(each[0], each[1], each[2]) for each in stretches if each[1] <= offset]
+        places = [(each[0], each[1], each[2]) for each in parts if each[1] <= offset]
         assert opened.place_before(offset) == (places[-1] if places else None)
     assert opened.times() == ((103, 107) if linked == 5 else None)
-    assert archive.files["other"].stretches == [] and archive.open("other").times() is None
+    assert archive.files["other"].parts == [] and archive.open("other").times() is None
 
 
 def test_a_damaged_file_on_a_disk_is_read_as_such() -> None:

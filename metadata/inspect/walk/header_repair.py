@@ -12,11 +12,11 @@ from metaquorum.metadata.inspect.walk.rewrite import with_header
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 
-Told = tuple[RecordBatch | Damage, str | None]
+Repaired = tuple[RecordBatch | Damage, str | None]
 """What was read, and the repair made to it; None if there was none."""
 
 
-def sound_headers(found: Iterable[RecordBatch | Damage], expected: int) -> Iterator[Told]:
+def repaired_headers(found: Iterable[RecordBatch | Damage], expected: int) -> Iterator[Repaired]:
     """`found` with damaged base offsets and epochs repaired; `expected` is the first offset."""
     epoch = 0
     waiting: RecordBatch | None = None
@@ -26,9 +26,9 @@ def sound_headers(found: Iterable[RecordBatch | Damage], expected: int) -> Itera
             between.append(item)
             continue
         if waiting is not None:
-            told = put_right(waiting, item, expected, epoch)
-            expected, epoch = told[0].header.next_offset, told[0].header.leader_epoch
-            yield told
+            repaired = repair_header(waiting, item, expected, epoch)
+            expected, epoch = repaired[0].header.next_offset, repaired[0].header.leader_epoch
+            yield repaired
         yield from ((damage, None) for damage in between)
         between = []
         waiting = item
@@ -37,7 +37,7 @@ def sound_headers(found: Iterable[RecordBatch | Damage], expected: int) -> Itera
     yield from ((damage, None) for damage in between)
 
 
-def put_right(
+def repair_header(
     batch: RecordBatch, following: RecordBatch, expected: int, epoch: int
 ) -> tuple[RecordBatch, str | None]:
     """`batch` as the following one implies it was, and the repair made; None if there was none."""

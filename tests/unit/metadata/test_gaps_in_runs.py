@@ -40,14 +40,14 @@ def test_batches_taken_together_say_the_same_of_time_as_one_by_one(
     log = make_node(memory_disk(), batches, per_segment=dice.choice((90, 400)), stamps=stamps).log
     expected, _ = told_one_by_one(log, 5_000)
     taken = 0
-    own = Timeline.stretch
+    own = Timeline.part
 
-    def counted(self: Timeline, stretch: object) -> object:
+    def counted(self: Timeline, part: object) -> object:
         nonlocal taken
-        taken += stretch.batches  # type: ignore[attr-defined]
-        return own(self, stretch)  # type: ignore[arg-type]
+        taken += part.batches  # type: ignore[attr-defined]
+        return own(self, part)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Timeline, "stretch", counted)
+    monkeypatch.setattr(Timeline, "part", counted)
     assert list(events(log, pytest.fail)) == expected
     gaps = [event for event in expected if event.kind == "gap in time"]
     assert len(gaps) > 50 and {None} < {event.asked for event in gaps}

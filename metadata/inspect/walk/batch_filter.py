@@ -27,17 +27,13 @@ from metaquorum.metadata.columnar.partition_records import (
 from metaquorum.metadata.columnar.runs import NO_OP, idle_frames, read_run
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import ImageBuilder
+from metaquorum.metadata.inspect.log.entities import BROKER_RECORDS, broker_of
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 from metaquorum.metadata.records.types import (
-    BrokerRecord,
-    BrokerRegistrationChangeRecord,
-    FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
     TopicRecord,
-    UnfenceBrokerRecord,
-    UnregisterBrokerRecord,
 )
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.format import parse_header
@@ -45,15 +41,7 @@ from metaquorum.storage.batches.places import Places
 from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun
 
 _TOPIC_KEY = 2
-_BROKER_KEYS = np.array(
-    [
-        one.api_key
-        for one in (
-            *(BrokerRecord, UnregisterBrokerRecord, FenceBrokerRecord, UnfenceBrokerRecord),
-            BrokerRegistrationChangeRecord,
-        )
-    ]
-)
+_BROKER_KEYS = np.array([one.api_key for one in BROKER_RECORDS])
 _INDEX_BYTES, _ID_BYTES = 4, 16
 """A partition record and a partition change begin with the partition's index and its topic's id."""
 _LATEST = tuple(SCHEMA_BY_CLASS[one].latest_version for one in (PartitionRecord, PartitionChangeRecord))
@@ -71,12 +59,12 @@ class PassableReplay(Protocol):
     def apply_run(self, run: BatchRun) -> None: ...
 
 
-class Concern(msgspec.Struct, frozen=True, kw_only=True):
+class BatchFilter(msgspec.Struct, frozen=True, kw_only=True):
     """What a question is about. Idle batches are not, unless they end at one of `stops` (offsets).
 
     `topics` are the names of the topics whose partitions matter, or of which only the one with the index
     `partition` does; `brokers` are the ids of the brokers whose own records matter; None for all. With
-    `together`, partition changes in their usual forms are passed over many at a time, in stretches that
+    `together`, partition changes in their usual forms are passed over many at a time, in parts that
     include the idle batches between them and, with `along`, the records of brokers. With `creations_only`,
     those of `topics` are among them, too: their partitions then matter only as they are created.
     """
@@ -100,10 +88,10 @@ class RunRecords(NamedTuple):
     others: dict[int, Any]
 
 
-class Stretch(NamedTuple):
+class RunPart(NamedTuple):
     """Consecutive batches of a run that are not needed: the batches from number `low` up to but not including
     `high`. `epoch` and `time_ms` are the last one's. `records` are those of the whole run, None if the
-    stretch need only be replayed."""
+    part need only be replayed."""
 
     run: BatchRun
     low: int
@@ -131,7 +119,7 @@ class Stretch(NamedTuple):
         """The numbers of its records in the run: the first, and that after the last."""
         return self.base_offset - self.run.base_offset, self.next_offset - self.run.base_offset
 
-    def split(self, batches: int) -> tuple[Stretch, Stretch]:
+    def split(self, batches: int) -> tuple[RunPart, RunPart]:
         """Its first batches, and the rest."""
         middle = self.low + batches
         last = self.run.part(middle - 1, middle)
@@ -139,7 +127,7 @@ class Stretch(NamedTuple):
         low = self._replace(high=middle, epoch=last.epoch, time_ms=time_ms)
         return low, self._replace(low=middle)
 
-    def part(self) -> BatchRun:
+    def as_run(self) -> BatchRun:
         """The batches as a run of their own."""
         return self.run.part(self.low, self.high)
 
@@ -161,7 +149,7 @@ class Stretch(NamedTuple):
     def frames(self) -> Frames:
         """Those of the whole run."""
         if self.records is None:
-            raise RuntimeError("the records of a stretch that is only replayed are not kept")
+            raise RuntimeError("the records of a part that is only replayed are not kept")
         return self.records.frames
 
     @property
@@ -175,20 +163,20 @@ class Stretch(NamedTuple):
 
 
 def pieces(
-    run: BatchRun, concern: Concern, topic_id: Callable[[str], bytes | None]
-) -> Iterator[RecordBatch | Stretch]:
-    """The batches of a run that are needed, and the stretches between them. `topic_id` returns a topic's id
-    in the state before the run."""
+    run: BatchRun, batch_filter: BatchFilter, topic_id: Callable[[str], bytes | None]
+) -> Iterator[RecordBatch | RunPart]:
+    """The batches of a run that are needed, and the parts between them. `topic_id` returns a topic's id in
+    the state before the run."""
     frames = read_run(run)
     if frames is None:
         if run.batches_count < 2 * MIN_BATCHES:
             yield from run.batches()
             return
         middle = run.batches_count // 2
-        yield from pieces(run.part(0, middle), concern, topic_id)
-        yield from pieces(run.part(middle, run.batches_count), concern, topic_id)
+        yield from pieces(run.part(0, middle), batch_filter, topic_id)
+        yield from pieces(run.part(middle, run.batches_count), batch_filter, topic_id)
         return
-    needed, records, idle = _Sieve(run, frames, concern).sift(topic_id)
+    needed, records, idle = _Sieve(run, frames, batch_filter).sift(topic_id)
     edges = [0, *(np.flatnonzero(np.diff(needed)) + 1).tolist(), len(needed)]
     last = np.array(edges[1:], dtype=np.int64) - 1
     epochs, times = run.epochs()[last].tolist(), run.timestamps_ms()[last].tolist()
@@ -196,71 +184,73 @@ def pieces(
     for at, (low, high) in enumerate(pairwise(edges)):
         if not needed[low]:
             is_idle = bool(idle[low:high].all())
-            yield Stretch(run, low, high, is_idle, epochs[at], times[at], None if is_idle else records)
+            yield RunPart(run, low, high, is_idle, epochs[at], times[at], None if is_idle else records)
             continue
         for start, end in pairwise(starts[low : high + 1]):
             header = parse_header(run.data, start)
             yield RecordBatch(header, run.data[start:end], run.position + start, run.file)
 
 
-def is_passed(batch: RecordBatch, concern: Concern, topic_id: Callable[[str], bytes | None]) -> bool:
+def is_passed(batch: RecordBatch, batch_filter: BatchFilter, topic_id: Callable[[str], bytes | None]) -> bool:
     """Whether a batch of many records only concerns topics outside the question and their partitions."""
     header = batch.header
-    if concern.topics is None or header.is_control or header.records_count < MIN_BATCHES:
+    if batch_filter.topics is None or header.is_control or header.records_count < MIN_BATCHES:
         return False
     frames = read_frames(batch.data, header)
-    if frames is None or header.next_offset in concern.stops:
+    if frames is None or header.next_offset in batch_filter.stops:
         return False
     known = _other_partitions(frames, set()) | ((frames.keys == _TOPIC_KEY) & (frames.versions == 0))
     if not known.all():
         return False
-    asked = [topic_id(name) for name in concern.topics]
-    named = (*(one for one in asked if one), *(name.encode() for name in concern.topics))
+    asked = [topic_id(name) for name in batch_filter.topics]
+    named = (*(one for one in asked if one), *(name.encode() for name in batch_filter.topics))
     return not any(one in batch.data for one in named)
 
 
-def pass_over(engine: PassableReplay, stretch: Stretch) -> None:
-    """Applies a stretch that continues where `engine` is."""
-    if stretch.is_idle:
+def pass_over(engine: PassableReplay, part: RunPart) -> None:
+    """Applies a part that continues where `engine` is."""
+    if part.is_idle:
         builder = engine.builder
-        builder.offset, builder.epoch = stretch.next_offset, stretch.epoch
-        builder.timestamp_ms = stretch.time_ms
-    elif stretch.batches >= MIN_BATCHES:
-        engine.apply_run(stretch.part())
+        builder.offset, builder.epoch = part.next_offset, part.epoch
+        builder.timestamp_ms = part.time_ms
+    elif part.batches >= MIN_BATCHES:
+        engine.apply_run(part.as_run())
     else:
-        for batch in stretch.part().batches():
+        for batch in part.as_run().batches():
             engine.apply_batch(batch)
 
 
 class _Sieve:
     """Finds the records of a run that a question needs."""
 
-    def __init__(self, run: BatchRun, frames: Frames, concern: Concern) -> None:
+    def __init__(self, run: BatchRun, frames: Frames, batch_filter: BatchFilter) -> None:
         self._run = run
         self._frames = frames
-        self._concern = concern
+        self._batch_filter = batch_filter
 
     def sift(self, topic_id: Callable[[str], bytes | None]) -> tuple[Bools, RunRecords | None, Bools]:
         """Which batches are needed, the records of the others, and which batches are idle."""
-        run, frames, concern = self._run, self._frames, self._concern
+        run, frames, batch_filter = self._run, self._frames, self._batch_filter
         idle = idle_frames(frames)
         records, groups = None, list[ChangeRows]()
-        passed: Bools = np.full(len(idle), concern.topics is None and concern.together)
-        if concern.topics is not None:
-            ids = (topic_id(name) for name in (() if concern.creations_only else concern.topics))
-            passed = _other_partitions(frames, {one for one in ids if one is not None}, concern.partition)
-        if concern.together:
+        passed: Bools = np.full(len(idle), batch_filter.topics is None and batch_filter.together)
+        if batch_filter.topics is not None:
+            ids = (topic_id(name) for name in (() if batch_filter.creations_only else batch_filter.topics))
+            passed = _other_partitions(
+                frames, {one for one in ids if one is not None}, batch_filter.partition
+            )
+        if batch_filter.together:
             passed &= (frames.keys == CHANGE_API_KEY) & (frames.versions <= _LATEST[1])
             groups, odd = decode_changes(frames, np.flatnonzero(passed))
             passed[odd] = False
         changed = np.flatnonzero(passed)
         others = self._others()
         passed[list(others)] = True
-        if concern.together:
+        if batch_filter.together:
             records = RunRecords(frames, changed, tuple(groups), others)
         starts = run.offsets[:-1] - run.base_offset
         needed = np.logical_or.reduceat(~(passed | idle), starts)
-        asked = None if concern.creations_only else concern.topics
+        asked = None if batch_filter.creations_only else batch_filter.topics
         if asked and (created := self._created(asked)) is not None:
             needed[created:] = True  # the question may be about it from there on
         self._stop(needed)
@@ -268,15 +258,15 @@ class _Sieve:
 
     def _others(self) -> dict[int, Any]:
         """Causes of batches, and records of brokers that are not in question; those that can be decoded."""
-        frames, concern = self._frames, self._concern
+        frames, batch_filter = self._frames, self._batch_filter
         chosen = (frames.keys == NO_OP) & ~idle_frames(frames)
-        if concern.along or concern.brokers is not None:
+        if batch_filter.along or batch_filter.brokers is not None:
             chosen |= np.isin(frames.keys, _BROKER_KEYS)
         found = {number: self._decoded(number) for number in np.flatnonzero(chosen).tolist()}
         return {
             number: record
             for number, record in found.items()
-            if record is not None and _broker_id(record) not in (concern.brokers or ())
+            if record is not None and broker_of(record) not in (batch_filter.brokers or ())
         }
 
     def _decoded(self, number: int) -> Any:
@@ -296,19 +286,9 @@ class _Sieve:
 
     def _stop(self, needed: Bools) -> None:
         """Marks batches that are needed whatever their records are."""
-        run, concern = self._run, self._concern
-        if concern.stops:
-            needed |= np.isin(run.offsets[1:], np.array(sorted(concern.stops), dtype=np.int64))
-
-
-def _broker_id(record: Any) -> int | None:
-    """The broker that a record of a broker is about."""
-    match record:
-        case FenceBrokerRecord() | UnfenceBrokerRecord():
-            return record.id
-        case BrokerRecord() | UnregisterBrokerRecord() | BrokerRegistrationChangeRecord():
-            return record.broker_id
-    return None
+        run, batch_filter = self._run, self._batch_filter
+        if batch_filter.stops:
+            needed |= np.isin(run.offsets[1:], np.array(sorted(batch_filter.stops), dtype=np.int64))
 
 
 def _other_partitions(frames: Frames, asked: set[bytes], partition: int | None = None) -> Bools:

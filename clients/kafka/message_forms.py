@@ -135,17 +135,17 @@ def _to_body(form: MessageForm, version: int) -> Callable[[Any, tuple[Any, ...]]
 
 def _fields(code: SourceWriter, form: MessageForm, columns: tuple[Carried, ...]) -> list[str]:
     """The arguments of a structure; writes the lines before them."""
-    found: list[str] = []
+    arguments: list[str] = []
     for column in columns:
         values = ", ".join(f"value.{name}" for name in column.names)
         if column.is_in(code.version):
             made = _converted(code, column.to_wire, values)
-            found += _named(code, column.fields, made)
+            arguments += _named(code, column.fields, made)
         elif column.needed:
             text = f"version {code.version} of {form.raft.__name__} cannot carry {column.names[0]}"
             code.line(f"if ({values},) != {code.bind('absent', column.absent)}:")
             code.line(f"raise {code.bind('CannotSay', CannotSay)}({text!r})", 1)
-    return found
+    return arguments
 
 
 def _named(code: SourceWriter, names: tuple[str, ...], made: str) -> list[str]:
@@ -166,15 +166,15 @@ def _values(columns: tuple[Carried, ...], version: int) -> Callable[[Any], dict[
     code = SourceWriter(version, flexible=True)
     code.line("def values(fields):")
     code.indent(1)
-    found: list[str] = []
+    entries: list[str] = []
     for column in columns:
         if column.is_in(version):
             made = _converted(code, column.to_raft, ", ".join(f"fields.{name}" for name in column.fields))
-            found += _named(code, column.names, made)
+            entries += _named(code, column.names, made)
         elif column.absent is not None:
             absent = zip(column.names, column.absent, strict=True)
-            found += [f"{name}={code.bind('absent', value)}" for name, value in absent]
-    code.line(f"return dict({', '.join(found)})")
+            entries += [f"{name}={code.bind('absent', value)}" for name, value in absent]
+    code.line(f"return dict({', '.join(entries)})")
     function: Callable[[Any], dict[str, Any]] = code.function("values")
     return function
 

@@ -220,8 +220,25 @@ class BrokerNode:
 
     def status(self, *, now_ms: int) -> BrokerStatus:
         """What this broker reports about itself."""
-        applied, own = self._image.provenance.offset, (self._config.node_id, self._incarnation_id)
-        return broker_status(self._session, self._raft, own, applied_offset=applied, now_ms=now_ms)
+        session, raft = self._session, self._raft
+        lease_ms, serves = session.lease.end_ms, now_ms < session.serves_before_ms
+        return BrokerStatus(
+            node_id=self._config.node_id,
+            incarnation_id=self._incarnation_id,
+            state=session.state,
+            process_state=session.state.process_state,
+            fenced=not serves,
+            broker_epoch=session.broker_epoch,
+            lease_left_ms=None if lease_ms is None else max(0, lease_ms - now_ms),
+            applied_offset=self._image.provenance.offset,
+            high_watermark=raft.high_watermark,
+            log_end_offset=raft.log_end_offset,
+            catch_up_offset=session.startup.catch_up_offset,
+            leader_id=raft.leader_id,
+            quorum_epoch=raft.epoch,
+            failures=session.exchange.failures,
+            last_problem="" if serves else session.exchange.last_problem,
+        )
 
     # ---- events ----------------------------------------------------------------------------------
 

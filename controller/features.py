@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from metaquorum.metadata.features import KRAFT_VERSION, METADATA_VERSION
 from metaquorum.metadata.image import FeaturesImage
 from metaquorum.metadata.records.types import BrokerFeature
 
@@ -24,20 +25,26 @@ LEVEL_CONTROLLER_REGISTRATION = 15
 """metadata.version 3.7-IV0: controllers register (KIP-919)."""
 
 
-def unsupported_feature(image: FeaturesImage, features: Iterable[BrokerFeature]) -> str | None:
+def unsupported_feature(
+    image: FeaturesImage, features: Iterable[BrokerFeature], *, kraft_version: int = 0
+) -> str | None:
     """A line for humans about the first finalized feature that a broker does not support; None if it supports
-    all.
+    all. `kraft_version`: the quorum's, which is in no image.
 
-    A feature that the broker does not name is one that it does not know.
+    A feature that the broker does not name is one that it does not know. One that is not finalized is at
+    level 0.
     """
     ranges = {feature.name: feature for feature in features}
-    for name, level in sorted(image.finalized.items()):
+    levels = {**dict.fromkeys(ranges.keys() - {METADATA_VERSION}, 0), KRAFT_VERSION: kraft_version}
+    for name, level in sorted((levels | dict(image.finalized)).items()):
         feature = ranges.get(name)
-        if feature is None:
+        if feature is None and level > 0:
             return (
                 f"the cluster is at {name} level {level}, but this broker does not support {name}: run a "
                 f"broker release that supports level {level}"
             )
+        if feature is None:
+            continue
         if not feature.min_supported_version <= level <= feature.max_supported_version:
             return (
                 f"the cluster is at {name} level {level}, but this broker supports "

@@ -289,7 +289,9 @@ class ControllerNode:
 
     def _lose_leadership(self) -> None:
         """Everything uncommitted is dropped. Pending batches may or may not be committed: NOT_CONTROLLER, as
-        in Kafka, and a client finds out by retrying (its retry may meet its own success)."""
+        in Kafka, whose brokers ask again, too. So every request is one that may be carried out twice: what
+        the first one did is found (a topic: TOPIC_ALREADY_EXISTS), is the same again (a setting, a level), or
+        is one more, of no use (a block of producer ids, a token that expires)."""
         error = self._not_controller()
         keys = self.ledger.drop()
         if self.active is not None:

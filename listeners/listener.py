@@ -29,6 +29,7 @@ from metaquorum.metadata.requests.rates import QuotaWindows
 from metaquorum.metadata.settings.keys import MAX_INT
 from metaquorum.network.acceptor import Acceptor, OnAccepted
 from metaquorum.network.files_plan import addresses_of, new_max
+from metaquorum.network.handshakes import LastWords
 from metaquorum.network.limits import ConnectionLimits, ConnectionPlace, CreationRate
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.network.tls import ABORTED, NodeTls, problem_of
@@ -264,6 +265,7 @@ class TlsHandshakes:
 
     async def handshake(self, client: socket.socket, peer: str, place: ConnectionPlace) -> None:
         """See `acceptor.OnAccepted`."""
+        last_words = LastWords(client)
         try:
             async with asyncio.timeout(self._timeout_s):
                 if not await self._says_something(client):
@@ -276,8 +278,11 @@ class TlsHandshakes:
                     ssl_handshake_timeout=self._timeout_s,
                 )
         except ssl.SSLError as error:
-            place.leave()
             self._log_failure(peer, problem_of(error))
+            try:
+                await last_words.say()
+            finally:
+                place.leave()
         except (ConnectionAbortedError, TimeoutError):
             self._drop(client, place)
             self._log_failure(peer, f"it did not end within {self._timeout_s:g} s")

@@ -626,9 +626,23 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("metaquorum.escape", _escaped)
 
 
+def _open_standard_streams() -> None:
+    """A stream that the caller has closed (`>&-`) reads and writes nothing. Otherwise Python has None in its
+    place, and the next file that is opened has its number: what libraries write there is in that file."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
 def prepare_output() -> None:
     """A character that the console's encoding lacks is escaped, not an error. Output to a file or a pipe is
     the same on every system: UTF-8 and "\\n", unless PYTHONIOENCODING names another encoding."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if not isinstance(stream, io.TextIOWrapper):
             continue

@@ -22,6 +22,7 @@ import msgspec
 
 from metaquorum.config.security import TlsFiles
 from metaquorum.errors import ConfigError
+from metaquorum.network.handshakes import ServerContext
 
 if TYPE_CHECKING:  # takes long to load, and clients need no node's configuration
     from metaquorum.config.node import NodeConfig
@@ -31,21 +32,20 @@ _ACCEPTS = ssl.VerifyFlags.VERIFY_X509_TRUSTED_FIRST | ssl.VerifyFlags.VERIFY_X5
 
 def new_server_context() -> ssl.SSLContext:
     """For a side that accepts connections: no certificate of its own and none asked for yet."""
-    return _context(ssl.PROTOCOL_TLS_SERVER)
+    return _with_rules(ServerContext(ssl.PROTOCOL_TLS_SERVER))
 
 
 def new_client_context(*, verifies: bool = True) -> ssl.SSLContext:
     """For a side that connects: trusts no CA yet. Without `verifies`, it takes any certificate of any
     host."""
-    context = _context(ssl.PROTOCOL_TLS_CLIENT)
+    context = _with_rules(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     if not verifies:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def _context(protocol: int) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
+def _with_rules(context: ssl.SSLContext) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_flags = _ACCEPTS
     return context

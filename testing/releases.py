@@ -103,6 +103,7 @@ _HIGHEST: dict[str, tuple[tuple[int, int], ...]] = {
         (1, 4),
         (2, 5),
     ),
+    "ListConfigResources": ((7, 0),),
     "ListGroups": (
         (1, 4),
         (8, 5),

@@ -46,7 +46,7 @@ SPEAKS_NO_TLS = "it does not speak TLS: change security.protocol (--command-conf
 CLOSED_AFTER_TLS = (
     "it closed the connection after the TLS handshake: it may not accept this node's certificate; see its log"
 )
-"""With TLS 1.3, a client's handshake ends before the node has judged the certificate, and asyncio sends no
+"""With TLS 1.3, a client's handshake ends before the node has judged the certificate, and some nodes send no
 alert."""
 WANTS_CERTIFICATE = "it requires a client certificate: set ssl.keystore.location"
 SPEAKS_GRPC = (

@@ -271,6 +271,9 @@ class _Line:
         self._waiting: dict[_InFlight, None] = {}
         self._unsent: deque[_InFlight] = deque()
         self._has_answered = False
+        self._silent = 0
+        """How many connections in a row the peer has closed without a word."""
+        self._closed: NodeConnection | None = None
 
     def has(self, flight: _InFlight) -> bool:
         return flight in self._waiting
@@ -362,10 +365,14 @@ class _Line:
         )
 
     def lost(self, flight: _InFlight, error: ConnectionFailed) -> None:
-        """The connection ended without an answer."""
+        """The connection ended without an answer. A peer that closes one is perhaps stopping, one that closes
+        the next one, too, wants a login."""
         refusal = ""
         if isinstance(error, ConnectionClosed) and not self._has_answered and self._peer.way.login is None:
-            refusal = NO_LOGIN
+            self._silent += self._connection is not self._closed
+            self._closed = self._connection
+            refusal = NO_LOGIN if self._silent > 1 else ""
+        if refusal:
             self._peer.tell(refusal)
         self.report(flight, self.failure(error), refusal)
 
@@ -425,6 +432,7 @@ class _Line:
                 self._write(flight, connection)
 
     def _broken(self, error: BaseException, refusal: str = "") -> None:
+        self._silent = 0
         self._last_failure = self.failure(str(error) or "no answer in time")
         self._backoff.failed(int(asyncio.get_running_loop().time() * 1000))
         unsent, self._unsent = self._unsent, deque()

@@ -51,8 +51,9 @@ Answer = TypeVar("Answer")
 
 
 NOT_LOOKED_AT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
-"""Refusals that mean that nothing was done: the request goes to another controller, or to the same one
-again."""
+"""Refusals after which a request goes to another controller, or to the same one again, as Kafka's brokers do.
+A controller that was the active one until now may have written the change: `ControllerNode` says why asking
+again does no harm."""
 
 
 class ForwardedAnswer(msgspec.Struct, frozen=True, kw_only=True):

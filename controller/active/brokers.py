@@ -334,7 +334,11 @@ def decide_register_broker(
     remaining_ms = _lease_of_another_ms(state, request, arrived.arrived_ms)
     unclean = not waited and decide.must_drop_first(image, request)
     must_end = (unclean or decide.must_fence_first(image, request)) and not decide.refuses_registration(
-        image, request, cluster_id=state.config.cluster_id, session_remaining_ms=remaining_ms
+        image,
+        request,
+        cluster_id=state.config.cluster_id,
+        session_remaining_ms=remaining_ms,
+        kraft_version=state.kraft_version,
     )
     if must_end or (RemoveBroker, broker_id) in state.work:
         return _park(state, arrived, broker_id, now_ms, unclean=unclean)
@@ -345,6 +349,7 @@ def decide_register_broker(
         next_offset=state.next_offset,
         session_remaining_ms=remaining_ms,
         session_timeout_ms=state.config.broker_session_timeout_ms,
+        kraft_version=state.kraft_version,
     )
     if not isinstance(result.response, RegisterBrokerResponse):
         return outcome_of(arrived.key, result)

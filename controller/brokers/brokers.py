@@ -56,16 +56,17 @@ def decide_registration(
     next_offset: int,
     session_remaining_ms: int,
     session_timeout_ms: int,
+    kraft_version: int,
 ) -> ControllerResult:
     """A new incarnation gets a new epoch, the offset that its record will have; the same one keeps epoch and
     fencing (K8). It is not leaving: a broker that wants to stop says so in its heartbeats, and no other
     record takes a controlled shutdown back. `session_remaining_ms` is the rest of the lease of the registered
-    incarnation.
+    incarnation, `kraft_version` the quorum's level.
 
     Precondition for a new incarnation: no partition names the earlier one (see `must_fence_first`).
     """
     broker_id = request.broker_id
-    refusal = _refusal(image, request, cluster_id, session_remaining_ms)
+    refusal = _refusal(image, request, cluster_id, session_remaining_ms, kraft_version)
     if refusal is not None:
         return refusal
     known = image.brokers.get(broker_id)
@@ -117,14 +118,23 @@ def must_drop_first(image: MetadataImage, request: RegisterBrokerRequest) -> boo
 
 
 def refuses_registration(
-    image: MetadataImage, request: RegisterBrokerRequest, *, cluster_id: str, session_remaining_ms: int
+    image: MetadataImage,
+    request: RegisterBrokerRequest,
+    *,
+    cluster_id: str,
+    session_remaining_ms: int,
+    kraft_version: int,
 ) -> bool:
     """Whether `decide_registration` would refuse."""
-    return _refusal(image, request, cluster_id, session_remaining_ms) is not None
+    return _refusal(image, request, cluster_id, session_remaining_ms, kraft_version) is not None
 
 
 def _refusal(
-    image: MetadataImage, request: RegisterBrokerRequest, cluster_id: str, session_remaining_ms: int
+    image: MetadataImage,
+    request: RegisterBrokerRequest,
+    cluster_id: str,
+    session_remaining_ms: int,
+    kraft_version: int,
 ) -> ControllerResult | None:
     broker_id = request.broker_id
     if request.cluster_id != cluster_id:
@@ -147,7 +157,7 @@ def _refusal(
     problem = _protocol_problem(request.endpoints) or _directories_problem(image, request)
     if problem is not None:
         return ControllerResult(response=ApiError(ErrorCode.INVALID_REGISTRATION, problem))
-    unsupported = unsupported_feature(image.features, request.features)
+    unsupported = unsupported_feature(image.features, request.features, kraft_version=kraft_version)
     if unsupported is not None:
         return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, unsupported))
     return None

@@ -91,7 +91,7 @@ class Envelopes:
             by_token=sender.by_token,
             connection=client.connection,
         )
-        # A broker of ours waits and asks again where nothing was done, as over gRPC; Kafka's passes that on.
+        # A broker of ours waits and asks again if it was not answered, as over gRPC; Kafka's passes that on.
         _WHOLE.set(NOT_LOOKED_AT if is_marked(body) else _ELSEWHERE)
         try:
             answer = offered.handle(inner, forwarded_by)

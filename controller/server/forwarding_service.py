@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class _NotLookedAt(Exception):
-    """This node does not answer such requests now; nothing was done."""
+    """This node does not answer such requests now: the broker asks again."""
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(error)

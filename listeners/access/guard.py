@@ -36,6 +36,9 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
 
 def guarded(offered: Mapping[str, Offered], rights: Rights) -> dict[str, Offered]:
     """The same APIs behind their checks. Raises KeyError for an API without a row in the table."""
+    missing = ", ".join(sorted(offered.keys() - rights.checks.keys()))
+    if missing:
+        raise KeyError(f"{missing}: CHECKS (listeners/access/table.py) must say which rights it needs")
     return {name: _guarded(name, each, rights.checks[name], rights) for name, each in offered.items()}
 
 

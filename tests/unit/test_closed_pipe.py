@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.closed_pipe import EXIT_PIPE
+
+SEGMENTS = Path(__file__).resolve().parents[1] / "data" / "kafka-3.7-upgrade"
 
 
 def ended(program: str) -> tuple[int, str]:
@@ -44,6 +47,23 @@ def test_another_broken_pipe_is_not_hidden() -> None:
 def test_a_command_ends_quietly_whatever_it_prints(arguments: list[str]) -> None:
     program = f"import sys; sys.argv[1:] = {arguments}; from metaquorum.cli.__main__ import main; main()"
     assert ended(program) == (EXIT_PIPE, "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["log dump DATA", "log shell DATA", "topics list"])
+def test_a_command_runs_without_a_standard_stream(arguments: str, closed: str) -> None:
+    words = arguments.replace("DATA", str(SEGMENTS)).split()
+    if "topics" in words:
+        words += ["--bootstrap", "127.0.0.1:1", "--timeout", "0.2"]
+    program = f"import sys; sys.argv[1:] = {words}; from metaquorum.cli.__main__ import main; main()"
+    codes, told = [], []
+    for redirect in ("", closed):
+        command = ["sh", "-c", f'exec "$0" -c "$1" {redirect}', sys.executable, program]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        codes.append(done.returncode)
+        told.append("" if "2>&-" in redirect else done.stderr.partition(" ms (")[0])
+    assert codes[1] == codes[0]
+    assert told[1] == ("" if "2>&-" in closed else told[0])
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ import msgspec
 from metaquorum.metadata.inspect.log.entities import entity_problem
 from metaquorum.metadata.settings.keys import MAX_INT, whole_number
 
-_ALSO = ("quota", "scram")
-"""Canonical kinds of `views` that users mostly type as user/alice."""
 _PARTITION = re.compile(r"(topic/.+/\d+)\.([A-Za-z_]+)")
 _NODE = re.compile(r"((?:broker|controller)/\d+|quorum)\.([A-Za-z_]+)")
 PARTITION_FIELDS = (
@@ -51,7 +49,7 @@ def parse_target(text: str) -> EntityTarget:
     match = _PARTITION.fullmatch(text) or _NODE.fullmatch(text)
     entity, name = (match[1], match[2]) if match else (text, None)
     problem = entity_problem(entity)
-    if problem is not None and entity.partition("/")[0] not in _ALSO:
+    if problem is not None:
         raise ValueError(problem)
     if name is None:
         return EntityTarget(entity=entity)

@@ -317,7 +317,6 @@ def _times(stamps: Longs) -> tuple[Longs, Longs]:
     behind = stamps[chosen[np.minimum(places + 1, len(chosen) - 1)]]
     ahead = np.where(stamps > behind, stamps - behind, 0)
     off = np.where(stamps < before, stamps - before, ahead)
-    off[chosen] = 0
     off[stamps < 0] = 0
     times = before.copy()
     odd = np.flatnonzero(off)

@@ -9,8 +9,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.first_checkpoint import first_checkpoint
+from metaquorum.metadata.node_configs.broker import BrokerConfig
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
+from metaquorum.metadata.records.types import BrokerFeature
 from metaquorum.raft import effects as raft
 from metaquorum.raft.config import Voter as ConfiguredVoter
 from metaquorum.raft.core import RaftCore
@@ -124,6 +127,10 @@ class VoterBroker(BrokerProcess):
         self.addresses = addresses
         self._controllers = controllers
         super().__init__(*parts)
+
+    def make_config(self) -> BrokerConfig:
+        config = super().make_config()
+        return replace(config, features=(*config.features, BrokerFeature(KRAFT_VERSION, 0, 1)))
 
     def controllers_to_ask(self, voters: tuple[ConfiguredVoter, ...]) -> tuple[int, ...]:
         return self._controllers

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
 import pytest
 
 from metaquorum.metadata.inspect.changes.changes import ChangeFeed
+from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_target
 from metaquorum.metadata.inspect.log.entities import KINDS, EntityNamer, entity_problem, is_below
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records import control
@@ -115,6 +117,22 @@ def test_every_kind_can_be_asked_for() -> None:
     assert all(entity_problem(kind) is None and entity_problem(f"{kind}/x") is None for kind in KINDS)
     assert entity_problem("brokers/3") is not None
     assert entity_problem("broker/") is not None
+
+
+def test_the_page_names_every_kind_of_entity() -> None:
+    page = (REPOSITORY / "docs" / "log-tools.md").read_text(encoding="utf-8")
+    said = page.partition("An `--entity` includes")[2].partition("\n\n")[0]
+    named = re.findall(r"`([^`-][^`]*)`", said)
+    assert {path.partition("/")[0] for path in named} == set(KINDS)
+    assert [path for path in named if entity_problem(path) is not None] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_target_of_any_kind_is_a_kind_or_a_name(kind: str) -> None:
+    assert parse_target(kind) == EntityTarget(entity=kind)
+    assert parse_target(f"{kind}/x") == EntityTarget(entity=f"{kind}/x")
+    with pytest.raises(ValueError, match="ends in a slash"):
+        parse_target(f"{kind}/")
 
 
 def test_moves_of_one_batch_are_one_event_each_way() -> None:

@@ -406,9 +406,9 @@ class Quorum:
         }
         return BrokerHeartbeatRequest(**{**fields, **changes})
 
-    def start_broker(self, broker_id: int, incarnation: int = 1) -> int:
+    def start_broker(self, broker_id: int, incarnation: int = 1, **changes: object) -> int:
         """Register and unfence; the broker epoch."""
-        registered = self.register(broker_id, incarnation)
+        registered = self.register(broker_id, incarnation, **changes)
         assert isinstance(registered, RegisterBrokerResponse), registered
         beat = self.heartbeat(broker_id)
         assert isinstance(beat, BrokerHeartbeatResponse) and not beat.is_fenced, beat

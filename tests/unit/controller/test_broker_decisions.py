@@ -59,7 +59,11 @@ def partition(index: int, replicas: tuple[int, ...], isr: tuple[int, ...], leade
 
 
 def register(
-    image: MetadataImage, request: object, remaining_ms: int = 0, offset: int = 100
+    image: MetadataImage,
+    request: object,
+    remaining_ms: int = 0,
+    offset: int = 100,
+    kraft_version: int = 0,
 ) -> ControllerResult:
     return decide_registration(
         image,
@@ -68,6 +72,7 @@ def register(
         next_offset=offset,
         session_remaining_ms=remaining_ms,
         session_timeout_ms=9_000,
+        kraft_version=kraft_version,
     )
 
 
@@ -188,6 +193,32 @@ def test_every_finalized_feature_is_asked_for() -> None:
     assert "group.version" in (unsupported_feature(image.features, features) or "")
     both = (*features, BrokerFeature("group.version", 0, 1))
     assert unsupported_feature(image.features, both) is None
+
+
+@pytest.mark.parametrize(
+    ("named", "kraft_version", "text"),
+    [
+        ([], 0, None),
+        ([], 1, "the cluster is at kraft.version level 1, but this broker does not support kraft.version"),
+        ([("kraft.version", 0, 0)], 1, "kraft.version level 1, but this broker supports 0 to 0"),
+        ([("kraft.version", 0, 1)], 1, None),
+        ([("kraft.version", 1, 1)], 0, "kraft.version level 0, but this broker supports 1 to 1"),
+        ([("group.version", 1, 1)], 0, "group.version level 0, but this broker supports 1 to 1"),
+    ],
+)
+def test_the_quorums_level_and_features_that_are_off_are_asked_for_too(
+    named: list[tuple[str, int, int]], kraft_version: int, text: str | None
+) -> None:
+    """As Kafka's controller does: a broker of 3.7 knows no kraft.version."""
+    features = (BrokerFeature("metadata.version", 1, 25), *[BrokerFeature(*each) for each in named])
+    result = register(image_of(), registration(1, features=features), kraft_version=kraft_version)
+    if text is None:
+        assert isinstance(result.response, RegisterBrokerResponse)
+        return
+    assert isinstance(result.response, ApiError)
+    assert result.response.code is ErrorCode.UNSUPPORTED_VERSION
+    assert text in result.response.message
+    assert result.records == ()
 
 
 @pytest.mark.parametrize(

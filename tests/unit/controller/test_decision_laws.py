@@ -103,6 +103,7 @@ def _again(image: MetadataImage, said: dict[str, object]) -> ControllerResult:
         next_offset=50,
         session_remaining_ms=0,
         session_timeout_ms=9_000,
+        kraft_version=0,
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
 
 from metaquorum.controller.active.steps import PENDING_BATCHES_MAX
@@ -12,14 +14,26 @@ from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.node import TurnQueue
 from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.types import ControllerEndpoint
+from metaquorum.metadata.image import ConfigResource, MetadataImage
+from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.records.types import ControllerEndpoint, FeatureLevelRecord
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     ReadImageRequest,
     UnregisterBrokerRequest,
 )
-from tests.unit.controller.node_quorum import Quorum, registration
+from metaquorum.metadata.requests.settings import (
+    AllocateProducerIdsRequest,
+    AlterConfigsRequest,
+    ConfigChange,
+    ConfigOp,
+    CreateTokenRequest,
+    FeatureUpdate,
+    LevelChange,
+    OpKind,
+    UpdateFeaturesRequest,
+)
+from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
 from tests.unit.controller.test_node_brokers import quorum_of
 from tests.unit.controller.test_node_leadership import create
 
@@ -83,3 +97,63 @@ def test_the_status_names_the_endpoints_as_configured() -> None:
     )
     found = [(at.name, at.host, at.port) for at in node_status(node).endpoints]
     assert found == [("A", "host-a", 9001), ("B", "host-b", 9002)]
+
+
+def asked_twice(request: object, level: int = 14) -> tuple[MetadataImage, MetadataImage, Any]:
+    """The leader writes it and resigns before it learns of the commit; the request goes to the next leader.
+    The images before and after the second time, and the second answer."""
+    quorum = Quorum(
+        config=ControllerConfig(
+            cluster_id=CLUSTER,
+            node_id=0,
+            bootstrap=(FeatureLevelRecord(name="metadata.version", feature_level=level),),
+            delegation_token_secret_key="s3cret",
+        )
+    )
+    quorum.elect()
+    epoch = quorum.start_broker(1)
+    quorum.create("there", (1,))
+    if isinstance(request, AllocateProducerIdsRequest):
+        request = msgspec.structs.replace(request, broker_epoch=epoch)
+    old = quorum.leader
+    quorum.cut |= {(other.node_id, old.node_id) for other in quorum.followers}
+    lost(quorum, [quorum.request(request, old)])
+    quorum.reconnect(old.node_id)
+    new = quorum.elect()
+    assert new is not old
+    before = new.node.ledger.committed.image
+    answer = quorum.call(request)
+    return before, new.node.ledger.committed.image, answer
+
+
+def test_a_topic_of_which_a_lost_leader_said_nothing_may_exist() -> None:
+    before, after, answer = asked_twice(create("new"))
+    assert [each.error for each in answer.results] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert before.topics.topic_named("new") == after.topics.topic_named("new") is not None
+
+
+def test_no_producer_id_is_given_twice_when_the_answer_of_a_lost_leader_is_asked_for_again() -> None:
+    before, after, answer = asked_twice(AllocateProducerIdsRequest(broker_id=1, broker_epoch=0))
+    assert before.producer_ids.next_producer_id == answer.first_id == 1000
+    assert after.producer_ids.next_producer_id == 2000
+
+
+def test_settings_and_levels_that_a_lost_leader_wrote_are_the_same_after_the_second_time() -> None:
+    topic = ConfigResource(2, "there")
+    append = ConfigOp(kind=OpKind.APPEND, name="cleanup.policy", value="compact")
+    change = ConfigChange(resource=topic, ops=(append,))
+    before, after, answer = asked_twice(AlterConfigsRequest(changes=(change,)))
+    assert [each.error for each in answer.results] == [ErrorCode.NONE]
+    assert before.configs[topic] == after.configs[topic] == {"cleanup.policy": "delete,compact"}
+    update = FeatureUpdate(name="metadata.version", level=14, change=LevelChange.UPGRADE)
+    before, after, answer = asked_twice(UpdateFeaturesRequest(updates=(update,)), level=13)
+    assert [each.error for each in answer.results] == [ErrorCode.NONE]
+    assert before.features.metadata_version == after.features.metadata_version == 14
+
+
+def test_a_token_that_a_lost_leader_made_is_one_more_without_a_known_secret() -> None:
+    before, after, answer = asked_twice(CreateTokenRequest(requester="User:a"))
+    assert len(before.delegation_tokens) == 1
+    assert len(after.delegation_tokens) == 2
+    assert answer.token_id in after.delegation_tokens
+    assert answer.token_id not in before.delegation_tokens

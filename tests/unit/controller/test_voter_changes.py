@@ -12,6 +12,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
 from metaquorum.metadata.records.types import (
+    BrokerFeature,
     ControllerEndpoint,
     ControllerFeature,
     ControllerRecord,
@@ -24,6 +25,7 @@ from metaquorum.metadata.requests.common import (
     CreateTopicsRequest,
     Done,
     NewTopic,
+    RegisterBrokerResponse,
     RemoveRaftVoterRequest,
     TopicsResponse,
     UpgradeKRaftVersionRequest,
@@ -32,6 +34,8 @@ from metaquorum.raft.core import RaftCore
 from metaquorum.raft.messages import AddVoterRequest, RemoveVoterRequest
 from metaquorum.raft.roles import ReplicaState
 from tests.unit.controller.node_quorum import Quorum, directory
+
+LEVELS = (BrokerFeature("metadata.version", 1, 25), BrokerFeature("kraft.version", 0, 1))
 
 
 def voter(node_id: int) -> Voter:
@@ -54,9 +58,18 @@ def removal(node_id: int, **more: object) -> RemoveRaftVoterRequest:
     return RemoveRaftVoterRequest(voter_id=node_id, voter_directory_id=directory(node_id), **more)  # type: ignore[arg-type]
 
 
+def test_a_broker_of_a_release_without_kraft_version_is_not_let_in_any_more() -> None:
+    """Kafka's controller refuses one of 3.7, too."""
+    quorum = upgraded()
+    refused = quorum.register(11)
+    assert isinstance(refused, ApiError) and refused.code is ErrorCode.UNSUPPORTED_VERSION
+    assert "the cluster is at kraft.version level 1, but this broker does not support" in refused.message
+    assert isinstance(quorum.register(11, features=LEVELS), RegisterBrokerResponse)
+
+
 def test_a_change_is_one_pending_batch_among_the_node_s_own() -> None:
     quorum = upgraded()
-    quorum.start_broker(11)
+    quorum.start_broker(11, features=LEVELS)
     leader = quorum.leader
     other = next(node_id for node_id in quorum.machines if node_id != leader.node_id)
     topics = [CreateTopicsRequest(topics=(NewTopic(name=n, assignments=((11,),)),)) for n in "ab"]

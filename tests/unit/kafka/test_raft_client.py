@@ -380,8 +380,34 @@ async def test_a_listener_that_wants_a_login_says_so_to_a_node_without_one(
 ) -> None:
     voter = await Voter(session_ms=60_000).start()
     caller = Caller(voter.port)
-    caller.client.send(2, 1, fetch(), PATIENT_MS)
-    assert (await caller.sink.next(RaftRequestFailed)).refusal == NO_LOGIN
+    for number in range(2):  # the first time, it may be about to stop
+        caller.client.send(2, number, fetch(), PATIENT_MS)
+        caller.client.send(2, 10 + number, fetch(), PATIENT_MS)
+        failed = [await caller.sink.next(RaftRequestFailed) for _ in range(2)]
+        assert [each.refusal for each in failed] == ([NO_LOGIN] * 2 if number else ["", ""])
     assert f"node 2 at {HOST}:{voter.port} cannot be asked: {NO_LOGIN}" in caplog.messages
     await caller.client.close()
     voter.kill()
+
+
+async def test_a_peer_that_stops_twice_wants_no_login() -> None:
+    """It closes a connection, is away for a while, and closes one again."""
+
+    async def failure(*passed_over: str) -> RaftRequestFailed:
+        while True:
+            caller.client.send(2, 1, fetch(), PATIENT_MS)
+            failed = await caller.sink.next(RaftRequestFailed)
+            if not any(text in failed.reason for text in passed_over):
+                return failed
+            await asyncio.sleep(0.02)
+
+    voter = await Voter(session_ms=60_000).start()
+    caller = Caller(voter.port)
+    assert "closed the connection" in (await failure()).reason
+    voter.kill()
+    assert "refused" in (await failure()).reason
+    again = await Voter(port=voter.port, session_ms=60_000).start()
+    second = await failure("next attempt", "refused")
+    assert "closed the connection" in second.reason and second.refusal == ""
+    await caller.client.close()
+    again.kill()

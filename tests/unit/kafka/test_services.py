@@ -178,6 +178,7 @@ def fixture_site(tmp_path: Path) -> Site:
 
 def requests_of(api: str, version: int) -> list[tuple[type, str]]:
     """What must reach the core."""
+    assert {api} & {*CORE, *IMAGE, *FORWARDED}, f"{api}: say in CORE or IMAGE what answers it"
     return [] if api in IMAGE or (api, version) in UNSEEN or api in FORWARDED else [CORE[api]]
 
 

@@ -7,17 +7,19 @@ import contextlib
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
+import uvloop
 
 from metaquorum.listeners.listener import TlsHandshakes
 from metaquorum.network.acceptor import Acceptor
 from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
 from metaquorum.network.refused_callers import RefusedCallers
-from metaquorum.network.tls import ABORTED, handshake_problem
-from tests.unit.server.certificates import certificate_files, foreign_client, foreign_server
+from metaquorum.network.tls import ABORTED, handshake_problem, new_server_context
+from tests.unit.server.certificates import certificate_files, foreign_client
 from tests.waiting import within
 
 WAIT_S = 10.0
@@ -43,8 +45,7 @@ class Echo(asyncio.Protocol):
         self._place.leave()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another class
 
     def data_received(self, data: bytes) -> None:
         self._transport.write(data)
@@ -52,7 +53,9 @@ class Echo(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def door(folder: Path, *, asks: bool = False, timeout_s: float = WAIT_S) -> AsyncIterator[int]:
-    context = foreign_server(folder, authority="authority")
+    context = new_server_context()
+    context.load_verify_locations(folder / "authority.crt")
+    context.load_cert_chain(folder / "node.pem")
     context.verify_mode = ssl.CERT_REQUIRED if asks else ssl.CERT_NONE
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -119,6 +122,45 @@ async def test_certificates(
         assert line.startswith("TLS handshake with 127.0.0.1:")
         assert line.endswith(f" at listener IN failed: {problem}")
         assert await echoed(port, foreign_client(folder, own="client")) == b"hello"
+
+
+def refusal(port: int, context: ssl.SSLContext) -> str:
+    """OpenSSL's name of the alert that a client gets."""
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port), WAIT_S)) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname="127.0.0.1") as wrapped:
+                wrapped.sendall(b"x" * 1_000)  # it is not read, and must not cost the alert
+                assert wrapped.recv(1) == b""
+        except ssl.SSLError as error:
+            return error.reason
+    return ""
+
+
+async def alerts_of_all(folder: Path) -> list[str]:
+    found = []
+    async with door(folder, asks=True) as port:
+        for own in (None, "stranger", "expired"):
+            for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+                context = foreign_client(folder, "authority", own)
+                context.maximum_version = version
+                found.append(await asyncio.to_thread(refusal, port, context))
+        context = foreign_client(folder, "authority", "client")
+        assert await echoed(port, context) == b"hello"
+    return found
+
+
+@pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+def test_a_client_is_told_why_its_certificate_is_refused(
+    folder: Path, factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    with asyncio.Runner(loop_factory=factory) as runner:
+        found = runner.run(alerts_of_all(folder))
+    assert found == [
+        "SSLV3_ALERT_HANDSHAKE_FAILURE",  # TLS 1.2 has no alert for it
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+        *["TLSV1_ALERT_UNKNOWN_CA"] * 2,
+        *["SSLV3_ALERT_CERTIFICATE_EXPIRED"] * 2,
+    ]
 
 
 async def test_who_speaks_no_tls(folder: Path, told: asyncio.Queue[str]) -> None:

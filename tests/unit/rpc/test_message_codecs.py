@@ -20,6 +20,7 @@ import metaquorum.controller.server as controllers
 import metaquorum.rpc as rpc
 import metaquorum.rpc.messages as room
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import common as requests
 from metaquorum.metadata.requests.common import RegisterBrokerRequest
 from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest
 from metaquorum.proto import broker_ids_pb2 as broker_ids
@@ -31,6 +32,8 @@ from metaquorum.rpc.messages.brokers import HEARTBEAT, REGISTER
 from metaquorum.rpc.messages.codec import MessageCodec
 from metaquorum.rpc.messages.partitions import ALTER, ASSIGN
 from metaquorum.rpc.messages.shapes import FieldRule
+from metaquorum.rpc.requests import request_name
+from metaquorum.wire.table import API_BY_NAME
 
 TOPIC_ID = b"t" * 16
 
@@ -162,7 +165,6 @@ def test_messages_survive_and_reach_every_field(name: str) -> None:
 
 def test_the_tables_cover_every_message_with_a_counterpart() -> None:
     """One that is added to a union of requests or answers needs a table."""
-    from metaquorum.metadata.requests import common as requests
     from metaquorum.raft.messages import RaftRequest, RaftResponse
 
     unions = (
@@ -187,6 +189,21 @@ def test_the_tables_cover_every_message_with_a_counterpart() -> None:
     assert without == {"UpgradeKRaftVersionRequest"}, (
         "a request needs a table in rpc/messages; list one that only Kafka's protocol asks above"
     )
+
+
+OWN = {
+    *("ReadImage", "TransferLeadership", "UpgradeKRaftVersion"),
+    *("AllocateBrokerId", "BindBrokerId", "UnbindBrokerId"),
+}
+"""Requests that are no API of Kafka's."""
+
+
+def test_a_request_has_the_name_that_kafka_gives_it() -> None:
+    """The causes that a log has of its batches show it."""
+    kinds = typing.get_args(requests.ControllerRequest)
+    names = {request_name(type(kind.__name__, (), {})()) for kind in kinds}
+    missing = (names - API_BY_NAME.keys()) ^ OWN
+    assert not missing, f"_KAFKA_NAMES (rpc/requests.py), or OWN here if Kafka has no such API: {missing}"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from metaquorum.wire.table import APIS
+
 TELEMETRY = (71, 72)
 """What Java clients ask Kafka about metrics of clients (KIP-714); no node of ours offers it."""
 
@@ -43,7 +45,7 @@ def _frames_of_line(where: str, row: dict[str, object]) -> Iterator[Frame]:
         if isinstance(data, str) and row.get("event") is None:
             key, version = row["api_key"], row["api_version"]
             assert isinstance(key, int) and isinstance(version, int)
-            if key in TELEMETRY:
+            if key in TELEMETRY and key not in APIS:
                 continue
             client_id = str(row.get("client_id") or "")
             yield Frame(where, is_request, key, version, base64.b64decode(data), label, client_id)

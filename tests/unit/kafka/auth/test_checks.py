@@ -116,8 +116,9 @@ VERSIONS = [(api.name, version) for api in API_BY_NAME.values() for version in a
 
 
 def test_every_api_has_a_row_and_every_row_an_api() -> None:
-    assert set(CHECKS) == set(API_BY_NAME)
-    with pytest.raises(KeyError):
+    missing = set(CHECKS) ^ set(API_BY_NAME)
+    assert not missing, f"CHECKS (listeners/access/table.py) needs a row for each API: {missing}"
+    with pytest.raises(KeyError, match=r"Unheard: CHECKS \(listeners/access/table.py\) must say"):
         guarded(
             {"Unheard": Offered(0, 0, lambda request, client: None)},
             Rights(authorizer=None, image=MetadataImage),
@@ -141,7 +142,7 @@ def test_who_has_no_rights_learns_and_changes_nothing(api: str, version: int) ->
     assert not [each for each in parts if getattr(each, "error_code", 0) and tells_nothing(each)]
     listing = api in ("ListGroups", "ListTransactions")
     if not listing and not (api == "DescribeLogDirs" and version < 3):
-        assert codes & CODES, codes
+        assert codes & CODES, f"anybody may ask {api}: CHECKS lacks a right, or OPEN says that it needs none"
     # What still reaches the handler names nothing that was asked for.
     for body in handler.bodies:
         assert (

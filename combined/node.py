@@ -1,7 +1,4 @@
-"""A controller node and a broker node as one pure state machine, with one Raft core between them.
-
-Driven like its parts.
-"""
+"""A controller node and a broker node as one pure state machine, with one Raft core between them."""
 
 from __future__ import annotations
 

@@ -43,10 +43,21 @@ def log_routes(views: Views) -> list[Route]:
     """The page of a log and what it asks, below the address of the page."""
     api = _Api(views)
     short, long = AnswerTurns(_SHORT_AT_ONCE), AnswerTurns(_LONG_AT_ONCE)
+
+    def before_others(view: Callable[[Request], Any]) -> Callable[[Request], Any]:
+        def answer(request: Request) -> Any:
+            with views.moments.first():
+                return view(request)
+
+        return answer
+
     return [
         Route("/", page_file("index.html")),
         *(
-            Route(f"/api/{name}", (long if name in _LONG else short).handler(view))
+            Route(
+                f"/api/{name}",
+                long.handler(view) if name in _LONG else short.handler(before_others(view)),
+            )
             for name, view in api.views().items()
         ),
         Route("/api/stream", api.stream),

@@ -23,7 +23,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.story import Seen, events
 from metaquorum.metadata.inspect.timeline.timeline import SpanCounts
-from metaquorum.platforms import interrupts_held
+from metaquorum.platforms import interrupts_held, lower_priority
 from metaquorum.storage.errors import StorageError
 
 APART_FROM_BYTES = 4 << 20
@@ -31,6 +31,8 @@ APART_FROM_BYTES = 4 << 20
 _EVENTS_AT_ONCE = 500
 _PIECE_S = 0.2
 _LOOK_S = 0.2
+_NICE = 10
+"""By how much the other process steps back behind the one that answers the page."""
 
 
 def is_users(error: Exception) -> bool:
@@ -127,6 +129,7 @@ def pieces_apart(log: MetadataLog, is_stopped: Callable[[], bool]) -> Iterator[E
 def _send_pieces(log: MetadataLog, to: Connection) -> None:
     """What the other process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lower_priority(_NICE)
     log.on_read = None
     try:
         for piece in pieces(log):

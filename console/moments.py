@@ -1,22 +1,19 @@
 """The state at any moment of a log, quickly: states along the log are kept within a memory limit.
 
-Images share the chunks that did not change, so a kept state costs what changed since the one before it.
 A state between two of them is replayed from the nearest earlier one. Where records are lost or do not apply,
 the answer depends on the snapshot it begins with: there `log state --past-corruption` is the way, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 
-import msgspec
-
+from metaquorum.console.kept_states import KeptStates
 from metaquorum.metadata.errors import InspectError
-from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.clock import LogClock, clock_of
 from metaquorum.metadata.inspect.log.coverage import known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog
@@ -32,25 +29,12 @@ from metaquorum.metadata.inspect.walk.states import (
 )
 
 KEPT_STATES = 256
-"""Into how many parts of equal length a log is divided at first."""
+"""Into how many parts of equal length a log is divided."""
+PART_RECORDS = 20_000
+"""Parts are not longer, however long the log is."""
 RECENT_STATES = 16
 """How many of the states that were asked for last are kept besides."""
-_AHEAD_SHARE = 0.25
-"""How much of the memory the states may take that `fill` has not reached."""
 _PAUSE_S = 0.005
-_SMALL_BYTES = 1 << 16
-"""What a kept state costs besides its chunks of partitions, roughly."""
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """A state along the log and what it costs: the bytes that it does not share with the one before it."""
-
-    state: FoundState
-    cost_bytes: int
-
-    @property
-    def offset(self) -> int:
-        return self.state.end_offset
 
 
 class Moments:
@@ -58,19 +42,17 @@ class Moments:
 
     def __init__(self, log: MetadataLog, memory_bytes: int) -> None:
         self.log = log
-        self._memory_bytes = memory_bytes
-        self._kept: list[Kept] = []
-        self._ahead: dict[int, FoundState] = {}
-        """States on the way to moments that `fill` has not reached, by offset; dropped once it has."""
-        self._ahead_bytes = 0
+        self._kept = KeptStates(memory_bytes)
+        self._filled: FoundState | None = None
+        """How far `fill` has come."""
         self._recent: OrderedDict[int, FoundState] = OrderedDict()
         self._sound_end: int | None = None
         """Below this offset, a state may be replayed from an earlier one; None: everywhere."""
         self._lock = threading.Lock()
         self._replaying = threading.Lock()
         self._reading = threading.Lock()
-        self._waiting = 0
-        """How many threads wait for a state."""
+        self._asked = 0
+        """How many views are being made."""
 
     def clock(self) -> LogClock:
         """The log's clock, which is read once as long as the log does not grow."""
@@ -78,9 +60,20 @@ class Moments:
             return clock_of(self.log)
 
     def give_way(self) -> None:
-        """For work in the background: returns once no view waits for a state."""
-        while self._waiting:
+        """For work in the background: returns once no view is being made."""
+        while self._asked:
             time.sleep(_PAUSE_S)
+
+    @contextlib.contextmanager
+    def first(self) -> Iterator[None]:
+        """For a view that a person waits for: work in the background gives way meanwhile."""
+        with self._lock:
+            self._asked += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asked -= 1
 
     def fill(self) -> Iterator[FoundState]:
         """Replays the log once from where the last call ended, keeps states along it and yields them."""
@@ -92,8 +85,7 @@ class Moments:
         if first is None or first > end:
             self._sound_end = 0
             return
-        with self._lock:
-            last = self._kept[-1].state if self._kept else None
+        last = self._filled
         if last is None:
             last = with_quorum(log, state_at(log, Point(offset=first), past_corruption=True))
             if not self._keep(last):
@@ -109,28 +101,15 @@ class Moments:
             if not self._keep(state):
                 return
             yield state
-        self._ahead, self._ahead_bytes = {}, 0
 
     def _keep(self, state: FoundState) -> bool:
-        """Keeps a state, and fewer states if they need too much memory. False where the log is not sound."""
+        """Keeps a state that `fill` has reached. False where the log is not sound."""
         if state.problems:
-            self._sound_end = self._kept[-1].offset + 1 if self._kept else 0
+            self._sound_end = self._filled.end_offset + 1 if self._filled is not None else 0
             return False
-        with self._lock:
-            before = self._kept[-1].state.image if self._kept else None
-            self._kept.append(Kept(state, cost_bytes(before, state.image)))
-            while sum(kept.cost_bytes for kept in self._kept) > self._memory_bytes and len(self._kept) > 2:
-                self._thin_out()
+        self._kept.add(state)
+        self._filled = state
         return True
-
-    def _thin_out(self) -> None:
-        """Drops every second state. The last one stays: the replay continues from it."""
-        states = [kept.state for kept in (*self._kept[:-1:2], self._kept[-1])]
-        images = [None, *(state.image for state in states)]
-        self._kept = [
-            Kept(state, cost_bytes(before, state.image))
-            for before, state in zip(images, states, strict=False)
-        ]
 
     def state(self, point: Point = END) -> FoundState:
         """The state at a place, as `log state --past-corruption` shows it. Raises InspectError for a place
@@ -138,14 +117,9 @@ class Moments:
         log = self.log
         if log.is_checkpoint:
             return state_at(log, END)
-        with self._lock:
-            self._waiting += 1
-        try:
+        with self.first():
             offset, shown = self._place(point)
             state = self._recently(offset)
-        finally:
-            with self._lock:
-                self._waiting -= 1
         return FoundState(
             state=state.state,
             snapshot=state.snapshot,
@@ -203,13 +177,13 @@ class Moments:
 
     def _near(self, offset: int) -> FoundState | None:
         """The newest state up to an offset that is at hand, or that a snapshot holds; None without any."""
+        near: FoundState | None = None
         with self._lock:
-            at_hand = bisect_right(self._kept, offset, key=lambda kept: kept.offset)
-            near = self._kept[at_hand - 1].state if at_hand else None
-            others = (*self._recent.values(), *self._ahead.values())
-        for state in others:
+            recent = list(self._recent.values())
+        for state in recent:
             if state.end_offset <= offset and not state.problems:
                 near = state if near is None or near.end_offset < state.end_offset else near
+        near = self._kept.up_to(offset, -1 if near is None else near.end_offset) or near
         # Until the whole log was replayed once, a snapshot may be nearer.
         reached = -1 if near is None else near.end_offset
         nearer = [at.offset for at in self.log.snapshots() if reached < at.offset <= offset]
@@ -218,15 +192,14 @@ class Moments:
         begun = with_quorum(self.log, state_at(self.log, Point(offset=nearer[-1]), past_corruption=True))
         if begun.problems:
             return None
-        self._pass(begun)
+        self._kept.add(begun)
         return begun
 
     def _replayed(self, start: FoundState, offset: int) -> FoundState:
         """The state at an offset. What is passed on the way is kept for the next moment until `fill` has."""
         if start.end_offset == offset:
             return start
-        with self._lock:
-            filled = self._kept[-1].offset if self._kept else 0
+        filled = 0 if self._filled is None else self._filled.end_offset
         end = self.clock().end_offset
         step = _step(known_from(self.log) or 0, end)
         between = range(max(start.end_offset, filled) + step, min(offset, end), step)
@@ -236,37 +209,13 @@ class Moments:
             if state.problems:
                 break
             if state.end_offset < offset:
-                self._pass(state)
+                self._kept.add(state)
         return state
-
-    def _pass(self, state: FoundState) -> None:
-        """Keeps a state that `fill` has not reached, and fewer of them if they need too much memory."""
-        with self._lock:
-            ahead = {**self._ahead, state.end_offset: state}
-            below = max((at for at in ahead if at < state.end_offset), default=None)
-            self._ahead_bytes += cost_bytes(None if below is None else ahead[below].image, state.image)
-            while self._ahead_bytes > self._memory_bytes * _AHEAD_SHARE and len(ahead) > 1:
-                ahead = {at: ahead[at] for at in sorted(ahead)[::2]}
-                images = [None, *(each.image for each in ahead.values())]
-                self._ahead_bytes = sum(
-                    cost_bytes(before, each.image)
-                    for before, each in zip(images, ahead.values(), strict=False)
-                )
-            self._ahead = ahead
 
 
 def _step(first: int, end: int) -> int:
-    """How far the states are apart that are kept at first, in records."""
-    return max(1, (end - first) // KEPT_STATES)
-
-
-def cost_bytes(before: MetadataImage | None, image: MetadataImage) -> int:
-    """What an image needs in memory beside one that was kept before it: the chunks that they do not share."""
-    chunks = image.topics.columns.chunks
-    if before is None:
-        return _SMALL_BYTES + sum(chunk.data.nbytes for chunk in chunks)
-    numbers = image.topics.columns.differing_chunks(before.topics.columns)
-    return _SMALL_BYTES + sum(chunks[number].data.nbytes for number in numbers if number < len(chunks))
+    """How far the states are apart that are kept, in records."""
+    return max(1, min(PART_RECORDS, (end - first) // KEPT_STATES))
 
 
 def place_of(text: str | None) -> Point:

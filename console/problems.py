@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metaquorum.console.partitions import offline_replicas, topics_in_trouble
-from metaquorum.console.strip import ACTIVE, TOPIC_DELETED
+from metaquorum.console.strip import ACTIVE, DIRECTORY_FAILED, TOPIC_DELETED, UNCLEAN_ELECTION
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.causes.brokers import STATES
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, WARNING
@@ -28,14 +28,18 @@ def problems(
     losses: Sequence[TimelineEvent],
 ) -> list[Problem]:
     """Lines for a state: `brokers` are their states, `counts` how many partitions are in each kind of
-    trouble, `losses` the log's events after which records may be lost and those that delete topics. Lines
-    about the past, which have the moment `at`, are behind those about what goes on."""
+    trouble, `losses` the log's events after which records may be lost, those that delete topics, and log
+    directories that failed. Lines about the past, which have the moment `at`, are behind those about what
+    goes on."""
     image = state.image
+    so_far = [event for event in losses if event.offset < state.end_offset]
+    offline = offline_replicas(image)
     found = [
         *_of_brokers(image, brokers),
-        *_of_directories(image),
+        *_of_directories(image, offline),
+        *_of_empty_directories(image, offline, so_far),
         *_of_partitions(image, counts),
-        *_lost_records(event for event in losses if event.offset < state.end_offset),
+        *_lost_records(so_far),
     ]
     return sorted(found, key=_rank)
 
@@ -57,14 +61,30 @@ def _of_brokers(image: MetadataImage, brokers: Mapping[int, str]) -> Iterator[Pr
             yield _problem(severity, text, path, path, number)
 
 
-def _of_directories(image: MetadataImage) -> Iterator[Problem]:
+def _of_directories(image: MetadataImage, offline: Mapping[int, int]) -> Iterator[Problem]:
     """The replicas of registered brokers that are in no directory which their broker has online."""
     severity = severity_of(STATES, "directory-failed", WARNING)
-    for broker_id, number in sorted(offline_replicas(image).items()):
+    for broker_id, number in sorted(offline.items()):
         if broker_id in image.brokers:
             path = f"broker/{broker_id}"
             text = f"broker {broker_id} has {count(number, 'replica')} in log directories that are offline"
             yield _problem(severity, text, path, f"{path}.logDirs", number)
+
+
+def _of_empty_directories(
+    image: MetadataImage, offline: Mapping[int, int], losses: Iterable[TimelineEvent]
+) -> Iterator[Problem]:
+    """Log directories that failed since their broker registered, of brokers without offline replicas."""
+    failed: dict[int, TimelineEvent] = {}
+    for event in losses:
+        if event.kind == DIRECTORY_FAILED:
+            failed[int(event.entity.partition("/")[2])] = event
+    for broker_id, event in failed.items():
+        known = image.brokers.get(broker_id)
+        if known is not None and event.offset > known.epoch and broker_id not in offline:
+            path = f"broker/{broker_id}"
+            text = f"{event.text.partition(';')[0]}; no replica is in it now"
+            yield _problem(event.severity, text, path, f"{path}.logDirs", 0)
 
 
 def _of_partitions(image: MetadataImage, counts: Mapping[str, int]) -> Iterator[Problem]:
@@ -101,6 +121,7 @@ def _lost_records(losses: Iterable[TimelineEvent]) -> Iterator[Problem]:
     for event in losses:
         if event.kind == TOPIC_DELETED:
             elected.pop(event.entity, None)
+        if event.kind != UNCLEAN_ELECTION:
             continue
         for path in event.entities:
             if not path.startswith("topic/"):

@@ -55,8 +55,9 @@ SLOW_S = 5.0
 """A running cluster without an answer for this time counts as gone."""
 _MARKED = at_least("warning")
 _DOUBTS = ("gap in time", "clock jumped")
-TOPIC_DELETED = "topic deleted"
-_LOSSES = ("unclean election", TOPIC_DELETED)
+UNCLEAN_ELECTION, TOPIC_DELETED = "unclean election", "topic deleted"
+DIRECTORY_FAILED = "directory failed"
+_LOSSES = (UNCLEAN_ELECTION, TOPIC_DELETED, DIRECTORY_FAILED)
 
 
 class StripTurn(msgspec.Struct, frozen=True):
@@ -125,7 +126,8 @@ class _Events:
         self.doubts: list[TimelineEvent] = []
         """Those about time of which the log says nothing, or whose clock is not certain."""
         self.losses: list[TimelineEvent] = []
-        """Those after which records may be lost, and those that delete a topic with its records."""
+        """Those after which records may be lost, those that delete a topic with its records, and log
+        directories that failed."""
         self.problems: list[str] = []
 
     def take(self, piece: EventPiece) -> None:
@@ -288,7 +290,8 @@ class Strip:
 
     @property
     def losses(self) -> list[TimelineEvent]:
-        """The events after which records may be lost, and those that delete topics."""
+        """The events after which records may be lost, those that delete topics, and log directories that
+        failed."""
         return self._fine.losses
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from metaquorum.console.access import entries_about
 from metaquorum.console.partitions import leaders_and_in_sync, partition_rows, topic_rows
 from metaquorum.console.strip import ACTIVE, broker_states
 from metaquorum.metadata.errors import InspectError
@@ -24,6 +25,7 @@ from metaquorum.metadata.secrets import setting_shown
 from metaquorum.metadata.settings.configs import key_of
 from metaquorum.metadata.text.cause_text import brief_text
 from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
+from metaquorum.storage.uuids import uuid_to_text
 
 Row = dict[str, Any]
 """A row's cells by column; `path` is the entity that it is about."""
@@ -70,12 +72,19 @@ def table_of(
             columns=columns, rows=page.rows, count=page.fitting, total=page.total, shows=page.shows
         )
     listed = list(rows(state))
+    total = len(listed)
+    if kind == "acls" and query.text:
+        about = {
+            f"acl/{uuid_to_text(entry_id)}" for entry_id, _ in entries_about(state.image, query.text.strip())
+        }
+        listed = [row for row in listed if row["path"] in about or _has_text(row, query.text)]
+        query = msgspec.structs.replace(query, text="")
     if kind == "configs":
         changes = _last_changes(events, state.end_offset)
         listed = [{**row, **changes.get(row["path"], _NO_CHANGE)} for row in listed]
     found = page_of(columns, [row for row in listed if query.show in ("", row.get("state"))], query)
     shows = ("active", "fenced", "shutdown") if kind == "brokers" else ()
-    return msgspec.structs.replace(found, total=len(listed), shows=shows)
+    return msgspec.structs.replace(found, total=total, shows=shows)
 
 
 def page_of(columns: tuple[str, ...], rows: Iterable[Row], query: TableQuery) -> TablePage:
@@ -84,13 +93,16 @@ def page_of(columns: tuple[str, ...], rows: Iterable[Row], query: TableQuery) ->
     listed = list(rows)
     total = len(listed)
     if query.text:
-        wanted = query.text.lower()
-        listed = [row for row in listed if any(wanted in cell_text(cell).lower() for cell in row.values())]
+        listed = [row for row in listed if _has_text(row, query.text)]
     _check_column(query.sort, columns)
     if query.sort:
         listed.sort(key=lambda row: _order(row.get(query.sort)), reverse=query.descending)
     start, end = _window(query)
     return TablePage(columns=columns, rows=listed[start:end], count=len(listed), total=total)
+
+
+def _has_text(row: Row, text: str) -> bool:
+    return any(text.lower() in cell_text(cell).lower() for cell in row.values())
 
 
 def _window(query: TableQuery) -> tuple[int, int | None]:

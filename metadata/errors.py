@@ -1,7 +1,4 @@
-"""What can go wrong in metadata: Kafka's error codes, and the errors that this package raises.
-
-The storage layer has errors of its own.
-"""
+"""What can go wrong in metadata: Kafka's error codes, and the errors that this package raises."""
 
 from __future__ import annotations
 

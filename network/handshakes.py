@@ -31,7 +31,7 @@ class _Handshake(ssl.SSLObject):
             raise
         except ssl.SSLError:
             if self.last_words is not None:
-                self.last_words.note()
+                self.last_words.keep_alert()
             raise
 
 
@@ -43,12 +43,12 @@ class ServerContext(ssl.SSLContext):
     def wrap_bio(
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *more: Any, **options: Any
     ) -> ssl.SSLObject:
-        found = super().wrap_bio(incoming, outgoing, *more, **options)
+        handshake = super().wrap_bio(incoming, outgoing, *more, **options)
         last_words = _CURRENT.get()
-        if last_words is not None and isinstance(found, _Handshake):
-            found.last_words = last_words
+        if last_words is not None and isinstance(handshake, _Handshake):
+            handshake.last_words = last_words
             last_words.outgoing = outgoing
-        return found
+        return handshake
 
 
 class LastWords:
@@ -61,7 +61,7 @@ class LastWords:
         self.outgoing: ssl.MemoryBIO | None = None
         _CURRENT.set(self)
 
-    def note(self) -> None:
+    def keep_alert(self) -> None:
         """The handshake has failed, and the loop is about to close the connection, but not this copy."""
         self._alert = b"" if self.outgoing is None else self.outgoing.read()
         if self._alert:

@@ -1,7 +1,4 @@
-"""What the driver reports to a node with a Raft core, and the effects that such a node adds.
-
-The core's own effects are in `effects`.
-"""
+"""What the driver reports to a node with a Raft core, and the effects that such a node adds."""
 
 from __future__ import annotations
 

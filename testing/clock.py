@@ -23,7 +23,7 @@ class ClusterClock:
         """How far it was moved."""
         self._held_at_s: float | None = None
         self.is_hurried = False
-        """Time passes at once while all wait for it; Unix time does not."""
+        """Time passes only while all wait for it, and then at once; Unix time does not."""
         self._calls: list[Callable[[], None]] = []
 
     def seconds(self) -> float:
@@ -46,6 +46,19 @@ class ClusterClock:
         """From now on only `move` lets time pass."""
         with self._lock:
             self._held_at_s = self.seconds()
+
+    def hurry(self) -> None:
+        """From now on time passes only while all wait for it, and then at once: the loop moves it."""
+        self.hold()
+        self.is_hurried = True
+
+    def follow(self) -> None:
+        """From now on it follows real time; Unix time is that of the machine."""
+        with self._lock:
+            self.is_hurried = False
+            now_s = self.seconds()
+            self._moved_s, self._held_at_s = now_s - time.monotonic(), None
+            self._wall_s = time.time() - now_s
 
     def move(self, by_s: float, *, wall: bool = True) -> None:
         """Moves it forward at once; `wall`: Unix time, too."""

@@ -21,12 +21,11 @@ from metaquorum.testing.inode import (
     Inode,
     NameStep,
     _depth_first,
-    apply_step,
     is_below,
-    move_below,
     moved_path,
     normal_path,
 )
+from metaquorum.testing.names import Moves, Names
 
 
 class FaultyDisk:
@@ -42,14 +41,11 @@ class FaultyDisk:
         self.crash_after: int | None = None
         self.wall_ms: Callable[[], int] = lambda: NO_CLOCK_MS
         self._dead = False
-        self._files: dict[str, Inode] = {}
-        self._directories: set[str] = {"/", "."}
-        self._durable_files: dict[str, Inode] = {}
-        self._durable_directories: set[str] = {"/", "."}
+        # `_names` and `_pending` go by the present names.
+        self._names = Names()
+        self._durable = Names()
         self._pending: dict[str, list[NameStep]] = {}
-        # Moves (source, target) and removals (source, None) of directories that their parent's sync has yet
-        # to make durable, in order. `_files`, `_directories` and `_pending` go by the present names.
-        self._moves: list[tuple[str, str | None]] = []
+        self._moves = Moves()
         self._locked: set[str] = set()
         self._injections: list[Injection] = []
 
@@ -116,7 +112,7 @@ class FaultyDisk:
 
     def used_bytes(self) -> int:
         """Bytes in all files."""
-        return sum(len(inode.data) for inode in self._files.values())
+        return sum(len(inode.data) for inode in self._names.files.values())
 
     def _normal(self, path: str) -> str:
         """The key of a path in the tables. A disk of a test may take two names for one."""
@@ -128,36 +124,32 @@ class FaultyDisk:
         """Power loss: returns a disk with what survived, all of it durable. This one is unusable
         afterwards."""
         self._dead = True
-        names = dict(self._durable_files)
+        kept = self._durable.copy()
         for steps in self._pending.values():
             for gone, came, inode in steps:
                 if self.rng.random() < self.profile.keep_name:
-                    apply_step(names, self._durable_path(gone), self._durable_path(came), inode)
+                    kept.apply(self._durable_path(gone), self._durable_path(came), inode)
+        self._keep_directories(kept)
         survivor = self.emptied()
         survivor.profile = replace(self.profile)
         survivor.wall_ms = self.wall_ms
-        survivor._directories = self._surviving_directories(names)
-        survivor._durable_directories = set(survivor._directories)
         contents: dict[int, bytes] = {}
-        for path in sorted(names):
-            inode = names[path]
+        for path in sorted(kept.files):
+            inode = kept.files[path]
             if id(inode) not in contents:
                 contents[id(inode)] = self._surviving_contents(inode)
-            data = contents[id(inode)]
-            kept = Inode.synced(data, inode.modified_ms)
-            survivor._files[path] = survivor._durable_files[path] = kept
+            kept.put_file(path, Inode.synced(contents[id(inode)], inode.modified_ms))
+        survivor._names, survivor._durable = kept, kept.copy()
         return survivor
 
     def copy(self) -> FaultyDisk:
         """Another disk with everything that is on this one, all of it durable: a backup."""
         other = self.emptied()
         other.wall_ms = self.wall_ms
-        other._directories = set(self._directories)
-        other._durable_directories = set(self._directories)
-        for path, inode in self._files.items():
-            data = bytes(inode.data)
-            copied = Inode.synced(data, inode.modified_ms)
-            other._files[path] = other._durable_files[path] = copied
+        other._names = self._names.copy()
+        for path, inode in self._names.files.items():
+            other._names.put_file(path, Inode.synced(bytes(inode.data), inode.modified_ms))
+        other._durable = other._names.copy()
         return other
 
     def emptied(self) -> FaultyDisk:
@@ -170,29 +162,25 @@ class FaultyDisk:
         again."""
         survivor = self.emptied()
         survivor.wall_ms = self.wall_ms
-        survivor._files, survivor._directories = self._files, self._directories
-        survivor._durable_files, survivor._durable_directories = (
-            self._durable_files,
-            self._durable_directories,
-        )
+        survivor._names, survivor._durable = self._names, self._durable
         survivor._pending, survivor._moves = self._pending, self._moves
-        for inode in self._files.values():
+        for inode in self._names.files.values():
             inode.poisoned = False
         self._dead = True
         return survivor
 
-    def _surviving_directories(self, names: dict[str, Inode]) -> set[str]:
-        kept = set(self._durable_directories)
-        present = {self._durable_path(one) for one in self._directories} if self._moves else self._directories
-        for directory in sorted(present - kept, key=_depth_first):
-            if parent_of(directory) in kept and self.rng.random() < self.profile.keep_name:
-                kept.add(directory)
+    def _keep_directories(self, kept: Names) -> None:
+        """Adds the directories, and applies the moves, that survive; drops files that are in none."""
+        directories = self._names.directories
+        present = {self._durable_path(one) for one in directories} if self._moves else directories
+        for directory in sorted(present - kept.directories, key=_depth_first):
+            if parent_of(directory) in kept.directories and self.rng.random() < self.profile.keep_name:
+                kept.put_directory(directory)
         for source, target in self._moves:
             if self.rng.random() < self.profile.keep_name:
-                move_below(names, kept, source, target)
-        for path in [path for path in names if parent_of(path) not in kept]:
-            del names[path]
-        return kept
+                kept.move(source, target)
+        for path in [path for path in kept.files if parent_of(path) not in kept.directories]:
+            kept.take_file(path)
 
     def _surviving_contents(self, inode: Inode) -> bytes:
         if not inode.dirty:
@@ -223,24 +211,24 @@ class FaultyDisk:
         """Opens a file for appending, or creates it; the name is durable after a sync of its directory."""
         normal = self._normal(path)
         directory = parent_of(normal)
-        if normal in self._directories:
+        if normal in self._names.directories:
             raise DiskError(directory, f"open of {path}", "a directory is where a file must be; move it away")
-        if directory not in self._directories:
+        if directory not in self._names.directories:
             raise FileMissingError(path)
         self.begin("open", directory, path)
-        if normal not in self._files:
+        if normal not in self._names.files:
             inode = Inode(modified_ms=self.wall_ms())
-            self._files[normal] = inode
+            self._names.put_file(normal, inode)
             self._pending.setdefault(directory, []).append((None, normal, inode))
-        return FaultyFile(self, path, self._files[normal], writable=True)
+        return FaultyFile(self, path, self._names.files[normal], writable=True)
 
     def exists(self, path: str) -> bool:
         """True for a file or directory."""
-        return self._normal(path) in self._files or self._normal(path) in self._directories
+        return self._normal(path) in self._names.files or self._normal(path) in self._names.directories
 
     def is_directory(self, path: str) -> bool:
         """True for a directory."""
-        return self._normal(path) in self._directories
+        return self._normal(path) in self._names.directories
 
     def file_size(self, path: str) -> int:
         """Bytes in a file."""
@@ -258,35 +246,33 @@ class FaultyDisk:
         """Names in a directory, sorted."""
         self.begin("list", path, path)
         normal = self._normal(path)
-        if normal not in self._directories:
+        if normal not in self._names.directories:
             raise FileMissingError(path)
-        everything = set(self._files) | self._directories
-        return sorted(
-            name_of(one) for one in everything if one not in ("/", ".") and parent_of(one) == normal
-        )
+        return sorted(map(name_of, self._names.inside(normal)))
 
     def make_directory(self, path: str) -> None:
         """Creates a directory and its missing parents; each name is durable after a sync of its parent."""
         normal = self._normal(path)
         self.begin("mkdir", parent_of(normal), path)
         missing = []
-        while normal not in self._directories:
-            if normal in self._files:
+        while normal not in self._names.directories:
+            if normal in self._names.files:
                 raise DiskError(parent_of(normal), f"mkdir of {path}", "a part of the path is a file")
             missing.append(normal)
             normal = parent_of(normal)
-        self._directories.update(missing)
+        for one in missing:
+            self._names.put_directory(one)
 
     def rename(self, source: str, target: str) -> None:
         """Moves a file or a directory in one step, within one directory."""
         old, new = self._normal(source), self._normal(target)
-        if old in self._directories:
+        if old in self._names.directories:
             self._rename_directory(old, new)
             return
         inode = self._inode(source)
         self.begin("rename", parent_of(old), source)
-        del self._files[old]
-        self._files[new] = inode
+        self._names.take_file(old)
+        self._names.put_file(new, inode)
         self._pending.setdefault(parent_of(new), []).append((old, new, inode))
 
     def remove(self, path: str) -> None:
@@ -294,76 +280,75 @@ class FaultyDisk:
         normal = self._normal(path)
         self._inode(path)
         self.begin("remove", parent_of(normal), path)
-        del self._files[normal]
+        self._names.take_file(normal)
         self._pending.setdefault(parent_of(normal), []).append((normal, None, None))
 
     def _rename_directory(self, old: str, new: str) -> None:
         self.begin("rename", parent_of(old), old)
-        if new in self._directories or new in self._files:
+        if new in self._names.directories or new in self._names.files:
             raise DiskError(parent_of(old), f"rename of {old}", f"{new} exists; move it away")
-        move_below(self._files, self._directories, old, new)
-        self._pending = {
-            moved_path(directory, old, new): [
-                (moved_path(gone, old, new), moved_path(came, old, new), inode) for gone, came, inode in steps
-            ]
-            for directory, steps in self._pending.items()
-        }
-        self._moves.append((old, new))
+        if any(one in self._pending for one in self._names.below(old)):
+            self._pending = {
+                moved_path(directory, old, new): [
+                    (moved_path(gone, old, new), moved_path(came, old, new), inode)
+                    for gone, came, inode in steps
+                ]
+                for directory, steps in self._pending.items()
+            }
+        self._names.move(old, new)
+        self._moves.add(old, new)
 
     def remove_directory(self, path: str) -> None:
         """Removes an empty directory."""
         normal = self._normal(path)
-        if normal not in self._directories:
+        if normal not in self._names.directories:
             raise FileMissingError(path)
         self.begin("remove", parent_of(normal), path)
-        if any(parent_of(one) == normal for one in (*self._files, *self._directories)):
+        if self._names.inside(normal):
             raise DiskError(
                 parent_of(normal), f"remove of {path}", "the directory still holds files; move them away"
             )
-        self._directories.discard(normal)
+        self._names.take_directory(normal)
         self._pending.pop(normal, None)
-        self._moves.append((normal, None))
+        self._moves.add(normal, None)
 
     def sync_directory(self, path: str) -> None:
         """Makes the names in a directory durable."""
         normal = self._normal(path)
-        if normal not in self._directories:
+        if normal not in self._names.directories:
             raise FileMissingError(path)
         self.begin("sync_directory", path, path)
         self._sync_names(normal)
 
     def _sync_names(self, normal: str) -> None:
         for gone, came, inode in self._pending.pop(normal, ()):
-            apply_step(self._durable_files, self._durable_path(gone), self._durable_path(came), inode)
-        inside = [one for one in self._directories if parent_of(one) == normal]
+            self._durable.apply(self._durable_path(gone), self._durable_path(came), inode)
+        inside = [one for one in self._names.inside(normal) if one in self._names.directories]
         if self._moves:
-            self._durable_directories.update(self._durable_path(one) for one in inside)
-            due = [move for move in self._moves if parent_of(move[0]) == normal]
-            self._moves = [move for move in self._moves if parent_of(move[0]) != normal]
-            for source, target in due:
-                move_below(self._durable_files, self._durable_directories, source, target)
-        self._durable_directories.update(inside)
+            for one in inside:
+                self._durable.put_directory(self._moves.durable_path(one))
+            for source, target in self._moves.take(normal):
+                self._durable.move(source, target)
+        for one in inside:
+            self._durable.put_directory(one)
 
     def _durable_path(self, path: str | None) -> str:
-        """Where a path of now is on the disk while moves of directories above it are not durable."""
-        found = path or ""
-        for source, target in reversed(self._moves):
-            if target is not None:
-                found = moved_path(found, target, source)
-        return found
+        return self._moves.durable_path(path) if path else ""
 
     def sync_paths(self, directory: str, files: Sequence[str], directories: Sequence[str]) -> None:
         """Syncs files and directories in one operation, for FaultyFileSystem. Skips files that were
         removed."""
         self.begin("sync", directory, directory)
-        inodes = [self._files[self._normal(path)] for path in files if self._normal(path) in self._files]
+        inodes = [
+            self._names.files[self._normal(path)] for path in files if self._normal(path) in self._names.files
+        ]
         for inode in inodes:
             if inode.poisoned:
                 raise DiskError(directory, f"sync of {directory}", "an earlier sync failed; check the disk")
         for inode in inodes:
             inode.settle()
         for path in directories:
-            if self._normal(path) in self._directories:
+            if self._normal(path) in self._names.directories:
                 self._sync_names(self._normal(path))
 
     def file_system(self, directory: str) -> FaultyFileSystem:
@@ -379,7 +364,7 @@ class FaultyDisk:
     def lock(self, directory: str) -> FaultyLock:
         """Takes the writer's lock of a directory. Raises LogDirectoryLockedError if it is held."""
         normal = self._normal(directory)
-        if normal not in self._directories:
+        if normal not in self._names.directories:
             raise FileMissingError(join(directory, ".lock"))
         self.begin("lock", directory, directory)
         if normal in self._locked:
@@ -419,8 +404,8 @@ class FaultyDisk:
         self._inode(path).flip(position, bit)
 
     def _inode(self, path: str) -> Inode:
-        inode = self._files.get(self._normal(path))
-        if inode is None and parent_of(self._normal(path)) in self._files:
+        inode = self._names.files.get(self._normal(path))
+        if inode is None and parent_of(self._normal(path)) in self._names.files:
             raise DiskError(parent_of(path), f"use of {path}", "a part of the path is a file")
         if inode is None:
             raise FileMissingError(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -12,6 +13,8 @@ import msgspec
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.wire.codec import Request
+from metaquorum.wire.schema import StructSchema
+from metaquorum.wire.table import API_BY_NAME, response_type
 
 KEPT_MAX = 2_000
 """How many happenings are kept, the newest ones."""
@@ -43,7 +46,7 @@ class Observed:
     def answered(self, api: str, node: int, request: Request, answer: Any) -> None:
         """A broker has answered a client."""
         who = f"{api} of {request.header.client_id} at broker {node}"
-        problems = list(dict.fromkeys(_problems(answer, "")))
+        problems = [] if answer is None else list(dict.fromkeys(_problems(answer, _places_in(api))))
         for about, code in problems[:3]:
             self.note("error", f"{who}: {code}{about and f' ({about})'}")
         body = request.body
@@ -65,21 +68,41 @@ class Observed:
             self.note("transaction", f"transaction {body.transactional_id}: {producer}")
 
 
-def _problems(value: Any, about: str) -> Iterator[tuple[str, str]]:
+class _Places(msgspec.Struct, frozen=True):
+    """Where a structure of a response may have error codes: itself, or the structures in these fields."""
+
+    has_code: bool
+    parts: tuple[tuple[str, _Places], ...]
+
+
+@cache
+def _places_in(api: str) -> _Places:
+    return _places(response_type(API_BY_NAME[api].key).schema)
+
+
+def _places(schema: StructSchema) -> _Places:
+    parts = ((each.name, _places(each.struct)) for each in schema.fields if each.struct is not None)
+    return _Places(
+        has_code=any(each.name == "error_code" for each in schema.fields),
+        parts=tuple((name, places) for name, places in parts if places.has_code or places.parts),
+    )
+
+
+def _problems(value: Any, places: _Places, about: str = "") -> Iterator[tuple[str, str]]:
     """Each error code in a response, and what it is about."""
-    if isinstance(value, tuple):
-        for entry in value:
-            yield from _problems(entry, about)
-    elif isinstance(value, msgspec.Struct):
-        name = next((str(own) for each in NAMES if (own := getattr(value, each, None))), "")
-        index = next((own for each in INDEXES if (own := getattr(value, each, None)) is not None), None)
-        about = "-".join(part for part in (about, name, "" if index is None else str(index)) if part)
-        code = getattr(value, "error_code", 0)
-        if code:
-            yield about, ErrorCode.of(code).name
-            return
-        for field_name in value.__struct_fields__:
-            yield from _problems(getattr(value, field_name), about)
+    code = value.error_code if places.has_code else 0
+    if not code and not places.parts:
+        return
+    name = next((str(own) for each in NAMES if (own := getattr(value, each, None))), "")
+    index = next((own for each in INDEXES if (own := getattr(value, each, None)) is not None), None)
+    about = "-".join(part for part in (about, name, "" if index is None else str(index)) if part)
+    if code:
+        yield about, ErrorCode.of(code).name
+        return
+    for field_name, inside in places.parts:
+        found = getattr(value, field_name)
+        for entry in found if isinstance(found, tuple) else () if found is None else (found,):
+            yield from _problems(entry, inside, about)
 
 
 def of_metadata(log: MetadataLog) -> list[Happening]:

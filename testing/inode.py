@@ -71,13 +71,6 @@ def is_below(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory if directory == "/" else directory + "/")
 
 
-def apply_step(names: dict[str, Inode], gone: str | None, came: str | None, inode: Inode | None) -> None:
-    if gone:
-        names.pop(gone, None)
-    if came and inode is not None:
-        names[came] = inode
-
-
 def _depth_first(path: str) -> tuple[int, str]:
     return len(path), path
 
@@ -88,18 +81,3 @@ def moved_path(path: str | None, source: str, target: str) -> str:
     if path is None or not is_below(path, source):
         return path or ""
     return target + path[len(source) :]
-
-
-def move_below(names: dict[str, Inode], directories: set[str], source: str, target: str | None) -> None:
-    """Moves a directory with its contents, or removes it (`target` None). Does nothing if `source` does not
-    exist or `target` does, as when an earlier step did not survive."""
-    if source not in directories or target in directories:
-        return
-    for one in [one for one in directories if is_below(one, source)]:
-        directories.discard(one)
-        if target is not None:
-            directories.add(moved_path(one, source, target))
-    for path in [path for path in names if is_below(path, source)]:
-        inode = names.pop(path)
-        if target is not None:
-            names[moved_path(path, source, target)] = inode

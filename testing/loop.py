@@ -9,7 +9,7 @@ import asyncio
 import concurrent.futures
 import selectors
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from metaquorum.testing.clock import ClusterClock
@@ -20,7 +20,11 @@ T = TypeVar("T")
 
 IDLE_S = 0.002
 """A loop that has waited so long in real time waits for its timers alone: no thread or socket answers."""
-HURRY_S = 0.01
+SETTLE_ROUNDS_MAX = 16
+"""After so many rounds in which something happened, a busy loop counts as settled."""
+MOMENT_S = 0.001
+"""A clock in a hurry looks at the threads once no socket has had anything for so long."""
+HURRY_S = 0.02
 """A clock in a hurry moves by at most this much at a time: less than any node waits for another."""
 
 
@@ -31,15 +35,48 @@ class _Selector:
     def __init__(self, clock: ClusterClock) -> None:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
+        self._quiet: asyncio.Future[bool] | None = None
+        self._last = concurrent.futures.ThreadPoolExecutor(1, "kafka cluster at rest")
+        self.at_rest: Callable[[], object] = _nothing
+        """Called by a clock in a hurry before it moves on."""
+
+    def quiet(self, answer: asyncio.Future[bool]) -> None:
+        """The answer: whether nothing happens for IDLE_S, once the loop has nothing to do."""
+        self._quiet = answer
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self._clock.is_hurried and timeout is not None and timeout > 0:
-            found = self._selector.select(min(timeout, IDLE_S))
-            if not found and timeout > IDLE_S:
-                self._clock.move(min(timeout, HURRY_S), wall=False)
-            return found
+        answer = self._quiet
+        if answer is None or timeout == 0:
+            return self._select(timeout)
+        self._quiet = None
+        timer_s = IDLE_S if timeout is None or self._clock.is_manual else timeout
+        found = self._selector.select(min(timer_s, IDLE_S))
+        if not answer.done():
+            answer.set_result(not found and timer_s >= IDLE_S)
+        return found
+
+    def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._clock.is_hurried and timeout != 0:
+            return self._in_a_hurry(timeout)
         is_held = self._clock.is_manual and timeout is not None and timeout > 0
         return self._selector.select(None if is_held else timeout)
+
+    def _in_a_hurry(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = self._selector.select(MOMENT_S)
+        if found:
+            return found
+        self._last.submit(_nothing).result()  # threads that had work before this one have had their turn
+        found = self._selector.select(0)
+        if not found:
+            self.at_rest()
+            if timeout is not None and self._clock.is_hurried:
+                self._clock.move(min(timeout, HURRY_S), wall=False)
+        return found
+
+    def close(self) -> None:
+        """Ends the thread, too."""
+        self._last.shutdown()
+        self._selector.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._selector, name)
@@ -50,10 +87,36 @@ class ClusterLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, clock: ClusterClock) -> None:
         self._cluster_clock = clock
-        super().__init__(_Selector(clock))  # type: ignore[arg-type]
+        self._cluster_selector = _Selector(clock)
+        super().__init__(self._cluster_selector)  # type: ignore[arg-type]
 
     def time(self) -> float:
         return self._cluster_clock.seconds()
+
+    def wait_in_a_hurry(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """On another thread: until the condition may be true, which is looked at whenever nothing happens."""
+        ended = threading.Event()
+
+        def look() -> None:
+            try:
+                if condition():
+                    ended.set()
+            except Exception:
+                ended.set()  # whoever waits looks, too
+
+        self._cluster_selector.at_rest = look
+        ended.wait(timeout_s)
+        self._cluster_selector.at_rest = _nothing
+
+    async def settled(self) -> None:
+        """Returns once what is due is done, however slow the machine is: nothing is ready, no socket has
+        anything, and a thread that began after all others that had work has come back."""
+        for _ in range(SETTLE_ROUNDS_MAX):
+            await self.run_in_executor(None, _nothing)
+            answer: asyncio.Future[bool] = self.create_future()
+            self._cluster_selector.quiet(answer)
+            if await answer:
+                return
 
 
 class LoopThread:
@@ -98,6 +161,10 @@ class LoopThread:
         finally:
             asyncio.set_event_loop(None)
             self.loop.close()
+
+
+def _nothing() -> None:
+    return
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]] | set[asyncio.Task[Any]]) -> None:

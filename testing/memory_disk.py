@@ -44,15 +44,22 @@ class MemoryDisk:
         self.used_bytes = 0
         self.faults: tuple[DiskFault, ...] = ()
         self._lock = threading.Lock()
+        self._ends = False
         self._disk = FaultyDisk(rng, FaultProfile(sync_ms=0))
         self._disk.wall_ms = wall_ms
 
     # --- what survives
 
+    def kill(self) -> None:
+        """The node is being killed: whatever its threads have yet to do fails, until `killed`."""
+        with self._lock:
+            self._ends = True
+
     def killed(self, *, power_lost: bool) -> None:
         """The node was killed: files that it has open cannot be used from now on. `power_lost`: what was not
         synced may be lost, too."""
         with self._lock:
+            self._ends = False
             self._disk = self._disk.crash() if power_lost else self._disk.kill()
             self.used_bytes = self._disk.used_bytes()
 
@@ -76,6 +83,8 @@ class MemoryDisk:
             fault(operation, path, size)
         try:
             with self._lock:
+                if self._ends:
+                    raise PowerLossError(f"the node is being killed, at {operation} of {path}")
                 return work(*arguments)
         except PowerLossError as error:
             raise DiskError(parent_of(path), f"{operation} of {path}", "the node was killed") from error
@@ -177,7 +186,7 @@ class MemoryDisk:
     def lock(self, directory: str) -> MemoryLock:
         """Takes the writer's lock of a directory."""
         directory = slashed(directory)
-        return MemoryLock(self, directory, self.run("lock", directory, self._disk.lock, directory))
+        return MemoryLock(self._lock, self.run("lock", directory, self._disk.lock, directory))
 
     def directory_key(self, path: str) -> Hashable:
         """The path: there are no links."""
@@ -272,16 +281,16 @@ class MemoryFileSystem:
 class MemoryLock:
     """The lock of one directory."""
 
-    __slots__ = ("_directory", "_disk", "_lock")
+    __slots__ = ("_lock", "_mutex")
 
-    def __init__(self, disk: MemoryDisk, directory: str, lock: FaultyLock) -> None:
-        self._disk = disk
-        self._directory = directory
+    def __init__(self, mutex: threading.Lock, lock: FaultyLock) -> None:
+        self._mutex = mutex
         self._lock = lock
 
     def release(self) -> None:
-        """Releases the lock; a repeated call does nothing."""
-        self._disk.run("unlock", self._directory, self._lock.release)
+        """Releases the lock, whatever the disk's faults; a repeated call does nothing."""
+        with self._mutex:
+            self._lock.release()
 
 
 def copy_files(source: Disk, home: str, target: Disk, directory: str) -> None:

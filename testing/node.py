@@ -168,7 +168,11 @@ class TestNode:
 
     async def kill(self, *, power_lost: bool = False) -> None:
         """Ends it as the death of its process does."""
+        if isinstance(self.disk, MemoryDisk):
+            self.disk.kill()
         if self._process is not None:
+            if self.process is not None and self.local.serves:
+                cast(BrokerRole, self.process.roles[-1]).abandon()
             self._process.kill()
         elif self._task is not None:
             self._task.cancel()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 
 from metaquorum.clients.admin.access import delete_scram, set_scram
 from metaquorum.clients.kafka.cluster import KafkaClient
@@ -35,7 +35,7 @@ from metaquorum.testing.forming import FormedNode, form, ports_of, shape_of
 from metaquorum.testing.happenings import LINES_MAX, Happening, lines_of, of_metadata
 from metaquorum.testing.healing import ActiveFault, ClusterEvent
 from metaquorum.testing.interception import OWN_CLIENT, Interception
-from metaquorum.testing.loop import LoopThread
+from metaquorum.testing.loop import ClusterLoop, LoopThread
 from metaquorum.testing.memory_disk import MemoryDisk, copy_files
 from metaquorum.testing.network import ClusterNetwork, Network
 from metaquorum.testing.node import ClusterNode, TestNode
@@ -52,8 +52,8 @@ ITERATIONS = 4096
 """Of SCRAM: the fewest that Kafka allows."""
 LOOK_S = 0.002
 """How often a wait looks."""
-LOOK_IN_A_HURRY_S = 0.006
-"""The same while the clock is in a hurry: it moves when the loop has nothing to do, and a look is work."""
+LOOK_IN_A_HURRY_S = 1.0
+"""The same while the clock is in a hurry: the loop looks, too, whenever it has nothing to do."""
 
 
 class Wishes(TypedDict, total=False):
@@ -148,10 +148,14 @@ class RunningCluster:
             self._thread = LoopThread(self._time, "kafka cluster")
             self._state = "running"
         try:
-            self._time.is_hurried = self._starts_in_a_hurry
+            if self._starts_in_a_hurry:
+                self._time.hurry()
             self._run(self._start_nodes(), "the nodes to start")
+            if self._starts_in_a_hurry:
+                self._start_brokers()
             self._until(self._is_ready, "all nodes to serve")
-            self._time.is_hurried = False
+            if self._starts_in_a_hurry:
+                self._time.follow()
             if self._access.password is not None:
                 self.add_user(USER, self._access.password)
         except BaseException:
@@ -383,11 +387,27 @@ class RunningCluster:
             raise ClusterError(f"{node.name} did not start: {node.last_words}")
         return node.is_serving and self._agree()
 
+    def _start_brokers(self) -> None:
+        """Once the controllers have elected: brokers would ask for the leader again and again."""
+        controllers = [node for node in self._nodes.values() if node.local.controls]
+        brokers = [node for node in self._nodes.values() if not node.local.controls]
+        if not brokers:
+            return
+
+        async def start() -> None:
+            for node in brokers:
+                node.start()
+
+        self._until(lambda: self._are_up(controllers) and self._leader_of_quorum() is not None, "an election")
+        self._run(start(), "the brokers to start")
+
     # --- on the loop
 
     async def _start_nodes(self) -> None:
+        """All of them; in a hurry, those that are controllers."""
         for node in self._nodes.values():
-            node.start()
+            if node.local.controls or not self._starts_in_a_hurry:
+                node.start()
 
     async def _end(self) -> None:
         for client in self._clients.values():
@@ -396,10 +416,15 @@ class RunningCluster:
         await self._network.close()
 
     def _is_ready(self) -> bool:
-        for node in self._nodes.values():
+        nodes = list(self._nodes.values())
+        return self._are_up(nodes) and all(node.is_serving for node in nodes) and self._agree()
+
+    def _are_up(self, nodes: Sequence[ClusterNode]) -> bool:
+        """True. Raises ClusterError for one that could not start."""
+        for node in nodes:
             if not node.is_up:
                 raise ClusterError(f"{node.name} did not start: {node.last_words}")
-        return all(node.is_serving for node in self._nodes.values()) and self._agree()
+        return True
 
     def _is_whole(self) -> bool:
         """Whether all nodes that run serve, and their brokers know each other."""
@@ -508,7 +533,10 @@ class RunningCluster:
         while not self._run(look(), what):
             if time.monotonic() > deadline_s:
                 raise ClusterTimeoutError(f"waited {self.timeout_s:g} s for {what}; {self._what_nodes_do()}")
-            time.sleep(LOOK_IN_A_HURRY_S if self._time.is_hurried else LOOK_S)
+            if self._time.is_hurried and self._thread is not None:
+                self._thread.loop.wait_in_a_hurry(condition, LOOK_IN_A_HURRY_S)
+            else:
+                time.sleep(LOOK_S)
 
     def _wait_for_value(self, value: Callable[[], int | None], what: str) -> int:
         found: list[int] = []
@@ -522,9 +550,10 @@ class RunningCluster:
         return found[-1]
 
     def _run_settled(self, move: Callable[[], None], text: str) -> None:
-        """Moves the clock, for `clock`."""
+        """Moves the clock, for `clock`: nodes do what is due before it moves on."""
 
         async def moved() -> None:
             move()
+            await cast("ClusterLoop", asyncio.get_running_loop()).settled()
 
         self._run(moved(), text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from metaquorum.testing.clock import ClusterClock
@@ -16,13 +15,10 @@ SETTLE_STEPS = 6
 """Steps after a jump, in which nodes exchange the heartbeats that are overdue."""
 RECOVERY_STEPS_MAX = 100
 """Steps at the end of a long way until all nodes serve, so that a manual clock does not stop an election."""
-RECOVERY_REAL_S = 0.02
-"""How long each of these steps may take the nodes, by the real clock: candidates ask and answer."""
-SETTLE_REAL_S = 0.003
-"""How long a step may take the nodes, by the real clock."""
 
 Run = Callable[[Callable[[], None], str], None]
-"""Calls a function on the loop of the cluster; the text says for what."""
+"""Calls a function on the loop of the cluster, and returns once the nodes have done what is due then; the
+text says for what."""
 
 
 class TimeControl:
@@ -58,7 +54,6 @@ class TimeControl:
         for _ in range(RECOVERY_STEPS_MAX):
             if self._is_whole():
                 return
-            time.sleep(RECOVERY_REAL_S)
             self._pass(STEP_S)
 
     def _pass(self, seconds: float) -> None:
@@ -69,4 +64,3 @@ class TimeControl:
 
     def _move(self, by_s: float) -> None:
         self._run(lambda: self._clock.move(by_s), "the clock to move")
-        time.sleep(SETTLE_REAL_S)

@@ -15,9 +15,5 @@ class CaseIgnoringDisk(FaultyDisk):
         if plain in ("/", "."):
             return plain
         parent, wanted = self._normal(parent_of(plain)), name_of(plain).lower()
-        there = [
-            name_of(each)
-            for each in (*self._files, *self._directories)
-            if each not in ("/", ".") and parent_of(each) == parent and name_of(each).lower() == wanted
-        ]
+        there = [name_of(each) for each in self._names.inside(parent) if name_of(each).lower() == wanted]
         return join(parent, there[0] if there else name_of(plain))

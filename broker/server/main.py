@@ -327,6 +327,10 @@ class BrokerRole:
                 "no controller could be notified that this broker is stopping: its session must expire first"
             )
 
+    def abandon(self) -> None:
+        """See `DataPlane.abandon`."""
+        self._data.abandon()
+
     async def do_upkeep(self) -> None:
         """Does now what is done periodically, above all retention and compaction. Returns when the good
         directories have done it."""

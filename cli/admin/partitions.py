@@ -1,5 +1,4 @@
-"""`metaquorum partitions`: elects leaders, adds partitions, and plans, starts and cancels moves of
-replicas."""
+"""`metaquorum partitions`: elects leaders, adds partitions, plans, starts and cancels moves of replicas."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`metaquorum topics`: creates, lists, describes and deletes topics, as Kafka's `kafka-topics` prints
-them."""
+"""`metaquorum topics`: creates, lists, describes and deletes topics, as `kafka-topics` prints them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`metaquorum log archive`: packs the logs of a quorum into one checked file, and unpacks it.
-
-Archives of other tools (.tar, .gz) are in `input.archive`.
-"""
+"""`metaquorum log archive`: packs the logs of a quorum into one checked file, and unpacks it."""
 
 from __future__ import annotations
 

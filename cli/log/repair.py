@@ -1,7 +1,4 @@
-"""`metaquorum log repair`: writes a new directory without the records or damage that make a log unusable.
-
-A quorum that lost its majority is `salvage`'s.
-"""
+"""`metaquorum log repair`: writes a new directory without the records or damage that make a log unusable."""
 
 from __future__ import annotations
 

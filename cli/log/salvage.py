@@ -1,8 +1,4 @@
-"""`metaquorum log salvage`: ranks what is left of a quorum that lost its majority,
-and makes a new quorum of it.
-
-Bad records are `repair`'s.
-"""
+"""`metaquorum log salvage`: ranks what is left of a quorum without its majority, and makes a new one."""
 
 from __future__ import annotations
 

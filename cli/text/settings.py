@@ -1,5 +1,4 @@
-"""Configurations, features, ACLs, quotas and users, as Kafka's own tools print them, and results of
-changes."""
+"""Configurations, features, ACLs, quotas and users as Kafka's tools print them, and results of changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How partitions change when brokers and directories come and go, in bounded batches (S4.3-S4.6).
-
-Always computed from the image given.
-"""
+"""How partitions change when brokers and directories come and go, in bounded batches (S4.3-S4.6)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Responses that describe settings from an image: entries, credentials and quotas, never a secret.
-
-Pure: the image is an argument.
-"""
+"""Responses that describe settings from an image: entries, credentials and quotas, never a secret."""
 
 from __future__ import annotations
 

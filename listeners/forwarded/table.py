@@ -1,7 +1,4 @@
-"""The APIs that the active controller answers: versions, and the handler of each.
-
-Which APIs brokers forward: those in `FORWARDED` and no others.
-"""
+"""The APIs that the active controller answers: versions, and the handler of each."""
 
 from __future__ import annotations
 

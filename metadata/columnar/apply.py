@@ -1,6 +1,6 @@
 """Replays a batch in columns: splits it into segments, checks each, then writes rows in bulk.
 
-A segment is a stretch of records in which the order between different partitions does not matter. It is
+A segment is a run of records in which the order between different partitions does not matter. It is
 checked before anything is written, and left to the per-record path if one of its records could fail or touch
 a partition twice.
 """

@@ -1,7 +1,4 @@
-"""Consecutive batches as one: the frames of all their records in one buffer.
-
-Odd ones are left to the caller, batch by batch.
-"""
+"""Consecutive batches as one: the frames of all their records in one buffer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Stores through pyarrow: the file system of an address, and its errors in one line.
-
-Reading in pieces is `files`'.
-"""
+"""Stores through pyarrow: the file system of an address, and its errors in one line."""
 
 from __future__ import annotations
 

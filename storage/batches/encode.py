@@ -1,7 +1,4 @@
-"""Making record batches: encodes records, with a header that has their length and CRC.
-
-Its counterpart `batch` splits batches.
-"""
+"""Making record batches: encodes records, with a header that has their length and CRC."""
 
 from __future__ import annotations
 

@@ -29,6 +29,11 @@ from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES, find_valid
 from metaquorum.storage.log.segment import list_segments, parse_segment_name, segment_name
 
 WINDOW_BYTES = 1024 * 1024
+_FIRST_BYTES = 64 * 1024
+"""How much is read at first where reading begins in the middle, and then twice as much: often little is
+wanted."""
+_PLACE_BYTES = 128 * 1024
+"""How far apart the places are that are remembered."""
 _ADVICE = "see the rest with `metaquorum log dump`; for recovery see 'Damaged or lost' in docs/operations.md"
 
 
@@ -50,6 +55,26 @@ class PlacedFile(Protocol):
         to which the headers lead without a break; None if no such place is known."""
 
 
+class KnownPlaces:
+    """Where batches begin in the segments of a log, as far as readers have passed them: then a reader that
+    begins in the middle need not hop over all headers before."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, list[tuple[int, int, int]]] = {}
+
+    def note(self, name: str, position: int, offset: int, epoch: int) -> None:
+        """A batch to which the headers of a segment lead without a break; `epoch` is the one before it."""
+        places = self._places.setdefault(name, [])
+        if position >= (places[-1][0] if places else 0) + _PLACE_BYTES:
+            places.append((position, offset, epoch))
+
+    def before(self, name: str, offset: int) -> tuple[int, int, int] | None:
+        """As `PlacedFile.place_before`. The segment may have changed since."""
+        places = self._places.get(name, [])
+        at = bisect_right(places, offset, key=lambda place: place[1]) - 1
+        return places[at] if at >= 0 and places[at][1] <= offset else None
+
+
 class LogReader:
     """Batches of a log in order.
 
@@ -62,12 +87,19 @@ class LogReader:
     """
 
     def __init__(
-        self, disk: Disk, path: str, *, tolerant: bool = False, start_offset: int | None = None
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        tolerant: bool = False,
+        start_offset: int | None = None,
+        places: KnownPlaces | None = None,
     ) -> None:
         """Checks `path` without opening files: raises NotALogError if it is not a log, FileMissingError if it
         does not exist.
 
         With `start_offset`, reading begins with the batch that contains it; earlier segments are not opened.
+        `places` are known from earlier readers of the same log.
         """
         self._disk = disk
         self._path = path
@@ -75,6 +107,10 @@ class LogReader:
         self._is_directory = disk.is_directory(path)
         self._skip_below = start_offset or 0
         self._hops = tolerant and self._skip_below > 0
+        self._places = places
+        self._is_linked = True
+        """Whether the headers lead from the segment's beginning to here without a break."""
+        self._window_bytes = min(_FIRST_BYTES, WINDOW_BYTES) if self._hops else WINDOW_BYTES
         self._file: DiskFile | None = None
         self._name = ""
         self._position = 0
@@ -113,6 +149,7 @@ class LogReader:
         self._name = join(self._path, segment_name(base))
         self._position = 0
         self._expected = expected
+        self._is_linked = True
 
     def close(self) -> None:
         """Closes the open file; the next read reopens it at the same position."""
@@ -197,7 +234,8 @@ class LogReader:
             self._hop(file, size)
         items: list[RecordBatch | Damage] = []
         while not items and self._position < size:
-            buf = file.read_at(self._position, min(WINDOW_BYTES, size - self._position))
+            buf = file.read_at(self._position, min(self._window_bytes, size - self._position))
+            self._window_bytes = min(2 * self._window_bytes, WINDOW_BYTES)
             used = self._take_fast(buf, items) or self._take_one(file, buf, size, items)
             if not used:
                 break
@@ -211,6 +249,10 @@ class LogReader:
         it shows.
         """
         known = file.place_before(self._skip_below) if isinstance(file, PlacedFile) else None
+        if known is None and self._places is not None:
+            known = self._places.before(self._name, self._skip_below)
+            if known is not None and not _begins_at(file, known):
+                known = None
         if known is not None:
             self._position, self._expected, self._epoch = known
         while self._position < size:
@@ -258,6 +300,7 @@ class LogReader:
             self._damage(self._position, text)
             for text in header_problems(header, self._expected, self._epoch)
         ]
+        self._is_linked = self._is_linked and not damages
         if damages and not self._tolerant:
             raise _as_error(damages[0])
         if max(header.next_offset, (self._expected or 0) + 1) > self._skip_below:
@@ -276,6 +319,7 @@ class LogReader:
 
     def _skip_damage(self, file: DiskFile, left: int, problem: str, items: list[RecordBatch | Damage]) -> int:
         damage = self._damage(self._position, problem)
+        self._is_linked = False
         found = find_valid_batch(file, self._position + 1, self._expected or 0)
         if found is None and not self._is_below_recovery_point():
             self._tail = damage
@@ -298,6 +342,13 @@ class LogReader:
 
     def _damage(self, position: int, reason: str) -> Damage:
         return Damage(file=self._name, position=position, offset=self._expected or 0, reason=reason)
+
+
+def _begins_at(file: DiskFile, place: tuple[int, int, int]) -> bool:
+    """Whether a batch with the offset of a place still begins there."""
+    position, offset, epoch = place
+    hops = hop_headers(file.read_at(position, HEADER_BYTES))
+    return bool(hops) and hops[0][1] == offset and hops[0][3] >= epoch
 
 
 def _as_error(damage: Damage) -> CorruptLogError:

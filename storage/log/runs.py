@@ -12,7 +12,7 @@ import numpy.typing as npt
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.format import BatchWalk, parse_header, walk_batches
 from metaquorum.storage.disk.interface import Disk
-from metaquorum.storage.log.reader import Damage, LogReader
+from metaquorum.storage.log.reader import Damage, KnownPlaces, LogReader
 
 MIN_BATCHES = 32
 """Shorter runs are returned batch by batch."""
@@ -20,6 +20,8 @@ MIN_BATCHES = 32
 MANY_RECORDS = 1_000
 """A batch with this many records is never part of a run: it is read by column on its own."""
 
+_NOTED = 32
+"""Of how many batches of a window the places may be remembered."""
 _EPOCH = 12
 _ATTRIBUTES = 21
 _COUNT = 57
@@ -148,8 +150,10 @@ def _batches(buf: bytes, places: npt.NDArray[np.int64], position: int, file: str
 class RunReader(LogReader):
     """A tolerant reader that returns each run of plain batches as one value."""
 
-    def __init__(self, disk: Disk, path: str, *, start_offset: int | None = None) -> None:
-        super().__init__(disk, path, tolerant=True, start_offset=start_offset)
+    def __init__(
+        self, disk: Disk, path: str, *, start_offset: int | None = None, places: KnownPlaces | None = None
+    ) -> None:
+        super().__init__(disk, path, tolerant=True, start_offset=start_offset, places=places)
 
     def found(self) -> Iterator[RecordBatch | BatchRun | Damage]:
         """Everything there is now, as from a LogReader, except that runs are combined."""
@@ -159,6 +163,7 @@ class RunReader(LogReader):
         if self._expected is None:
             return super()._take_fast(buf, items)
         walk = walk_batches(buf, expected_offset=self._expected, min_epoch=self._epoch)
+        self._note_places(walk)
         taken = cast("list[RecordBatch | BatchRun | Damage]", items)  # only `found` returns them
         for one in split_runs(buf, walk, self._position, self._name):
             if isinstance(one, BatchRun) and one.base_offset >= self._skip_below:
@@ -168,3 +173,9 @@ class RunReader(LogReader):
             for batch in one.batches() if isinstance(one, BatchRun) else (one,):
                 self._give(batch, items)
         return walk.end
+
+    def _note_places(self, walk: BatchWalk) -> None:
+        if self._places is None or not self._is_linked:
+            return
+        for before, (position, offset, _, _) in pairwise(walk.hops[:: -(-len(walk.hops) // _NOTED) or 1]):
+            self._places.note(self._name, self._position + position, offset, before[3])

@@ -19,6 +19,8 @@ CLAIMS = f"{MIXED}::test_a_release_that_says_no_high_watermark_claims_none"
 ROUNDS = f"{ANSWERS}::test_a_fetch_repeats_the_round_of_the_last_answer_on_its_connection"
 REFUSED = f"{MESSAGES}::test_what_no_node_can_mean_is_refused_by_the_form"
 OLDER = f"{MESSAGES}::test_an_older_version_carries_what_kafkas_nodes_say"
+SHARED, LED = "sim 8012..8013", "sim 8022..8023"
+"""Voters of Kafka, as models, among ours in the simulator; in the second, Kafka's lead."""
 NEWEST = f"{MESSAGES}::test_the_newest_version_carries_a_whole_request"
 
 KAFKA_QUORUM_BUGS = (
@@ -210,5 +212,77 @@ KAFKA_QUORUM_BUGS = (
         old="return key in _OF_NODES or (",
         new="return key == 27 or (",
         caught_by=("tests/unit/kafka/test_quotas.py::test_what_nodes_ask_of_each_other_is_not_counted",),
+    ),
+    Bug(
+        name="refusal-names-a-leader-that-is-none",
+        breaks="an answer names the leader of its epoch, or none: Kafka's voter follows whom it names",
+        source="Kafka 3.7: KafkaRaftClient.maybeHandleCommonResponse",
+        file="raft/protocol/election.py",
+        old="leader_id=state.leader_id,\n            vote_granted=granted,",
+        new="leader_id=state.node_id,\n            vote_granted=granted,",
+        caught_by=(LED,),
+    ),
+    Bug(
+        name="every-vote-is-granted",
+        breaks="a vote that was refused does not count",
+        source="KIP-595",
+        file=FORMS,
+        old='partition=(*_ANSWER, _same("vote_granted")),',
+        new='partition=(*_ANSWER, _one("vote_granted", "vote_granted", bool, lambda received: True)),',
+        caught_by=(LED,),
+    ),
+    Bug(
+        name="common-epoch-ends-a-record-early",
+        breaks="a truncation ends where the common epoch ends",
+        source="KIP-595",
+        file=FORMS,
+        old="if value is None else _named(kind, value)",
+        new="if value is None else _named(kind, LogPosition(value.epoch, value.offset - 1))",
+        caught_by=(SHARED,),
+    ),
+    Bug(
+        name="answer-without-its-epoch",
+        breaks="an answer names the epoch of its node: one of an earlier epoch is passed over",
+        source="KIP-595",
+        file=FORMS,
+        old="(kind(leader_id=_to_id(leader_id), leader_epoch=epoch),)",
+        new="(kind(leader_id=_to_id(leader_id), leader_epoch=0),)",
+        caught_by=(SHARED,),
+    ),
+    Bug(
+        name="chunk-of-another-place",
+        breaks="a chunk names its place in the snapshot: Kafka's process ends at another one",
+        source="Kafka 3.7: KafkaRaftClient.handleFetchSnapshotResponse",
+        file="raft/store.py",
+        old="position=effect.position,\n            data=chunk.data,",
+        new="position=0,\n            data=chunk.data,",
+        caught_by=(SHARED,),
+    ),
+    Bug(
+        name="snapshot-behind-the-follower",
+        breaks="a follower whose log continues the leader's is sent no snapshot",
+        source="KIP-630",
+        file="raft/log_view.py",
+        old="return first is None or epoch < first",
+        new="return first is None or epoch <= first",
+        caught_by=(SHARED,),
+    ),
+    Bug(
+        name="voter-without-a-directory-observes",
+        breaks="a voter gets all records, also without a directory id: it counts for the majority",
+        source="KIP-595",
+        file="raft/protocol/answers.py",
+        old="known = request.replica_id in view.voters",
+        new='known = request.replica_id in view.voters and request.replica_directory_id != b""',
+        caught_by=(SHARED,),
+    ),
+    Bug(
+        name="assumed-grants-prove-a-loss",
+        breaks="nothing is reported as lost because voters without pre-votes count as granting them",
+        source="docs/raft.md: The two protocols",
+        file="raft/protocol/election.py",
+        old="proven = role.granted - role.assumed if",
+        new="proven = role.granted - role.rejected if",
+        caught_by=(f"{MIXED}::test_a_grant_that_is_assumed_proves_no_loss", "sim 8016..8017"),
     ),
 )

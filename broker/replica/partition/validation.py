@@ -1,7 +1,4 @@
-"""What a leader requires of a producer's batch, and the batch in the form in which it is stored.
-
-The rules of its records are `opened`'s.
-"""
+"""What a leader requires of a producer's batch, and the batch in the form in which it is stored."""
 
 from __future__ import annotations
 

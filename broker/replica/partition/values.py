@@ -1,7 +1,4 @@
-"""Values that a partition and its manager exchange, and what a partition must be given.
-
-Nothing here is sent anywhere.
-"""
+"""Values that a partition and its manager exchange, and what a partition must be given."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A broker's log directories when its process starts: inspected, then opened, each on a thread of its own.
-
-The contents of a directory are `DirectoryStore`'s.
-"""
+"""A broker's log directories when its process starts: inspected, then opened, each on a thread of its own."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from metaquorum.broker.replica.disk_work import DiskWork
+from metaquorum.broker.replica.disk_work import AbandonDirectory, DiskWork
 from metaquorum.broker.replica.events import DataRespond, SendFetch
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
@@ -117,6 +117,11 @@ class DataPlane:
         """Waiting and later requests get an answer that sends the client elsewhere."""
         text = f"broker {self._config.node_id} is stopping: use the new leader"
         self.requests.refuse_all(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
+
+    def abandon(self) -> None:
+        """The process is being killed: from now on nothing is written, and no failure is reported."""
+        for directory_id, threads in self.threads.items():
+            threads.submit(AbandonDirectory(directory_id=directory_id))
 
     async def close(self, *, clean: bool = True) -> list[str]:
         """Ends everything, writing nothing more unless `clean`. Returns the directories that were closed

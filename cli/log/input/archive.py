@@ -1,7 +1,4 @@
-"""Opens archives of nodes' directories for one command: .tar, .tar.gz, .zip and others, single gzip files.
-
-Streams everything.
-"""
+"""Opens archives of nodes' directories for one command, as streams: .tar, .tar.gz, .zip, .gz of a file."""
 
 from __future__ import annotations
 

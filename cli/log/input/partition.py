@@ -1,7 +1,4 @@
-"""`log dump` of the files of topic partitions and log directories, in the form of kafka-dump-log.
-
-Reads this machine's disk or an archive.
-"""
+"""`log dump` of the files of topic partitions and log directories, in the form of kafka-dump-log."""
 
 from __future__ import annotations
 

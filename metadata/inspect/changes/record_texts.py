@@ -1,7 +1,4 @@
-"""Settings, quotas, ACLs and credentials in words.
-
-Texts of whole records are in `text`.
-"""
+"""Settings, quotas, ACLs and credentials in words."""
 
 from __future__ import annotations
 

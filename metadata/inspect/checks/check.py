@@ -1,7 +1,6 @@
 """Whether a log keeps the invariants, and whether its snapshots agree with it.
 
-The walk over one log: every step's invariants, and every snapshot against the state that the log leads to.
-Findings are values, limited in number. `matching` handles several logs of one quorum.
+Findings are limited in number. `matching` handles several logs of one quorum.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIE
 from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
 from metaquorum.storage.files.snapshots import list_snapshots, parse_snapshot_name, snapshot_path
 from metaquorum.storage.log.config import METADATA_DIRECTORY
-from metaquorum.storage.log.reader import Damage, LogReader
+from metaquorum.storage.log.reader import Damage, KnownPlaces, LogReader
 from metaquorum.storage.log.runs import BatchRun, RunReader
 from metaquorum.storage.log.segment import list_segments, parse_segment_name, segment_name
 from metaquorum.storage.types import LogPosition
@@ -72,6 +72,7 @@ class MetadataLog:
         self.is_directory = disk.is_directory(path)
         self.is_checkpoint = not self.is_directory and ".checkpoint" in name_of(path)
         self._whole: dict[LogPosition, bool] = {}
+        self._places = KnownPlaces()
         self.on_read: Callable[[int], None] | None = None
         """Called with the size in bytes of every batch read, for progress."""
 
@@ -184,7 +185,7 @@ class MetadataLog:
 
     def reader(self, start_offset: int | None = None) -> LogReader:
         """A reader that tolerates damage and can follow the log. The caller closes it."""
-        return LogReader(self.disk, self.path, tolerant=True, start_offset=start_offset)
+        return LogReader(self.disk, self.path, tolerant=True, start_offset=start_offset, places=self._places)
 
     def batches(self, start_offset: int | None = None) -> Iterator[RecordBatch | Damage]:
         """Every batch from the one that holds `start_offset` on, without decoding records, and the damage
@@ -203,7 +204,7 @@ class MetadataLog:
         if self.is_directory and not self.segments:
             yield from self._orphans(start_offset)
             return
-        reader = RunReader(self.disk, self.path, start_offset=start_offset)
+        reader = RunReader(self.disk, self.path, start_offset=start_offset, places=self._places)
         yield from cast("Iterator[RecordBatch | BatchRun | Damage]", self._from(reader, start_offset))
 
     def _from(self, reader: LogReader, start_offset: int | None) -> Iterator[RecordBatch | Damage]:

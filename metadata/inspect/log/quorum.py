@@ -1,5 +1,4 @@
-"""The quorum's leader and voters according to control records, and the search for the newest of those
-records."""
+"""The quorum's leader and voters by its control records, and the search for the newest of those."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Whether a snapshot is usable.
-
-Reads one file; does not know the log beside it, or whether it continues from there.
-"""
+"""Whether a snapshot is usable, by its file alone: not whether it continues the log beside it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The logs of several nodes read as one: each part from a node that has it.
-
-To every tool it is a `MetadataLog`.
-"""
+"""The logs of several nodes read as one: each part from a node that has it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Several nodes' logs below one path: which there are, which node each belongs to, which is most caught-up.
-
-Reads only, and does not compare the logs: `merge` does.
-"""
+"""Several nodes' logs below one path: which there are, whose each is, which is most caught-up."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The voter sets of one log (KIP-853): which was in force where, by its control records and snapshots.
-
-A reader feeds it the batches of a log; knows no other node.
-"""
+"""The voter sets of one log (KIP-853): which was in force where, by its control records and snapshots."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a summary must know about a log besides its events: its idle write interval, the time of its end, and
-what it does not show.
-
-Reads only, and does not know the sections, which `summary` fills.
-"""
+"""What a summary must know of a log besides its events, such as its idle write interval and its end."""
 
 from __future__ import annotations
 

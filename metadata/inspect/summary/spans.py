@@ -1,7 +1,4 @@
-"""Spans without a leader or under min ISR, and brokers' fenced times, summed up from events.
-
-The sums: spans that begin and end together are one, and only the part in the requested range counts.
-"""
+"""Spans without a leader or under min ISR, and brokers' fenced times, summed up from events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What happened, on one screen: a timeline's events summed up in sections, the worst of each listed.
-
-Reads no records: events come from `timeline`, with their severities, causes and spans.
-"""
+"""What happened, on one screen: a timeline's events summed up in sections, the worst of each listed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which partitions are without a leader, under min ISR or being reassigned, and since when.
-
-Brokers' spans are in `broker_spans`.
-"""
+"""Which partitions are without a leader, under min ISR or being reassigned, and since when."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What happened according to a log: one event per line, for the things that people care about.
 
-Needs the memory of one image; events are not kept. Makes no judgment (`check` does) and knows no files. Why
-something changed comes from `causes`, by name.
+Needs the memory of one image; events are not kept.
 """
 
 from __future__ import annotations

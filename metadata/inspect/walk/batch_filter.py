@@ -26,11 +26,12 @@ from metaquorum.metadata.columnar.partition_records import (
 )
 from metaquorum.metadata.columnar.runs import NO_OP, idle_frames, read_run
 from metaquorum.metadata.errors import RecordDecodeError
-from metaquorum.metadata.image import ImageBuilder
+from metaquorum.metadata.image import TOPIC_RESOURCE, ImageBuilder
 from metaquorum.metadata.inspect.log.entities import BROKER_RECORDS, broker_of
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 from metaquorum.metadata.records.types import (
+    ConfigRecord,
     PartitionChangeRecord,
     PartitionRecord,
     TopicRecord,
@@ -40,7 +41,7 @@ from metaquorum.storage.batches.format import parse_header
 from metaquorum.storage.batches.places import Places
 from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun
 
-_TOPIC_KEY = 2
+_TOPIC_KEY, _CONFIG_KEY = 2, 4
 _BROKER_KEYS = np.array([one.api_key for one in BROKER_RECORDS])
 _INDEX_BYTES, _ID_BYTES = 4, 16
 """A partition record and a partition change begin with the partition's index and its topic's id."""
@@ -192,19 +193,43 @@ def pieces(
 
 
 def is_passed(batch: RecordBatch, batch_filter: BatchFilter, topic_id: Callable[[str], bytes | None]) -> bool:
-    """Whether a batch of many records only concerns topics outside the question and their partitions."""
+    """Whether a batch of many records only concerns topics outside the question, their settings and
+    partitions."""
     header = batch.header
     if batch_filter.topics is None or header.is_control or header.records_count < MIN_BATCHES:
         return False
     frames = read_frames(batch.data, header)
     if frames is None or header.next_offset in batch_filter.stops:
         return False
-    known = _other_partitions(frames, set()) | ((frames.keys == _TOPIC_KEY) & (frames.versions == 0))
-    if not known.all():
+    asked = {one for name in batch_filter.topics if (one := topic_id(name)) is not None}
+    known = _other_partitions(frames, asked) | (frames.keys == NO_OP)
+    if batch_filter.creations_only:
+        known |= (frames.keys == CHANGE_API_KEY) & (frames.versions <= _LATEST[1])
+    if not np.isin(frames.keys[~known], (_TOPIC_KEY, _CONFIG_KEY)).all():
         return False
-    asked = [topic_id(name) for name in batch_filter.topics]
-    named = (*(one for one in asked if one), *(name.encode() for name in batch_filter.topics))
-    return not any(one in batch.data for one in named)
+    return all(
+        _is_of_others(frames, number, batch_filter.topics) for number in np.flatnonzero(~known).tolist()
+    )
+
+
+def _is_of_others(frames: Frames, number: int, topics: frozenset[str]) -> bool:
+    """Whether a record creates a topic other than `topics`, or sets one's key. Without `topics`, the question
+    may be about any setting."""
+    match _decoded(frames, number):
+        case TopicRecord(name=name):
+            return name not in topics
+        case ConfigRecord(resource_type=kind, resource_name=name):
+            return bool(topics) and kind == TOPIC_RESOURCE and name not in topics
+    return False
+
+
+def _decoded(frames: Frames, number: int) -> Any:
+    """A record; None if it cannot be decoded."""
+    start = int(frames.starts[number])
+    try:
+        return decode(frames.data, start, start + int(frames.lengths[number]))[1]
+    except RecordDecodeError:
+        return None
 
 
 def pass_over(engine: PassableReplay, part: RunPart) -> None:
@@ -262,24 +287,17 @@ class _Sieve:
         chosen = (frames.keys == NO_OP) & ~idle_frames(frames)
         if batch_filter.along or batch_filter.brokers is not None:
             chosen |= np.isin(frames.keys, _BROKER_KEYS)
-        found = {number: self._decoded(number) for number in np.flatnonzero(chosen).tolist()}
+        found = {number: _decoded(frames, number) for number in np.flatnonzero(chosen).tolist()}
         return {
             number: record
             for number, record in found.items()
             if record is not None and broker_of(record) not in (batch_filter.brokers or ())
         }
 
-    def _decoded(self, number: int) -> Any:
-        start = int(self._frames.starts[number])
-        try:
-            return decode(self._frames.data, start, start + int(self._frames.lengths[number]))[1]
-        except RecordDecodeError:
-            return None
-
     def _created(self, topics: frozenset[str]) -> int | None:
         """The first batch that creates one of these topics, or something that cannot be read."""
         for number in np.flatnonzero(self._frames.keys == _TOPIC_KEY).tolist():
-            record = self._decoded(number)
+            record = _decoded(self._frames, number)
             if not isinstance(record, TopicRecord) or record.name in topics:
                 return int(self._run.batch_of(np.array([number]))[0])
         return None

@@ -1,7 +1,4 @@
-"""The table `partition_states`: one row per section in which a partition did not change.
-
-The states themselves are `pipeline.intervals.states`'.
-"""
+"""The table `partition_states`: one row per section in which a partition did not change."""
 
 from __future__ import annotations
 

@@ -74,6 +74,19 @@ def test_a_search_for_a_topic_finds_the_entries_with_a_prefix_or_for_all(asked: 
     assert [text.partition(" (")[0] for text in found(asked, "order")] == ["DENY orders", "ALLOW orders"]
 
 
+@pytest.mark.parametrize("text", ["alice", "orders", "ord", "User:erin", "erin"])
+def test_the_table_s_filter_finds_the_entries_that_a_search_finds(asked: Asked, text: str) -> None:
+    page = asked.view("table", kind="acls", text=text)
+    searched = {each["path"] for each in asked.view("search", text=text)["acls"]}
+    assert {row["path"] for row in page["rows"]} == searched
+    assert (page["count"], page["total"]) == (len(searched), len(ENTRIES) - 1)
+
+
+def test_the_table_s_filter_still_finds_words_of_other_columns(asked: Asked) -> None:
+    page = asked.view("table", kind="acls", text="deny")
+    assert {row["permissionType"] for row in page["rows"]} == {"DENY"}
+
+
 def test_the_answer_names_what_decides_for_everyone_and_that_hosts_differ(asked: Asked) -> None:
     answer = asked.view("access", principal="User:alice", operation="READ", resource="topic/orders")
     assert not answer["allowed"] and answer["sentence"].endswith("an entry denies it")

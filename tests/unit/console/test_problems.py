@@ -86,6 +86,30 @@ def test_replicas_in_a_failed_log_directory_are_a_line_of_their_broker(tmp_path:
     assert why["records"][0]["offset"] == 9
 
 
+def test_a_failed_log_directory_without_replicas_is_a_line_until_its_broker_registers_again(
+    tmp_path: Path,
+) -> None:
+    """Or until replicas are offline in it, whose line says more."""
+    failed = r.BrokerRegistrationChangeRecord(1, 2, log_dirs=(GOOD,))
+    console = asked(
+        tmp_path,
+        (1, [failed]),  # 7
+        (1, [r.PartitionChangeRecord(0, ORDERS, directories=(FAILED,))]),  # 8
+        (1, [r.PartitionChangeRecord(0, ORDERS, directories=(GOOD,))]),  # 9
+        (1, [r.BrokerRecord(1, GOOD, 10, fenced=False, log_dirs=(GOOD, FAILED))]),  # 10
+    )
+    assert lines(console, 7, "director") == lines(console, 11, "director") == []
+    for at in (8, 10):
+        (one,) = lines(console, at, "director")
+        assert one["text"].startswith("broker 1 lost 1 log directory (")
+        assert one["text"].endswith("), 1 left online; no replica is in it now")
+        assert (one["severity"], one["path"]) == ("warning", "broker/1")
+        why = console.view("why", target=one["target"], at=at, last=1)
+        assert why["records"][0]["causes"][0]["rule"] == "directory-failed"
+    (one,) = lines(console, 9, "director")
+    assert one["text"] == "broker 1 has 1 replica in log directories that are offline"
+
+
 @pytest.mark.parametrize("path", GOLDEN, ids=[path.name for path in GOLDEN])
 def test_as_many_replicas_are_offline_as_the_rule_of_the_controllers_says(path: Path) -> None:
     console = Asked(path)

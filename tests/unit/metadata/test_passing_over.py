@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import pytest
 
+from metaquorum.metadata.errors import InspectError
+from metaquorum.metadata.image import TOPIC_RESOURCE
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, SEVERITIES, WARNING
 from metaquorum.metadata.inspect.checks import check as check_module
 from metaquorum.metadata.inspect.checks.check import LogReport, check_log
+from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_target
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
-from metaquorum.metadata.inspect.log.points import END
+from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, WrongPlace
 from metaquorum.metadata.inspect.walk.states import Passed, WalkStep, earliest, state_at, steps_from
+from metaquorum.metadata.inspect.why.explain import explain
+from metaquorum.metadata.inspect.why.explanation import Explanation
+from metaquorum.metadata.inspect.why.why import Chain
+from metaquorum.metadata.records import types as r
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import BatchRun
-from tests.unit.metadata.made_logs import memory_disk
+from tests.unit.metadata.made_logs import ORDERS, STORY, Batch, make_node, memory_disk, topic
 from tests.unit.metadata.random_logs import add_snapshots, random_node, tamper
 
 SEEDS = range(6)
@@ -134,3 +141,75 @@ def test_the_generated_logs_tell_of_everything_that_is_taken_in_columns() -> Non
         *("transaction aborted", "unclean election", "min isr restored", "unknown record", "topic deleted"),
         *("reassignment started", "config changed", "broker fenced", "still leaderless", "under min isr"),
     } <= kinds
+
+
+def _created(name: str, topic_id: bytes, *more: object) -> Batch:
+    """One batch that creates a topic with 40 partitions."""
+    return 2, [*topic(name, topic_id, partitions=40), *more]
+
+
+def _set(name: str, value: str) -> r.ConfigRecord:
+    return r.ConfigRecord(TOPIC_RESOURCE, name, "retention.ms", value)
+
+
+IDS = {name: name[:1].encode() * 16 for name in ("alone", "both", "config", "deleted")}
+CREATIONS: list[Batch] = [
+    *STORY,
+    _created("alone", IDS["alone"], _set("alone", "1")),
+    _created("both", IDS["both"], _set("config", "2")),  # settings of another topic
+    _created(
+        "config", IDS["config"], _set("config", "3"), r.PartitionChangeRecord(0, IDS["alone"], leader=-1)
+    ),
+    _created("deleted", IDS["deleted"], r.PartitionChangeRecord(1, ORDERS, leader=-1)),
+    (2, [*(r.PartitionChangeRecord(at, IDS["both"], leader=-1) for at in range(40)), _set("alone", "4")]),
+    (2, [*(r.PartitionChangeRecord(at, IDS["both"], leader=1) for at in range(40)), _set("orders", "5")]),
+    (2, [*(r.PartitionChangeRecord(at, IDS["deleted"], leader=-1) for at in range(40))]),
+    (2, [r.RemoveTopicRecord(IDS["deleted"])]),
+    _created("deleted", b"e" * 16),
+]
+
+
+def answer(log: MetadataLog, target: EntityTarget, at: Point) -> Explanation | str:
+    try:
+        return explain(log, target, at)
+    except InspectError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", [*IDS, "orders", "payments"])
+def test_why_is_the_same_whether_creations_of_other_topics_are_decoded_or_not(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batches that create other topics with their settings are applied by column."""
+    log = make_node(memory_disk(), CREATIONS).log
+    end = log.end_offset
+    targets = [parse_target(f"topic/{name}{part}") for part in ("", "/0", "/1", "/39.leader")]
+    if name != "deleted":  # it never had a setting
+        targets.append(parse_target(f"config/topic/{name}"))
+    answers: list[list[Explanation | str]] = []
+    decoded: list[int] = []
+    own = Chain.batch
+
+    def batch(chain: Chain, epoch: int, time_ms: int, records: Sequence[tuple[int, object]]) -> None:
+        decoded[-1] += len(records)
+        own(chain, epoch, time_ms, records)
+
+    monkeypatch.setattr(Chain, "batch", batch)
+    for passes in (True, False):
+        if not passes:
+            monkeypatch.setattr(Chain, "is_passed", lambda chain, batch: False)
+            monkeypatch.setattr(Chain, "pieces", lambda chain, run: run.batches())
+        decoded.append(0)
+        answers.append(
+            [answer(log, target, Point(offset=at)) for target in targets for at in (end // 2, end)]
+        )
+    assert answers[0] == answers[1]
+    assert decoded[0] < decoded[1] * 0.7
+
+
+def test_a_topic_s_own_creation_settings_and_removal_are_not_passed_over() -> None:
+    log = make_node(memory_disk(), CREATIONS).log
+    links = explain(log, parse_target("topic/both")).links
+    assert [link.type_name for link in links[:2]] == ["TOPIC_RECORD", "PARTITION_RECORD"] and len(links) == 41
+    settings = explain(log, parse_target("config/topic/config")).links
+    assert [link.type_name for link in settings].count("CONFIG_RECORD") == 2

@@ -425,7 +425,7 @@ def test_what_is_not_what_was_archived_is_told() -> None:
         LogArchive(Bytes(data[:at] + b"\xff" + data[at + 1 :])).verify()  # type: ignore[arg-type]
 
 
-STRETCHES: list[tuple[dict[str, Any], list[tuple[int, ...]], int, int | None]] = [
+PARTS: list[tuple[dict[str, Any], list[tuple[int, ...]], int, int | None]] = [
     ({}, [(0, 3, 0, 103, 104), (176, 5, 1, 105, 106), (352, 7, 1, 107, 107)], 5, 8),
     ({2: batch(6)}, [(0, 3, 0, 103, 104)], 2, 5),
     ({2: batch(4)}, [(0, 3, 0, 103, 104)], 2, 5),
@@ -434,7 +434,7 @@ STRETCHES: list[tuple[dict[str, Any], list[tuple[int, ...]], int, int | None]] =
 ]
 
 
-@pytest.mark.parametrize(("changed", "parts", "linked", "end"), STRETCHES)
+@pytest.mark.parametrize(("changed", "parts", "linked", "end"), PARTS)
 def test_parts_lead_through_a_segment_while_its_headers_do(
     monkeypatch: pytest.MonkeyPatch,
     changed: dict[int, bytes],
@@ -444,8 +444,8 @@ def test_parts_lead_through_a_segment_while_its_headers_do(
 ) -> None:
     """Batches of 88 bytes, a part per 100."""
     monkeypatch.setattr("metaquorum.storage.archive_writer.PART_BYTES", 100)
-    parts = [changed.get(at, batch(3 + at)) for at in range(5)]
-    data = packed({"3.log": b"".join(parts), "other": batch(3)}, bases={"3.log": 3})
+    batches = [changed.get(at, batch(3 + at)) for at in range(5)]
+    data = packed({"3.log": b"".join(batches), "other": batch(3)}, bases={"3.log": 3})
     archive = LogArchive(Bytes(data))  # type: ignore[arg-type]
     one = archive.files["3.log"]
     assert one.parts == [IndexedPart(*each) for each in parts]

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from metaquorum.storage.batches.batch import Batches, RecordBatch, encode_batch
+from metaquorum.storage.batches.batch import HEADER_BYTES, Batches, RecordBatch, encode_batch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import CorruptLogError, FileMissingError, LogTruncatedError, NotALogError
 from metaquorum.storage.log import reader as reader_module
+from metaquorum.storage.log import runs as runs_module
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.log import SegmentedLog
-from metaquorum.storage.log.reader import Damage, LogReader
+from metaquorum.storage.log.reader import Damage, KnownPlaces, LogReader
 from metaquorum.storage.log.recovery import RecoveryPoint, store_recovery_point
 from metaquorum.storage.log.runs import BatchRun, RunReader
 from metaquorum.storage.log.segment import segment_name
@@ -385,6 +386,60 @@ def test_a_file_that_knows_where_a_batch_is_is_not_read_before_it(
     assert min(at for at, _ in read) == (0 if place is None else place[0])
     assert everything(LogReader(disk, DIRECTORY, tolerant=True)) == list(range(7))
     assert everything(LogReader(disk, DIRECTORY, start_offset=5)) == [5, 6]
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> KnownPlaces:
+    """Places of every batch that a reader passes."""
+    monkeypatch.setattr(reader_module, "_PLACE_BYTES", 1)
+    monkeypatch.setattr(runs_module, "_NOTED", 1 << 20)
+    return KnownPlaces()
+
+
+def from_each(disk: FaultyDisk, places: KnownPlaces) -> str:
+    """What `FROM` has, by readers that know these places."""
+    found = []
+    for start in range(8):
+        items = everything(LogReader(disk, DIRECTORY, tolerant=True, start_offset=start, places=places))
+        found.append("".join(str(item) if isinstance(item, int) else "!" for item in items) or "-")
+    return " ".join(found)
+
+
+@pytest.mark.parametrize("window", [3 * SIZE, 1 << 20])
+@pytest.mark.parametrize("log", LOGS)
+def test_places_that_an_earlier_reader_passed_change_no_answer(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, places: KnownPlaces, log: str, window: int
+) -> None:
+    """Also in a segment that was written again since, if other batches are at those places."""
+    path = write(disk, 0, b"".join(LOGS[log]))
+    monkeypatch.setattr(reader_module, "WINDOW_BYTES", window)
+    for start in (None, 3):
+        list(RunReader(disk, DIRECTORY, start_offset=start, places=places).found())
+    assert from_each(disk, places) == FROM[log]
+    for other in ("sound", "gap", "large"):
+        file = disk.open_append(path)
+        file.truncate(0)
+        file.append(b"".join(LOGS[other]))
+        assert from_each(disk, places) == FROM[other]
+
+
+def test_a_place_that_is_known_is_not_read_before(disk: FaultyDisk, places: KnownPlaces) -> None:
+    write(disk, 0, b"".join(LOGS["sound"]))
+    list(RunReader(disk, DIRECTORY, places=places).found())
+    read = measured(disk)
+    assert everything(LogReader(disk, DIRECTORY, tolerant=True, start_offset=5, places=places)) == [5, 6]
+    assert min(at for at, _ in read) == 5 * SIZE
+
+
+def test_little_is_read_at_first_in_the_middle_of_a_segment(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, places: KnownPlaces
+) -> None:
+    write(disk, 0, b"".join(batch(offset) for offset in range(200)))
+    monkeypatch.setattr(reader_module, "_FIRST_BYTES", 10 * SIZE)
+    list(RunReader(disk, DIRECTORY, places=places).found())
+    read = measured(disk)
+    assert everything(LogReader(disk, DIRECTORY, tolerant=True, start_offset=50, places=places))[0] == 50
+    assert [length for _, length in read if length > HEADER_BYTES][1:4] == [10 * SIZE, 20 * SIZE, 40 * SIZE]
 
 
 def test_only_windows_up_to_the_file_s_end_are_read(

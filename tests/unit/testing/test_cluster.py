@@ -19,6 +19,7 @@ from metaquorum.node.local_nodes import free_ports
 from metaquorum.testing import Cluster, ClusterError, ClusterTimeoutError, contents
 from metaquorum.testing.clock import ClusterClock
 from metaquorum.testing.loop import LoopThread
+from metaquorum.testing.node import TestNode
 from tests.many_clusters import growth
 
 
@@ -230,22 +231,45 @@ def test_one_after_another_leave_no_thread_no_descriptor_no_port_and_no_memory()
     assert growth(25) == []
 
 
+async def _busy_for(turns: int) -> float:
+    """Works for so many turns of the loop, and returns how much of the cluster's time passed."""
+    begun_s = asyncio.get_running_loop().time()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    return asyncio.get_running_loop().time() - begun_s
+
+
 def test_a_clock_in_a_hurry_passes_while_all_wait_and_unix_time_does_not() -> None:
     clock = ClusterClock()
     thread = LoopThread(clock, "a loop")
     try:
-        clock.is_hurried = True
-        ahead_s = clock.seconds() - time.monotonic()
-        wall_ms = clock.wall_ms() - time.time() * 1000
+        clock.hurry()
+        begun_s, wall_ms = clock.seconds(), clock.wall_ms()
+        busy = asyncio.run_coroutine_threadsafe(_busy_for(1_000), thread.loop)
+        assert busy.result(60) == 0
         thread.run(asyncio.sleep(3), 60, "three seconds")
-        assert clock.seconds() - time.monotonic() - ahead_s > 2
-        assert abs(clock.wall_ms() - time.time() * 1000 - wall_ms) < 100
-        clock.is_hurried = False
+        assert round(clock.seconds() - begun_s, 3) == 3 and clock.wall_ms() == wall_ms
+        clock.follow()
+        assert abs(clock.wall_ms() - time.time() * 1000) < 100
         ahead_s = clock.seconds() - time.monotonic()
         thread.run(asyncio.sleep(0.05), 60, "a moment")
         assert abs(clock.seconds() - time.monotonic() - ahead_s) < 0.01
     finally:
         thread.close()
+
+
+def test_brokers_start_once_the_controllers_have_elected(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(brokers=1, controllers=2)
+    begun: list[tuple[str, bool]] = []
+    start = TestNode.start
+
+    def started(node: TestNode) -> None:
+        begun.append((node.name, cluster._leader_of_quorum() is not None))
+        start(node)
+
+    monkeypatch.setattr(TestNode, "start", started)
+    with cluster:
+        assert begun == [("controller-3000", False), ("controller-3001", False), ("broker-0", True)]
 
 
 def test_a_cluster_that_has_started_is_not_in_a_hurry() -> None:

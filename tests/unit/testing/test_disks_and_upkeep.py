@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from metaquorum.clients.admin.topics import create_topics, delete_topics
+from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.testing import Cluster, ClusterError
+from metaquorum.testing.memory_disk import MemoryDisk
 from tests.unit.testing.test_cluster import consumed, produced
 
 
@@ -86,3 +91,29 @@ def test_a_real_disk_is_not_lost(tmp_path: Path) -> None:
         for attempt in (lambda: cluster.lose_disk(0), lambda: cluster.copy_disk(0)):
             with pytest.raises(ClusterError, match="leave `directory` out"):
                 attempt()
+
+
+def test_a_cluster_closes_without_the_work_that_its_disks_have_left(caplog: pytest.LogCaptureFixture) -> None:
+    count = 200
+    begun, renamed = threading.Event(), []
+
+    def slow(operation: str, path: str, size: int) -> None:
+        if operation == "rename":
+            begun.set()
+            renamed.append(path)
+            time.sleep(0.01)
+
+    with Cluster() as cluster:
+        names = [f"topic-{number}" for number in range(count)]
+        topics = [NewTopic(name=name, partitions=1, replication_factor=1) for name in names]
+        cluster._run(create_topics(cluster._asks(), topics), "topics")
+        cluster.wait_for_topic(names[-1])
+        disk = cluster._nodes[0].disk
+        assert isinstance(disk, MemoryDisk)
+        disk.faults = (*disk.faults, slow)
+        cluster._run(delete_topics(cluster._asks(), names), "topics to go")
+        assert begun.wait(20)
+        (works,) = [each for each in threading.enumerate() if each.name.startswith("io ")]
+    works.join(20)
+    assert not works.is_alive() and len(renamed) < count
+    assert not [each for each in caplog.records if "failed" in each.getMessage()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import selectors
+import time
 from typing import Any
 
 import pytest
@@ -159,3 +161,26 @@ def test_cleaning_removes_topics_and_groups_and_heals() -> None:
         assert cluster.create_topic("orders") == "orders"
         assert consumed(cluster.bootstrap_servers, topic, 0) == []
         assert produced(cluster.bootstrap_servers, topic, ["b"]) == [0]
+
+
+class FewAtATime(selectors.DefaultSelector):
+    """A machine on which nodes get little done in any time: one socket or thread a turn of the loop."""
+
+    is_slow = False
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(timeout)
+        if self.is_slow:
+            time.sleep(0.001)
+        return found[:1] if self.is_slow else found
+
+
+def test_the_clock_waits_for_nodes_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selectors, "DefaultSelector", FewAtATime)
+    with Cluster(brokers=2, controllers=3, clock="manual") as cluster:
+        epochs = [node.process.raft.epoch for node in cluster._nodes.values() if node.process]
+        monkeypatch.setattr(FewAtATime, "is_slow", True)
+        cluster.clock.advance(seconds=3)
+        monkeypatch.setattr(FewAtATime, "is_slow", False)
+        assert epochs == [node.process.raft.epoch for node in cluster._nodes.values() if node.process]
+        assert cluster._is_whole()

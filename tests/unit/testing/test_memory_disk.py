@@ -86,3 +86,19 @@ def test_threads_read_and_append_at_the_same_time() -> None:
     ended.set()
     thread.join()
     assert (problems, file.size()) == ([], 200_000)
+
+
+def test_a_node_that_is_being_killed_writes_nothing_and_gives_its_lock_back() -> None:
+    disk = disk_of(100)
+    lock = disk.lock("/d")
+    file = disk.open_append("/d/a")
+    file.append(b"before")
+    disk.kill()
+    with pytest.raises(DiskError, match="killed"):
+        file.append(b"x")
+    with pytest.raises(DiskError, match="killed"):
+        disk.open_append("/d/b")
+    lock.release()
+    disk.killed(power_lost=False)
+    assert read_file(disk, "/d/a") == b"before" and not disk.exists("/d/b")
+    disk.lock("/d")

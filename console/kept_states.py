@@ -23,7 +23,7 @@ class _Kept(msgspec.Struct, eq=False):
     """A state; its `cost_bytes` beside the one before it, and what dropping it frees (None: not known)."""
 
     offset: int
-    found: FoundState
+    rest: FoundState
     image: PackedImage
     pending: PackedImage | None
     cost_bytes: int = 0
@@ -32,10 +32,10 @@ class _Kept(msgspec.Struct, eq=False):
     def state(self) -> FoundState:
         """The state as it was."""
         state = ReplayState(self.image.unpacked())
-        if self.pending is not None and (transaction := self.found.state.transaction) is not None:
+        if self.pending is not None and (transaction := self.rest.state.transaction) is not None:
             pending = msgspec.structs.replace(transaction, pending=self.pending.unpacked())
             state = ReplayState(state.image, pending)
-        return replace(self.found, state=state)
+        return replace(self.rest, state=state)
 
     def bytes_beside(self, other: _Kept | None) -> int:
         """What it needs beside one that is kept anyway."""
@@ -49,8 +49,8 @@ def _kept(state: FoundState, before: _Kept | None) -> _Kept:
     if transaction is not None:
         pending = packed(transaction.pending, image)
         transaction = msgspec.structs.replace(transaction, pending=pending.rest)
-    found = replace(state, state=ReplayState(image.rest, transaction))
-    return _Kept(state.end_offset, found, image, pending)
+    rest = replace(state, state=ReplayState(image.rest, transaction))
+    return _Kept(state.end_offset, rest, image, pending)
 
 
 class KeptStates:
@@ -92,14 +92,13 @@ class KeptStates:
             at = bisect_right(self._states, offset, key=lambda kept: kept.offset)
             return self._states[at - 1] if at else None
 
-    def _weigh(self, at: int) -> None:
+    def _weigh(self, number: int) -> None:
         """What the state with this number costs, and the one after it; their neighbours' worth changes."""
-        for one in range(at, min(at + 2, len(self._states))):
-            self._states[one].cost_bytes = self._states[one].bytes_beside(
-                self._states[one - 1] if one else None
-            )
-        for one in range(max(0, at - 1), min(at + 2, len(self._states))):
-            self._states[one].frees_bytes = None
+        for index in range(number, min(number + 2, len(self._states))):
+            before = self._states[index - 1] if index else None
+            self._states[index].cost_bytes = self._states[index].bytes_beside(before)
+        for kept in self._states[max(0, number - 1) : number + 2]:
+            kept.frees_bytes = None
 
     def _drop(self) -> None:
         """Drops one. The first and the last stay: nothing replaces them."""
@@ -107,10 +106,10 @@ class KeptStates:
         del self._states[at]
         self._weigh(at)
 
-    def _loss(self, at: int) -> float:
+    def _loss(self, number: int) -> float:
         """By how much replays get longer without a state, for each byte that this frees: moments behind it
         begin at the one before it."""
-        before, kept, behind = self._states[at - 1 : at + 2]
+        before, kept, behind = self._states[number - 1 : number + 2]
         if kept.frees_bytes is None:
             kept.frees_bytes = kept.cost_bytes + behind.cost_bytes - behind.bytes_beside(before)
         farther = (kept.offset - before.offset) * (behind.offset - kept.offset)

@@ -25,7 +25,7 @@ from metaquorum.testing.inode import (
     moved_path,
     normal_path,
 )
-from metaquorum.testing.names import Moves, Names
+from metaquorum.testing.names import DirectoryMoves, Names
 
 
 class FaultyDisk:
@@ -45,7 +45,7 @@ class FaultyDisk:
         self._names = Names()
         self._durable = Names()
         self._pending: dict[str, list[NameStep]] = {}
-        self._moves = Moves()
+        self._moves = DirectoryMoves()
         self._locked: set[str] = set()
         self._injections: list[Injection] = []
 
@@ -260,8 +260,8 @@ class FaultyDisk:
                 raise DiskError(parent_of(normal), f"mkdir of {path}", "a part of the path is a file")
             missing.append(normal)
             normal = parent_of(normal)
-        for one in missing:
-            self._names.put_directory(one)
+        for directory in missing:
+            self._names.put_directory(directory)
 
     def rename(self, source: str, target: str) -> None:
         """Moves a file or a directory in one step, within one directory."""
@@ -325,8 +325,8 @@ class FaultyDisk:
             self._durable.apply(self._durable_path(gone), self._durable_path(came), inode)
         inside = [one for one in self._names.inside(normal) if one in self._names.directories]
         if self._moves:
-            for one in inside:
-                self._durable.put_directory(self._moves.durable_path(one))
+            for directory in inside:
+                self._durable.put_directory(self._moves.durable_path(directory))
             for source, target in self._moves.take(normal):
                 self._durable.move(source, target)
         for one in inside:

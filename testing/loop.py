@@ -23,7 +23,7 @@ IDLE_S = 0.002
 SETTLE_ROUNDS_MAX = 16
 """After so many rounds in which something happened, a busy loop counts as settled."""
 MOMENT_S = 0.001
-"""A clock in a hurry looks at the threads once no socket has had anything for so long."""
+"""A clock in a hurry looks at the threads once no socket has had anything for this time."""
 HURRY_S = 0.02
 """A clock in a hurry moves by at most this much at a time: less than any node waits for another."""
 
@@ -50,10 +50,10 @@ class _Selector:
             return self._select(timeout)
         self._quiet = None
         timer_s = IDLE_S if timeout is None or self._clock.is_manual else timeout
-        found = self._selector.select(min(timer_s, IDLE_S))
+        ready = self._selector.select(min(timer_s, IDLE_S))
         if not answer.done():
-            answer.set_result(not found and timer_s >= IDLE_S)
-        return found
+            answer.set_result(not ready and timer_s >= IDLE_S)
+        return ready
 
     def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._clock.is_hurried and timeout != 0:
@@ -62,16 +62,16 @@ class _Selector:
         return self._selector.select(None if is_held else timeout)
 
     def _in_a_hurry(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = self._selector.select(MOMENT_S)
-        if found:
-            return found
+        ready = self._selector.select(MOMENT_S)
+        if ready:
+            return ready
         self._last.submit(_nothing).result()  # threads that had work before this one have had their turn
-        found = self._selector.select(0)
-        if not found:
+        ready = self._selector.select(0)
+        if not ready:
             self.at_rest()
             if timeout is not None and self._clock.is_hurried:
                 self._clock.move(min(timeout, HURRY_S), wall=False)
-        return found
+        return ready
 
     def close(self) -> None:
         """Ends the thread, too."""
@@ -102,7 +102,7 @@ class ClusterLoop(asyncio.SelectorEventLoop):
                 if condition():
                     ended.set()
             except Exception:
-                ended.set()  # whoever waits looks, too
+                ended.set()  # the thread that waits asks, too
 
         self._cluster_selector.at_rest = look
         ended.wait(timeout_s)

@@ -114,7 +114,7 @@ class Names:
             path = parent
 
 
-class Moves:
+class DirectoryMoves:
     """Moves and removals of directories that their parent's sync has yet to make durable, in order."""
 
     def __init__(self) -> None:

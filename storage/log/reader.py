@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -62,7 +63,7 @@ class KnownPlaces:
     def __init__(self) -> None:
         self._places: dict[str, list[tuple[int, int, int]]] = {}
 
-    def note(self, name: str, position: int, offset: int, epoch: int) -> None:
+    def remember(self, name: str, position: int, offset: int, epoch: int) -> None:
         """A batch to which the headers of a segment lead without a break; `epoch` is the one before it."""
         places = self._places.setdefault(name, [])
         if position >= (places[-1][0] if places else 0) + _PLACE_BYTES:
@@ -71,7 +72,7 @@ class KnownPlaces:
     def before(self, name: str, offset: int) -> tuple[int, int, int] | None:
         """As `PlacedFile.place_before`. The segment may have changed since."""
         places = self._places.get(name, [])
-        at = bisect_right(places, offset, key=lambda place: place[1]) - 1
+        at = bisect_right(places, offset, key=itemgetter(1)) - 1
         return places[at] if at >= 0 and places[at][1] <= offset else None
 
 
@@ -248,13 +249,13 @@ class LogReader:
         Does not check what is before it: a tool that starts in the middle of a large segment reads only what
         it shows.
         """
-        known = file.place_before(self._skip_below) if isinstance(file, PlacedFile) else None
-        if known is None and self._places is not None:
-            known = self._places.before(self._name, self._skip_below)
-            if known is not None and not _begins_at(file, known):
-                known = None
-        if known is not None:
-            self._position, self._expected, self._epoch = known
+        begins = file.place_before(self._skip_below) if isinstance(file, PlacedFile) else None
+        if begins is None and self._places is not None:
+            begins = self._places.before(self._name, self._skip_below)
+            if begins is not None and not _begins_at(file, begins):
+                begins = None
+        if begins is not None:
+            self._position, self._expected, self._epoch = begins
         while self._position < size:
             hops = hop_headers(file.read_at(self._position, min(WINDOW_BYTES, size - self._position)))
             start = self._position
@@ -344,9 +345,9 @@ class LogReader:
         return Damage(file=self._name, position=position, offset=self._expected or 0, reason=reason)
 
 
-def _begins_at(file: DiskFile, place: tuple[int, int, int]) -> bool:
-    """Whether a batch with the offset of a place still begins there."""
-    position, offset, epoch = place
+def _begins_at(file: DiskFile, batch: tuple[int, int, int]) -> bool:
+    """Whether a batch with the offset of a known place still begins there."""
+    position, offset, epoch = batch
     hops = hop_headers(file.read_at(position, HEADER_BYTES))
     return bool(hops) and hops[0][1] == offset and hops[0][3] >= epoch
 

@@ -178,4 +178,4 @@ class RunReader(LogReader):
         if self._places is None or not self._is_linked:
             return
         for before, (position, offset, _, _) in pairwise(walk.hops[:: -(-len(walk.hops) // _NOTED) or 1]):
-            self._places.note(self._name, self._position + position, offset, before[3])
+            self._places.remember(self._name, self._position + position, offset, before[3])

@@ -419,10 +419,6 @@ BANNED_WORDS |= {"stretch", "stretches", "stretched"}
 BANNED_PAIRS |= {("sound", "header"), ("sound", "headers")}
 """They say nothing to a Kafka engineer; fast forward, cursor, filter, merged history, part do."""
 NAMES_OF_BANNED_WORDS = {
-    "_concerns",
-    "concerned",
-    "concerns",
-    "concerns_index",
     "LEAP_MS",
     "RequestPassage",
     "_passage",

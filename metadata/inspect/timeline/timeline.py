@@ -138,14 +138,14 @@ class Timeline:
             self._namer.learn(topic.topic_id, topic.name)
         if quorum is not None:
             self._quorum.learn(quorum)
-        found = image.provenance
-        place = (found.offset, max(found.timestamp_ms, self._end[2]))
+        provenance = image.provenance
+        place = (provenance.offset, max(provenance.timestamp_ms, self._end[2]))
         self._spans.leaderless |= self._unknown_state.leaderless
         self._spans.learn(place)
         self._brokers.learn(image, place)
-        if found.offset > self._end[0]:
-            self._end = (found.offset, found.epoch, place[1])
-        return self.already((found.offset, found.epoch, place[1]))
+        if provenance.offset > self._end[0]:
+            self._end = (provenance.offset, provenance.epoch, place[1])
+        return self.already((provenance.offset, provenance.epoch, place[1]))
 
     def already(self, place: tuple[int, int, int] | None = None) -> list[TimelineEvent]:
         """Events for what the last snapshot shows, without a record of it."""

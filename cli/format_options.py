@@ -94,7 +94,7 @@ def _own(node: ConfiguredNode, own_id: str | None) -> Voter:
         raise click.UsageError("--standalone needs --config with the configuration file of a controller")
     host, port = node.address
     directory_id = uuid_from_text(own_id) if own_id is not None else random_uuid(random.SystemRandom())
-    return new_voter(node.node_id, host or "localhost", port, directory_id, node.controller_listener)
+    return new_voter(node.node_id, host or "localhost", directory_id, ((node.controller_listener, port),))
 
 
 def _listed(text: str, listener: str) -> tuple[Voter, ...]:
@@ -117,7 +117,7 @@ def _listed(text: str, listener: str) -> tuple[Voter, ...]:
             raise Failure(f"{name} without a directory id; write id@host:port:directory-id ({_IDS_NEEDED})")
         if is_reserved_directory(each.directory_id):
             raise Failure(f"{name} with the reserved id {uuid_to_text(each.directory_id)}; {_IDS_NEEDED}")
-        voters.append(new_voter(each.node_id, each.host, each.port, each.directory_id, listener))
+        voters.append(new_voter(each.node_id, each.host, each.directory_id, ((listener, each.port),)))
     ids = [voter.voter_directory_id for voter in voters]
     if len(set(ids)) != len(ids):
         raise Failure(
@@ -166,7 +166,8 @@ def read_node_config(path: str) -> ConfiguredNode:
         directories.append(config.metadata_log_dir)
     pinned = next((voter.directory_id for voter in config.voters if voter.node_id == config.node_id), None)
     is_controller = config.role != BROKER
-    listener = config.of(CONTROLLER).advertised[0] if is_controller else None
+    own = config.of(CONTROLLER).advertised if is_controller else ()
+    listener = next((each for each in own if each.name == config.controller_listener), None)
     address = None if listener is None else (listener.host, listener.port)
     others = [(voter.host, voter.port) for voter in config.voters if voter.node_id != config.node_id]
     if not config.voters:

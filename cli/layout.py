@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from metaquorum.cli.errors import Failure
-from metaquorum.node.local_nodes import HOST, LISTENER, LocalNode, free_ports, local_settings
+from metaquorum.node.local_nodes import HOST, LocalNode, endpoints_of, free_ports, local_settings
 from metaquorum.storage.disk.posix import make_private_directory, private_file
 from metaquorum.storage.files.meta_properties import cluster_id_problem
 from metaquorum.storage.uuids import random_uuid, uuid_from_text, uuid_to_text
@@ -39,7 +39,7 @@ BROKER_PORT = 19090
 METRICS_ABOVE = 200
 """On the usual ports, a node's metrics port is its own port plus this."""
 KAFKA_ABOVE = 400
-"""On the usual ports, a broker's port for Kafka's protocol is its own port plus this."""
+"""On the usual ports, a node's port for Kafka's protocol is its own port plus this."""
 BROKER_LOG_DIRS = 2
 
 
@@ -218,6 +218,8 @@ def grow(layout: Layout, controllers: int) -> Layout:
     usual = [node.port for node in known] == [CONTROLLER_PORT + at for at in range(len(known))]
     roles = _roles(controllers, 0)[len(known) :]
     more = _new_nodes(roles, None if usual else free_ports(len(roles)), rng)
+    if not all(node.quorum_port for node in known):
+        more = tuple(msgspec.structs.replace(node, quorum_port=0) for node in more)
     grown = Layout(
         directory=layout.directory,
         manifest=msgspec.structs.replace(layout.manifest, nodes=(*known, *more, *layout.brokers)),
@@ -255,7 +257,7 @@ def _first_voters(layout: Layout) -> tuple[Voter, ...]:
     from metaquorum.node.formatted import new_voter
 
     return tuple(
-        new_voter(node.node_id, HOST, node.port, uuid_from_text(node.directory_id), LISTENER)
+        new_voter(node.node_id, HOST, uuid_from_text(node.directory_id), endpoints_of(node))
         for node in layout.controllers
     )
 
@@ -279,14 +281,15 @@ def _roles(controllers: int, brokers: int, combined: int = 0) -> list[tuple[str,
 def _new_nodes(
     roles: Sequence[tuple[str, int]], ports: Sequence[int] | None, rng: random.Random
 ) -> tuple[LocalNode, ...]:
-    drawn = iter([] if ports is None else [each for each in free_ports(4 * len(roles)) if each not in ports])
+    drawn = iter([] if ports is None else [each for each in free_ports(5 * len(roles)) if each not in ports])
     nodes = []
     for at, (role, node_id) in enumerate(roles):
         serving = BROKER_PORT + node_id
         port = serving if role == "broker" else CONTROLLER_PORT + node_id % FIRST_CONTROLLER_ID
-        metrics, kafka = port + METRICS_ABOVE, serving + KAFKA_ABOVE
+        metrics, kafka, quorum = port + METRICS_ABOVE, serving + KAFKA_ABOVE, port + KAFKA_ABOVE
         if ports is not None:
-            port, serving, metrics, kafka = ports[at], next(drawn), next(drawn), next(drawn)
+            port, serving, metrics = ports[at], next(drawn), next(drawn)
+            kafka, quorum = next(drawn), next(drawn)
         nodes.append(
             LocalNode(
                 role=role,
@@ -296,6 +299,7 @@ def _new_nodes(
                 metrics_port=metrics,
                 kafka_port=0 if role == "controller" else kafka,
                 broker_port=serving if role == "combined" else 0,
+                quorum_port=0 if role == "broker" else quorum,
                 log_directory_ids=tuple(
                     uuid_to_text(random_uuid(rng)) for _ in range(BROKER_LOG_DIRS if role == "broker" else 0)
                 ),

@@ -10,10 +10,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from metaquorum.broker.server.data.open import OpenData
+from metaquorum.broker.server.kafka_controllers import way_to_controllers
 from metaquorum.broker.server.main import BrokerRole, broker_node, open_disks
 from metaquorum.broker.server.main import serve as serve_broker
 from metaquorum.combined.node import BrokerStopped, CombinedNode
 from metaquorum.config.node import COMBINED, NodeConfig
+from metaquorum.controller.server.kafka_quorum import way_to_voters
 from metaquorum.controller.server.main import ControllerRole, controller_node
 from metaquorum.controller.server.main import serve as serve_controller
 from metaquorum.listeners.listener import KafkaListeners
@@ -55,9 +57,11 @@ async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
     own = check_metadata_directory(config, machine.disk)
     broker = config.of(BROKER)
     machine = machine.planned(config)
+    controlling = config.of(CONTROLLER)
     kafka = KafkaListeners(broker, tls, machine)
+    of_controller = KafkaListeners(controlling, tls, machine, machine.shares.grpc)
     servers = (
-        new_server(limits=port_limits(config.of(CONTROLLER), machine.shares.grpc)),
+        new_server(limits=port_limits(controlling, machine.shares.grpc)),
         new_server(
             message_max_bytes=config.number("socket.request.max.bytes"),
             limits=port_limits(broker, machine.shares.grpc),
@@ -65,25 +69,29 @@ async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
     )
     try:
         for server, listeners in zip(
-            servers, (config.of(CONTROLLER).listeners, broker.grpc_listeners), strict=True
+            servers, (controlling.grpc_listeners, broker.grpc_listeners), strict=True
         ):
             for listener in listeners:
                 bind(server, listener.host, listener.port, tls.of(listener.name))
         kafka.bind()
+        of_controller.bind()
         metrics = bind_metrics(config.metrics_listener, config.tls)
         stats = None if metrics is None else NodeStatistics(machine.clock.monotonic_ms())
         replica, data = await open_disks(config, broker, own, stats, machine)
-        process = CombinedProcess(config, replica, data, servers, kafka, tls, metrics, stats, machine)
+        listening = of_controller, kafka
+        process = CombinedProcess(config, replica, data, servers, listening, tls, metrics, stats, machine)
         return await process.run()
     finally:
         await kafka.close()
+        await of_controller.close()
         for server in servers:
             await server.stop(None)
 
 
 class CombinedProcess(NodeProcess):
-    """Both roles on one driver. `servers`: the gRPC servers of the controller and of the broker; the rest is
-    as in a process with one role."""
+    """Both roles on one driver. `servers`, `kafka`: the gRPC servers and the listeners of Kafka's protocol,
+    of the controller and of the broker; the rest is as in a process with one role. Where the voters speak
+    Kafka's protocol, the broker asks by it, too."""
 
     def __init__(
         self,
@@ -91,7 +99,7 @@ class CombinedProcess(NodeProcess):
         replica: OpenReplica,
         data: OpenData,
         servers: tuple[GuardedServer, GuardedServer],
-        kafka: KafkaListeners,
+        kafka: tuple[KafkaListeners, KafkaListeners],
         tls: NodeTls,
         metrics: BoundMetrics | None = None,
         stats: NodeStatistics | None = None,
@@ -102,8 +110,14 @@ class CombinedProcess(NodeProcess):
         controller = controller_node(self, controlling)
         broker = broker_node(self, serving, data, controller.replica)
         self.node = CombinedNode(controller, broker)
-        first = ControllerRole(self, controlling, controller, self.node, servers[0], tls.controllers)
+        voters = asks = None
+        if config.quorum_speaks_kafka:
+            voters = way_to_voters(controlling, tls, machine.route)
+            asks = way_to_controllers(serving, tls, machine.route)
+        first = ControllerRole(
+            self, controlling, controller, self.node, servers[0], tls.grpc_controllers, kafka[0], voters
+        )
         # The controller's role logs changes of metadata.
-        second = BrokerRole(self, serving, broker, data, servers[1], kafka, tls, lines=None)
+        second = BrokerRole(self, serving, broker, data, servers[1], kafka[1], tls, lines=None, way=asks)
         self.driver.hand_over({BrokerStopped: lambda _: second.refuse()})
         self.roles = (first, second)

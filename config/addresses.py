@@ -140,6 +140,26 @@ def protocol_of(name: str, protocols: Mapping[str, str]) -> str:
     return protocols[name]
 
 
+class ControllerNames(msgspec.Struct, frozen=True):
+    """The controllers' listeners by name. `grpc` and `kafka`: those on which the two protocols are asked;
+    None: there is none. `first`: the one of the two that this node asks on."""
+
+    names: tuple[str, ...]
+    grpc: str | None
+    kafka: str | None
+    first: str = ""
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], *, asks_kafka: bool | None) -> ControllerNames:
+        """Names that begin with GRPC say it. If none does, the first speaks gRPC and the second Kafka's
+        protocol; a single one speaks what is asked there (`asks_kafka`)."""
+        grpc = [name for name in names if name.startswith(GRPC_LISTENER)]
+        others = [name for name in names if not name.startswith(GRPC_LISTENER)]
+        if not grpc and (len(names) > 1 or not asks_kafka):
+            grpc, others = others[:1], others[1:]
+        return cls(names, next(iter(grpc), None), next(iter(others), None))
+
+
 def check_speaks_grpc(name: str, protocol: str) -> None:
     """Raises ConfigError for a gRPC listener with SASL."""
     if protocol.startswith("SASL_"):

@@ -36,7 +36,7 @@ from metaquorum.raft.config import RaftConfig
 from metaquorum.storage.log.config import LogConfig
 
 PROTOCOL_KEY = "controller.quorum.protocol"
-KAFKA_PROTOCOL = "kafka"
+GRPC_PROTOCOL, KAFKA_PROTOCOL = "grpc", "kafka"
 
 _controller = rows_of(ControllerConfig, CONTROLLER)
 _of_both = rows_of(ControllerConfig)
@@ -82,16 +82,17 @@ _NODE = (
     parts(
         "controller.listener.names",
         ("CONTROLLER",),
-        "Names of the controllers' listeners: the first speaks gRPC, others Kafka's protocol.",
+        "Names of the controllers' listeners. Those that begin with GRPC speak gRPC, the others Kafka's "
+        "protocol; if no name does, the first speaks gRPC.",
     ),
     words(
         PROTOCOL_KEY,
-        "grpc",
-        "What voters ask each other by, and a broker the controllers: `grpc`, on the listener that "
-        "`controller.listener.names` names first, or `kafka`, on the one that it names second (for a broker, "
-        "if it names one only, on that), where controllers of Apache Kafka answer, too; "
-        "`controller.quorum.voters` then names these.",
-        choices=("grpc", KAFKA_PROTOCOL),
+        None,
+        "What voters ask each other by, and a broker the controllers: `grpc`, or `kafka`, where nodes of "
+        "Apache Kafka answer, too, each on the first listener of `controller.listener.names` that speaks it "
+        "(a single name: on that). `controller.quorum.voters` names these. Default: a controller asks by "
+        "`kafka` if a name begins with GRPC and another does not, else `grpc`; a broker by `grpc`.",
+        choices=(GRPC_PROTOCOL, KAFKA_PROTOCOL),
         own=True,
     ),
     SHARED_KEYS["listener.security.protocol.map"],

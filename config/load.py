@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from metaquorum.config.addresses import (
+    ControllerNames,
     Listener,
     check_advertised,
     check_controllers_speak_grpc,
@@ -31,7 +32,7 @@ from metaquorum.config.addresses import (
     split,
 )
 from metaquorum.config.files import Resolved, read_properties, resolve
-from metaquorum.config.keys import KAFKA_PROTOCOL, KEYS, PROTOCOL_KEY, parsed
+from metaquorum.config.keys import GRPC_PROTOCOL, KAFKA_PROTOCOL, KEYS, PROTOCOL_KEY, parsed
 from metaquorum.config.node import (
     COMBINED,
     UNKNOWN_NODE_ID,
@@ -61,6 +62,7 @@ from metaquorum.raft.config import RaftConfig, RaftConfigError, Voter
 from metaquorum.storage.log.config import LogConfig
 
 BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
+_JOINS = "controller.quorum.auto.join.enable"
 FIRST_BOOTSTRAP_ID = -2
 """The id of the first bootstrap server, as in Kafka; the others follow in descending order."""
 
@@ -192,18 +194,18 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
     listeners = parse_listeners("listeners", _entries(values, "listeners"), protocols)
     if not controller_names:
         raise ConfigError("controller.listener.names is empty: name the controllers' listener, or remove it")
-    controller_name, of_grpc = _asked_listener(role, values, controller_names)
-    if controller_name == of_grpc:
+    values, asked = _asked_listeners(role, values, controller_names)
+    controller_name, speaks_kafka = asked.first, asked.first == asked.kafka
+    if not speaks_kafka:
         check_controllers_speak_grpc(controller_name, protocol_of(controller_name, protocols))
-    _check_roles_listeners(role, listeners, controller_names)
+    _check_roles_listeners(role, listeners, controller_name, asked, speaks_kafka=speaks_kafka)
     advertised = parse_listeners("advertised.listeners", _entries(values, "advertised.listeners"), protocols)
     if role == CONTROLLER:
         listeners, advertised = (
             tuple(sorted(each, key=lambda listener: listener.name != controller_name))
             for each in (listeners, advertised)
         )
-    if advertised and role == COMBINED and controller_name not in [each.name for each in advertised]:
-        advertised += tuple(each for each in listeners if each.name == controller_name)
+    advertised = _with_controllers(role, listeners, advertised, controller_names)
     # A combined node reaches static voters through `controller.quorum.voters`.
     found = controller_name if role == COMBINED and voters else None
     if role != CONTROLLER or advertised or not voters:
@@ -222,9 +224,10 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
         listeners=listeners,
         advertised=advertised or listeners,
         metrics_listener=parse_metrics_listener(cast("str | None", values["metrics.listener"]), listeners),
+        controller_names=controller_names,
         controller_listener=controller_name,
         controllers_protocol=protocol_of(controller_name, protocols),
-        grpc_controller_listener=of_grpc,
+        grpc_controller_listener=asked.grpc,
         log_dirs=log_dirs,
         metadata_log_dir=Path(cast(str, metadata_dir)) if metadata_dir else log_dirs[0],
         tls=tls_files(values),
@@ -243,35 +246,52 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
     return config
 
 
-def _asked_listener(
-    role: str, values: Mapping[str, Value | None], names: tuple[str, ...]
-) -> tuple[str, str | None]:
-    """The names of the controllers' listener that this node asks, and of that of gRPC: None if there is none,
-    as at controllers of Apache Kafka. Raises ConfigError for what a broker cannot have that asks by Kafka's
-    protocol."""
-    if values[PROTOCOL_KEY] != KAFKA_PROTOCOL or role == CONTROLLER:
-        return names[0], names[0]
-    if role == COMBINED:
-        raise ConfigError(
-            f"{PROTOCOL_KEY}={KAFKA_PROTOCOL} is for a controller alone or a broker alone: a combined node "
-            "has no listener of Kafka's protocol for controllers; remove the line"
+def _with_controllers(
+    role: str, listeners: tuple[Listener, ...], advertised: tuple[Listener, ...], names: tuple[str, ...]
+) -> tuple[Listener, ...]:
+    """What a combined node advertises, if its file says that of its broker alone."""
+    if not advertised or role != COMBINED:
+        return advertised
+    said = {each.name for each in advertised}
+    return advertised + tuple(each for each in listeners if each.name in names and each.name not in said)
+
+
+def _asked_listeners(
+    role: str, values: dict[str, Value | None], names: tuple[str, ...]
+) -> tuple[dict[str, Value | None], ControllerNames]:
+    """The values with the protocol by which this node asks controllers, and where those listen. Raises
+    ConfigError for what Kafka's protocol cannot ask, and for a protocol without a listener."""
+    said = values[PROTOCOL_KEY]
+    asked = ControllerNames.of(names, asks_kafka=said == KAFKA_PROTOCOL)
+    if said is None:
+        has_grpc = any(name.startswith(GRPC_LISTENER) for name in names)
+        is_kafka = role != BROKER and has_grpc and asked.kafka is not None
+        said = KAFKA_PROTOCOL if is_kafka else GRPC_PROTOCOL
+    if (asked.kafka if said == KAFKA_PROTOCOL else asked.grpc) is None:
+        what = (
+            "Kafka's protocol: its name does not begin" if said == KAFKA_PROTOCOL else "gRPC: its name begins"
         )
-    if values["broker.id.generation.enable"]:
+        raise ConfigError(
+            f"{PROTOCOL_KEY}={said} needs a listener in controller.listener.names that speaks {what} with "
+            f"{GRPC_LISTENER}"
+        )
+    if said == KAFKA_PROTOCOL and role == BROKER and values["broker.id.generation.enable"]:
         raise ConfigError(
             f"broker.id.generation.enable=true needs {PROTOCOL_KEY}=grpc: Kafka's protocol cannot ask for an "
             "id; set node.id and format the directories, or remove one of the two"
         )
-    return (names[0], None) if len(names) == 1 else (names[1], names[0])
+    if role != BROKER and asked.grpc is None and values[_JOINS]:
+        raise ConfigError(
+            f"{_JOINS}=true needs a gRPC listener: give controller.listener.names one whose name begins with "
+            f"{GRPC_LISTENER}, and listeners its port, or make this controller a voter by a command"
+        )
+    first = asked.kafka if said == KAFKA_PROTOCOL else asked.grpc
+    return {**values, PROTOCOL_KEY: said}, replace(asked, first=first)
 
 
 def _check_protocols(config: NodeConfig) -> None:
     for listener in config.grpc_listeners:
         check_speaks_grpc(listener.name, listener.protocol)
-    if config.role == CONTROLLER and config.quorum_speaks_kafka and not config.kafka_listeners:
-        raise ConfigError(
-            f"{PROTOCOL_KEY}={KAFKA_PROTOCOL} needs a listener of Kafka's protocol: give "
-            "controller.listener.names a second name, and listeners its port"
-        )
 
 
 def own_entry_warnings(config: NodeConfig) -> list[str]:
@@ -284,13 +304,13 @@ def own_entry_warnings(config: NodeConfig) -> list[str]:
         return []
     return [
         f"controller.quorum.voters has {own.node_id}@{address_text(own.host, own.port)} for this node, but "
-        f"its listener {config.quorum_listener} has port {_port(places)}: other nodes connect "
+        f"its listener {config.controller_listener} has port {_port(places)}: other nodes connect "
         f"to port {own.port}; correct one of the two, unless something forwards the port"
     ]
 
 
 def _port(config: NodeConfig) -> int:
-    return next(each.port for each in config.listeners if each.name == config.quorum_listener)
+    return next(each.port for each in config.listeners if each.name == config.controller_listener)
 
 
 def _entries(values: Mapping[str, Value | None], name: str) -> tuple[str, ...]:
@@ -317,28 +337,35 @@ def _check_broker(broker: NodeConfig) -> None:
 
 
 def _check_roles_listeners(
-    role: str, listeners: tuple[Listener, ...], controller_names: tuple[str, ...]
+    role: str,
+    listeners: tuple[Listener, ...],
+    controller_name: str,
+    asked: ControllerNames,
+    *,
+    speaks_kafka: bool,
 ) -> None:
-    """Checks that a controller has a listener with its name, and that a broker has another. Raises
-    ConfigError."""
-    controller_name, names = controller_names[0], [each.name for each in listeners]
-    of_controllers = [name for name in names if name in controller_names]
+    """Checks that a controller has the listener on which others ask it, and that a broker has another.
+    Raises ConfigError."""
+    names = [each.name for each in listeners]
+    of_controllers = [name for name in names if name in asked.names]
     if role == CONTROLLER and controller_name not in names:
         raise ConfigError(
             f"a controller needs a listener named {controller_name} (controller.listener.names): write "
             f"listeners={controller_name}://host:port"
         )
     if role == CONTROLLER and of_controllers != names:
-        other = next(name for name in names if name not in controller_names)
+        other = next(name for name in names if name not in asked.names)
         raise ConfigError(
             f"listeners has {other}, which controller.listener.names does not have: add it there, after "
             f"{controller_name}, for clients of Kafka's protocol, or remove it"
         )
-    if role == COMBINED and of_controllers != [controller_name]:
+    if role == COMBINED and (
+        controller_name not in of_controllers if speaks_kafka else of_controllers != [controller_name]
+    ):
         raise ConfigError(
             f"a node with both roles needs one listener named {controller_name} "
-            f"(controller.listener.names), and its broker's beside it; only a controller alone has others of "
-            "controller.listener.names: correct listeners"
+            "(controller.listener.names), and its broker's beside it; only a quorum that speaks Kafka's "
+            "protocol has others of controller.listener.names there: correct listeners"
         )
     if role == COMBINED and names == of_controllers:
         raise ConfigError(
@@ -392,8 +419,8 @@ def _asked(config: NodeConfig) -> tuple[Listener, ...]:
     for a broker its name and protocol."""
     if not config.quorum_speaks_kafka:
         return ()
-    if config.role == CONTROLLER:
-        return config.kafka_listeners[:1]
+    if config.role != BROKER:
+        return config.of(CONTROLLER).kafka_listeners[:1]
     name, protocol = config.controller_listener, config.controllers_protocol
     return (Listener(name=name, host="", port=0, protocol=protocol),)
 

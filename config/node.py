@@ -54,12 +54,13 @@ class RetentionBounds(msgspec.Struct, frozen=True, kw_only=True):
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The complete configuration of a process. `role` is controller, broker or combined. `voters` are the
     static ones, none if the log has the voter set; `bootstrap_servers` are (host, port) of controllers, and
-    `controller_listener` is the name of their listener that this node asks, of protocol
-    `controllers_protocol`, `grpc_controller_listener` that of gRPC, None if it is not known. `access` is by
-    name of Kafka listener; `brokers_login` is this broker's login at other brokers, `controllers_login` this
-    node's at controllers over Kafka's protocol, None if there is none. `values` has every key,
-    with defaults; `passed_over` are Kafka's keys in the file that have no effect here, and `warnings` are
-    about the file, without its path. `listener_tls` is of the listeners that have ssl.* keys of their own."""
+    `controller_listener` is the name of their listener that this node asks, one of `controller_names`, of
+    protocol `controllers_protocol`, `grpc_controller_listener` that of gRPC, None if there is none. `access`
+    is by name of Kafka listener; `brokers_login` is this broker's login at other brokers,
+    `controllers_login` this node's at controllers over Kafka's protocol, None if there is none. `values`
+    has every key, with defaults; `passed_over` are Kafka's keys in the file that have no effect here, and
+    `warnings` are about the file, without its path. `listener_tls` is of the listeners that have ssl.* keys
+    of their own."""
 
     path: Path
     role: str
@@ -69,6 +70,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     listeners: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
     metrics_listener: Listener | None
+    controller_names: tuple[str, ...]
     controller_listener: str
     controllers_protocol: str
     grpc_controller_listener: str | None
@@ -146,7 +148,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
         def own(listeners: tuple[Listener, ...]) -> tuple[Listener, ...]:
             wanted = role == CONTROLLER
-            return tuple(each for each in listeners if (each.name == self.controller_listener) is wanted)
+            return tuple(each for each in listeners if (each.name in self.controller_names) is wanted)
 
         return replace(self, role=role, listeners=own(self.listeners), advertised=own(self.advertised))
 
@@ -162,20 +164,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.text(PROTOCOL_KEY) == KAFKA_PROTOCOL
 
     @property
-    def quorum_listener(self) -> str:
-        """The name of the listener on which the controllers answer this node."""
-        if self.role == CONTROLLER and self.quorum_speaks_kafka:
-            return self.kafka_listeners[0].name
-        return self.controller_listener
-
-    @property
     def grpc_listeners(self) -> tuple[Listener, ...]:
-        """The gRPC listeners: a controller's first one."""
-        if self.role == CONTROLLER:
-            return self.listeners[:1]
-        controllers = self.controller_listener if self.role == COMBINED else None
+        """The gRPC listeners, by their names."""
         return tuple(
-            each for each in self.listeners if each.name == controllers or each.name.startswith(GRPC_LISTENER)
+            each
+            for each in self.listeners
+            if each.name == self.grpc_controller_listener or each.name.startswith(GRPC_LISTENER)
         )
 
     @property

@@ -44,15 +44,17 @@ CLOSE_GRACE_S = 0.1
 
 
 class KafkaListeners:
-    """All listeners of a broker for Kafka's protocol. `tls` None: none of them has TLS."""
+    """All listeners of one role for Kafka's protocol. `tls` None: none of them has TLS. `files_max`: the most
+    connections that the limit of open files leaves; None: the share of clients."""
 
     def __init__(
         self,
         config: NodeConfig,
         tls: NodeTls | None,
         machine: Machine = OWN_PROCESS,
+        files_max: int | None = None,
     ) -> None:
-        plan = machine.shares
+        files_max = machine.shares.clients if files_max is None else files_max
         self._config = config
         self._clock = machine.clock
         self._limits = ConnectionLimits(
@@ -65,8 +67,8 @@ class KafkaListeners:
                 for name, access in config.access.items()
                 if access.max_connections is not None
             },
-            files_max=plan.clients,
-            new_max=new_max(config, min(plan.clients, config.number("max.connections"))),
+            files_max=files_max,
+            new_max=new_max(config, min(files_max, config.number("max.connections"))),
         )
         rate = config.number("max.connection.creation.rate")
         self._rate = None if rate == MAX_INT else CreationRate(rate)

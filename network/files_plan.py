@@ -91,12 +91,17 @@ class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_files(config: NodeConfig) -> FilePlan:
     """Raises the soft limit of open files, and shares it."""
-    lanes = config.number("controller.quorum.lane.port") >= 0 and config.role != BROKER
+    lanes = (
+        config.number("controller.quorum.lane.port") >= 0
+        and config.role != BROKER
+        and not config.quorum_speaks_kafka
+    )
+    combined = config.role not in (BROKER, CONTROLLER) and config.quorum_speaks_kafka
     roles = (config.role,) if config.role in (BROKER, CONTROLLER) else (BROKER, CONTROLLER)
     plan = FilePlan.of(
         raise_open_files(),
         roles=roles,
-        ports=len(config.grpc_listeners) + lanes,
+        ports=len(config.grpc_listeners) + lanes + combined,
         serves_clients=bool(config.kafka_listeners),
     )
     DESCRIPTORS.hold(HELD)

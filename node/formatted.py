@@ -51,13 +51,13 @@ def write_formatted(
     store_meta_properties(disk, directory, identity)
 
 
-def new_voter(node_id: int, host: str, port: int, directory_id: bytes, listener: str) -> Voter:
-    """A voter of this release, as VotersRecord has it."""
+def new_voter(node_id: int, host: str, directory_id: bytes, listeners: Sequence[tuple[str, int]]) -> Voter:
+    """A voter of this release, as VotersRecord has it. `listeners`: names and ports."""
     return Voter(
         voter_id=node_id,
         voter_directory_id=directory_id,
         # Kafka writes listener names in upper case.
-        endpoints=(VoterEndpoint(name=listener.upper(), host=host, port=port),),
+        endpoints=tuple(VoterEndpoint(name=name.upper(), host=host, port=port) for name, port in listeners),
         kraft_version_feature=SUPPORTED_KRAFT_VERSIONS,
     )
 

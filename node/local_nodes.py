@@ -13,7 +13,8 @@ from metaquorum.errors import StartError
 from metaquorum.platforms import idle_sockets_keep_ports, may_bind_again
 
 HOST = "127.0.0.1"
-LISTENER = "CONTROLLER"
+LISTENER, CONTROLLER_GRPC_LISTENER = "CONTROLLER", "GRPC_CONTROLLER"
+"""Controllers' listeners: for voters and clients of Kafka's protocol, and for brokers and commands."""
 KAFKA_LISTENER, GRPC_LISTENER = "PLAINTEXT", "GRPC"
 """A broker's listeners: for Kafka's clients and other brokers, and for the commands of this program."""
 PORTS = range(12_000, 32_000)
@@ -26,8 +27,8 @@ _DRAWS_MAX = 4 * len(PORTS)
 
 
 class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the cluster. `role` is controller, broker or combined; `port` is a controller's
-    port or a broker's gRPC port."""
+    """One process of the cluster. `role` is controller, broker or combined; `port` is a controller's or a
+    broker's gRPC port."""
 
     role: str
     node_id: int
@@ -41,8 +42,8 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     """The gRPC port of a combined node's broker."""
     client_port: int = 0
     """A broker's port for clients alone; 0: they use `kafka_port`."""
-    lane_port: int = 0
-    """A controller's port for lanes; 0: the system chooses it."""
+    quorum_port: int = 0
+    """A controller's port for Kafka's protocol, by which voters ask each other; 0: they use gRPC."""
     log_directory_ids: tuple[str, ...] = ()
     """Ids of a broker's partition directories, data-1 and so on. Empty: everything is in data."""
 
@@ -69,6 +70,14 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
         return f"http://{HOST}:{self.metrics_port}/metrics" if self.metrics_port else None
 
 
+def endpoints_of(node: LocalNode) -> tuple[tuple[str, int], ...]:
+    """The names and ports of a controller's listeners, as the voters record has them: first that on which
+    voters ask."""
+    if not node.quorum_port:
+        return ((LISTENER, node.port),)
+    return (LISTENER, node.quorum_port), (CONTROLLER_GRPC_LISTENER, node.port)
+
+
 def local_settings(
     node: LocalNode, nodes: Sequence[LocalNode], log_dirs: Sequence[Path], metadata_dir: Path, *, static: bool
 ) -> dict[str, str]:
@@ -76,13 +85,22 @@ def local_settings(
     in the log."""
     controllers = [each for each in nodes if each.controls]
     brokers = [each for each in nodes if each.serves]
+    by_kafka = all(each.quorum_port for each in controllers)
+    # Brokers ask over gRPC.
+    ports = {
+        each.node_id: each.quorum_port if by_kafka and node.controls else each.port for each in controllers
+    }
     if static:
-        voters = ",".join(f"{each.node_id}@{HOST}:{each.port}:{each.directory_id}" for each in controllers)
+        voters = ",".join(
+            f"{each.node_id}@{HOST}:{ports[each.node_id]}:{each.directory_id}" for each in controllers
+        )
         quorum = {"controller.quorum.voters": voters}
     else:
-        servers = ",".join(f"{HOST}:{each.port}" for each in controllers)
-        quorum = {"controller.quorum.bootstrap.servers": servers}
-    listeners = [f"{LISTENER if node.controls else GRPC_LISTENER}://{HOST}:{node.port}"]
+        quorum = {"controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{at}" for at in ports.values())}
+    of_grpc = CONTROLLER_GRPC_LISTENER if by_kafka else LISTENER
+    listeners = [f"{of_grpc if node.controls else GRPC_LISTENER}://{HOST}:{node.port}"]
+    if by_kafka and node.controls:
+        listeners.insert(0, f"{LISTENER}://{HOST}:{node.quorum_port}")
     if node.broker_port:
         listeners.append(f"{GRPC_LISTENER}://{HOST}:{node.broker_port}")
     if node.kafka_port:
@@ -91,7 +109,7 @@ def local_settings(
         "process.roles": "broker,controller" if node.role == "combined" else node.role,
         "node.id": str(node.node_id),
         **quorum,
-        "controller.listener.names": LISTENER,
+        "controller.listener.names": f"{LISTENER},{of_grpc}" if by_kafka else LISTENER,
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GRPC:PLAINTEXT",
         "listeners": ",".join(listeners),
         "log.dirs": ",".join(map(str, log_dirs)),
@@ -102,8 +120,6 @@ def local_settings(
             values[f"{topic}.replication.factor"] = str(min(3, len(brokers)))
         values["transaction.state.log.min.isr"] = str(min(2, len(brokers)))
         values["group.initial.rebalance.delay.ms"] = "0"
-    if node.lane_port:
-        values["controller.quorum.lane.port"] = str(node.lane_port)
     if node.log_directory_ids:
         values["metadata.log.dir"] = str(metadata_dir)
     if node.metrics_port:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from metaquorum.config.node import NodeConfig
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import GRPC_LISTENER, MetadataImage
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.voters import Endpoint, VoterSet
 from metaquorum.rpc.raft_client import PeerAddress, RaftCaller
@@ -20,7 +20,7 @@ class Controllers:
 
     def __init__(self, config: NodeConfig, raft: RaftCore) -> None:
         self._raft = raft
-        self._listener = config.quorum_listener
+        self._listener = config.controller_listener
         self._configured = {voter.node_id: PeerAddress(voter.host, voter.port) for voter in config.voters}
         servers = zip(config.raft.bootstrap_ids, config.bootstrap_servers, strict=True)
         self._quorum: tuple[VoterSet, int | None] | None = None
@@ -78,8 +78,14 @@ class GrpcAddresses:
 
 
 def address_of(endpoints: Sequence[Endpoint], listener: str) -> PeerAddress:
-    """The endpoint of the controllers' listener, whose name Kafka writes in upper case; otherwise the
-    first."""
-    named = [each for each in endpoints if each.name.upper() == listener.upper()]
-    chosen = (named or endpoints)[0]
+    """The endpoint of the controllers' listener, whose name Kafka writes in upper case; otherwise the first
+    that speaks the same, by its name, and at last the first."""
+    wanted = listener.upper()
+    named = [each for each in endpoints if each.name.upper() == wanted]
+    alike = [each for each in endpoints if _is_grpc(each.name.upper()) == _is_grpc(wanted)]
+    chosen = (named or alike or endpoints)[0]
     return PeerAddress(chosen.host, chosen.port)
+
+
+def _is_grpc(name: str) -> bool:
+    return name.startswith(GRPC_LISTENER)

@@ -17,8 +17,8 @@ from metaquorum.metadata.records.control import Voter
 from metaquorum.node.formatted import bootstrap_checkpoint, new_voter, write_formatted
 from metaquorum.node.local_nodes import (
     HOST,
-    LISTENER,
     LocalNode,
+    endpoints_of,
     free_ports,
     give_back_ports,
     local_settings,
@@ -110,7 +110,7 @@ def form(shape: ClusterShape, clock: ClusterClock, rng: random.Random) -> list[F
 def ports_of(nodes: Iterable[LocalNode]) -> list[int]:
     """The ports that they listen on."""
     each = (
-        (node.port, node.kafka_port, node.broker_port, node.client_port, node.lane_port) for node in nodes
+        (node.port, node.kafka_port, node.broker_port, node.client_port, node.quorum_port) for node in nodes
     )
     return [port for ports in each for port in ports if port]
 
@@ -134,7 +134,7 @@ class _Formatter:
 
     def formatted(self) -> list[FormedNode]:
         voters = tuple(
-            new_voter(each.node_id, HOST, each.port, uuid_from_text(each.directory_id), LISTENER)
+            new_voter(each.node_id, HOST, uuid_from_text(each.directory_id), endpoints_of(each))
             for each in self._nodes
             if each.controls
         )
@@ -210,7 +210,7 @@ def _local_nodes(shape: ClusterShape, rng: random.Random) -> tuple[LocalNode, ..
                 kafka_port=0 if role == "controller" else next(ports),
                 broker_port=next(ports) if role == "combined" else 0,
                 client_port=0 if role == "controller" or not own_ports else next(ports),
-                lane_port=0 if role == "broker" else next(ports),
+                quorum_port=0 if role == "broker" else next(ports),
                 log_directory_ids=tuple(uuid_to_text(random_uuid(rng)) for _ in range(more)),
             )
         )

@@ -29,9 +29,9 @@ from metaquorum.clients.kafka.connection import (
     connect,
 )
 from metaquorum.clients.kafka.login import log_in
+from metaquorum.clients.kafka.message_forms import CannotSay
 from metaquorum.clients.kafka.quorum import OFFERED
 from metaquorum.clients.kafka.raft_messages import (
-    CannotSay,
     Misshapen,
     NotOfRaft,
     api_of,
@@ -218,11 +218,16 @@ class _InFlight:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(timeout_ms / 1000, line.timed_out, self)
 
-    def write(self, connection: NodeConnection) -> None:
-        """Sends it. Raises CannotSay, ConnectionFailed or EncodeError."""
-        api = api_of(self.request)
-        self._version = connection.version(api, *OFFERED.get(api, ()))
-        connection.send(request_body(self.request, self._version), version=self._version, to=self)
+    def write(self, connection: NodeConnection, versions: dict[type, int]) -> None:
+        """Sends it. `versions`: those of the requests that the connection has carried. Raises CannotSay,
+        ConnectionFailed or EncodeError."""
+        kind = type(self.request)
+        version = versions.get(kind)
+        if version is None:
+            api = api_of(self.request)
+            version = versions[kind] = connection.version(api, *OFFERED.get(api, ()))
+        self._version = version
+        connection.send(request_body(self.request, version), version=version, to=self)
 
     def end(self) -> bool:
         """True the first time: the caller then reports the outcome."""
@@ -261,6 +266,7 @@ class _Line:
         self._backoff = Backoff(RECONNECT, peer.rng)
         self._last_failure = ""
         self._connection: NodeConnection | None = None
+        self._versions: dict[type, int] = {}
         self._opening: asyncio.Task[None] | None = None
         self._waiting: dict[_InFlight, None] = {}
         self._unsent: deque[_InFlight] = deque()
@@ -306,7 +312,7 @@ class _Line:
     def _write(self, flight: _InFlight, connection: NodeConnection) -> None:
         loop = asyncio.get_running_loop()
         try:
-            flight.write(connection)
+            flight.write(connection, self._versions)
         except CannotSay:
             loop.call_soon(self._answer_pre_vote, flight)
         except UnsupportedVersion as error:
@@ -418,7 +424,7 @@ class _Line:
         except BaseException:
             self._opening = None
             raise
-        self._opening, self._connection = None, connection
+        self._opening, self._connection, self._versions = None, connection, {}
         self._backoff.succeeded()
         unsent, self._unsent = self._unsent, deque()
         for flight in unsent:

@@ -1,26 +1,37 @@
-"""What a controller needs whose quorum speaks Kafka's protocol: its way to the other voters, and its
-registration over that."""
+"""What a controller needs whose quorum speaks Kafka's protocol: its way to the other voters, and what it
+asks over that: to be registered, and who a new voter is."""
 
 from __future__ import annotations
 
-from metaquorum.clients.kafka.connection import ConnectionFailed
+import asyncio
+
+from metaquorum.clients.kafka.connection import ConnectionFailed, NodeConnection
+from metaquorum.clients.kafka.message_forms import CannotSay
 from metaquorum.clients.kafka.node_messages import features_of, listeners_of
 from metaquorum.clients.kafka.raft_client import CONNECT_S, KafkaWay
+from metaquorum.clients.kafka.raft_messages import Misshapen, NotOfRaft, request_body, response_of
 from metaquorum.clients.search import ClientError
 from metaquorum.config.node import NodeConfig
+from metaquorum.controller.server.voter_changes import no_answer
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import KRAFT_VERSION
+from metaquorum.metadata.records.control import KRaftVersionFeature, Voter
 from metaquorum.metadata.requests.settings import RegisterControllerRequest
+from metaquorum.metadata.text.addresses import address_text
 from metaquorum.network.tls import NodeTls
 from metaquorum.raft.core import RaftCore
+from metaquorum.raft.messages import RaftError, VoteRequest
 from metaquorum.rpc.channels import Route
 from metaquorum.rpc.controllers import Controllers
-from metaquorum.wire.messages import ControllerRegistrationRequest
+from metaquorum.rpc.raft_client import PeerAddress
+from metaquorum.storage.uuids import uuid_to_text
+from metaquorum.wire.messages import ApiVersionsRequest, ControllerRegistrationRequest
 
 
 def way_to_voters(config: NodeConfig, every_tls: NodeTls, route: Route) -> KafkaWay:
     """How this controller connects to the others' listener: it logs in as that listener is configured here.
     Raises ConfigError."""
-    tls = every_tls.of(config.quorum_listener)
+    tls = every_tls.controllers
     return KafkaWay(
         client_id=f"raft-client-{config.node_id}",
         tls=None if tls is None else tls.client_context,
@@ -55,6 +66,92 @@ class KafkaRegistrar:
 
     async def close(self) -> None:
         """Each registration has a connection of its own."""
+
+
+class KafkaProbe:
+    """Asks a new voter at its Kafka listener: ApiVersions names its versions, and a pre-vote, which binds no
+    one, is answered by Raft's own rule for whom a request is meant. Without pre-votes (before 4.0) only its
+    versions are known, as in Kafka."""
+
+    def __init__(self, cluster_id: str, raft: RaftCore, way: KafkaWay) -> None:
+        self._cluster_id, self._raft, self._way = cluster_id, raft, way
+
+    async def ask(
+        self, voter: Voter, addresses: list[tuple[str, int]], timeout_ms: int
+    ) -> KRaftVersionFeature | ApiError:
+        """See `VoterProbe`."""
+        versions = voter.kraft_version_feature
+        for address in addresses:
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    connection = await self._way.open(PeerAddress(*address))
+                    try:
+                        versions = await _kraft_versions(connection, versions, timeout_ms / 1000)
+                        answer = await self._asked_as(voter, connection, timeout_ms / 1000)
+                    finally:
+                        connection.close()
+            except (ConnectionFailed, TimeoutError) as error:
+                return no_answer(voter, address, error or "no answer in time")
+            except (NotOfRaft, Misshapen) as error:
+                return no_answer(voter, address, f"it refuses Vote: {error}")
+            problem = self._another(voter, address, answer)
+            if problem is not None:
+                return problem
+        return versions
+
+    async def _asked_as(self, voter: Voter, connection: NodeConnection, timeout_s: float) -> RaftError:
+        state = self._raft.state
+        vote = VoteRequest(
+            cluster_id=self._cluster_id,
+            epoch=self._raft.epoch,
+            candidate_id=self._raft.node_id,
+            candidate_directory_id=state.identity.directory_id,
+            voter_id=voter.voter_id,
+            voter_directory_id=voter.voter_directory_id,
+            last_position=state.log.end_position,
+            pre_vote=True,
+            kraft_version=self._raft.kraft_version,
+        )
+        version = connection.version("Vote", 1)
+        try:
+            body = request_body(vote, version)
+        except CannotSay:
+            return RaftError.NONE
+        found = (await connection.ask(body, version=version, timeout_s=timeout_s)).body
+        error: RaftError = response_of(found, version, vote).error
+        return error
+
+    def _another(self, voter: Voter, address: tuple[str, int], error: RaftError) -> ApiError | None:
+        where = address_text(*address)
+        match error:
+            case RaftError.INCONSISTENT_CLUSTER_ID:
+                return ApiError(
+                    ErrorCode.INCONSISTENT_CLUSTER_ID,
+                    f"the node at {where} belongs to another cluster than {self._cluster_id}: correct the "
+                    "address",
+                )
+            case RaftError.INVALID_VOTER_KEY:
+                return ApiError(
+                    ErrorCode.INVALID_VOTER_KEY,
+                    f"the node at {where} is not node {voter.voter_id} with directory id "
+                    f"{uuid_to_text(voter.voter_directory_id)}, or it has static voters: name those that it "
+                    "has",
+                )
+            case RaftError.NONE | RaftError.FENCED_LEADER_EPOCH:
+                return None
+            case _:
+                return no_answer(voter, address, f"it refuses Vote: {error.name}")
+
+
+async def _kraft_versions(
+    connection: NodeConnection, stated: KRaftVersionFeature, timeout_s: float
+) -> KRaftVersionFeature:
+    """The versions of kraft.version that the node supports; `stated`, if it does not say."""
+    version = connection.version("ApiVersions", 3)
+    asked = ApiVersionsRequest(client_software_name="metaquorum", client_software_version="1")
+    answer = (await connection.ask(asked, version=version, timeout_s=timeout_s)).body
+    found = {each.name: each for each in answer.supported_features}.get(KRAFT_VERSION)
+    return stated if found is None else KRaftVersionFeature(found.min_version, found.max_version)
 
 
 def _body(request: RegisterControllerRequest) -> ControllerRegistrationRequest:

@@ -16,7 +16,7 @@ from metaquorum.controller.node import ControllerNode
 from metaquorum.controller.server.forwarding_service import ForwardingService, KafkaCalls
 from metaquorum.controller.server.joining import GrpcRegistrar, Joining, SelfRegistration
 from metaquorum.controller.server.kafka import controller_services
-from metaquorum.controller.server.kafka_quorum import KafkaRegistrar, way_to_voters
+from metaquorum.controller.server.kafka_quorum import KafkaProbe, KafkaRegistrar, way_to_voters
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.controller.server.services import (
     AdminService,
@@ -25,7 +25,7 @@ from metaquorum.controller.server.services import (
     MetadataService,
     PartitionsService,
 )
-from metaquorum.controller.server.voter_changes import VoterChanges, VotersService
+from metaquorum.controller.server.voter_changes import GrpcProbe, VoterChanges, VotersService
 from metaquorum.listeners.listener import KafkaListeners
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BrokerRegistration, MetadataImage
@@ -81,15 +81,15 @@ def run(config_path: str) -> int:
 async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
     """Runs from start to end. Raises ConfigError, StartError or StorageError if it cannot start."""
     every_tls = NodeTls(config)
-    tls = every_tls.controllers
+    tls = every_tls.grpc_controllers
     add_directory_ids(config, machine)
     own, directories = check_directories(config, machine.disk)
     machine = machine.planned(config)
     kafka = KafkaListeners(config, every_tls, machine)
     server = new_server(limits=port_limits(config, machine.shares.grpc))
     try:
-        listener = config.listeners[0]
-        bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+        for listener in config.grpc_listeners:
+            bind(server, listener.host, listener.port, every_tls.of(listener.name))
         kafka.bind()
         metrics = bind_metrics(config.metrics_listener, config.tls)
         replica = open_replica(config, own, directories, machine.disk)
@@ -144,8 +144,8 @@ def lane_listener(
     config: NodeConfig, tls: TlsMaterial | None, plan: FilePlan | None = None
 ) -> LaneListener | None:
     """The listener for other voters' lanes; None if the configuration wants none."""
-    listener, port = config.listeners[0], config.number(PORT_KEY)
-    if port < 0:
+    listener, port = next(iter(config.grpc_listeners), None), config.number(PORT_KEY)
+    if port < 0 or listener is None or config.quorum_speaks_kafka:
         return None
     context = None
     if listener.is_tls and tls is not None:
@@ -190,7 +190,10 @@ class ControllerRole:
         )
         process.driver.hand_over({Answer: self._requests.answer})
         cluster_id = process.replica.identity.cluster_id
-        self._voter_changes = VoterChanges(self._requests, raft, cluster_id, tls, config.controller_listener)
+        probe = GrpcProbe(cluster_id, tls) if way is None else KafkaProbe(cluster_id, raft, way)
+        self._voter_changes = VoterChanges(
+            self._requests, raft, cluster_id, probe, config.controller_listener
+        )
         self._health = Health(server)
         grpc = (
             process.controllers
@@ -243,8 +246,7 @@ class ControllerRole:
             await self._lane_listener.open()
         await self._server.start()
         if self._kafka is not None:
-            services = self._process.machine.offer(self._kafka_services)
-            await self._kafka.start(services, self.image, self._process.driver.step_end)
+            await self._kafka.start(self._kafka_services, self.image, self._process.driver.step_end)
 
     def after_step(self, now_ms: int) -> None:
         """Reports changes. Most steps change nothing here, and cost one look."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metaquorum.clients.kafka import raft_messages
 from metaquorum.clients.kafka.quorum import OFFERED
 from metaquorum.clients.kafka.raft_messages import Misshapen
-from metaquorum.listeners.services import Client, EndConnection, Offered, at_once
+from metaquorum.listeners.services import Client, EndConnection, Later, Offered
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import ControllerRegistration, MetadataImage, NodeEndpoint
 from metaquorum.raft.core import RaftCore
@@ -62,17 +62,21 @@ class RaftRequests:
     def offered(self) -> dict[str, Offered]:
         """By API."""
         versions = OFFERED | (ASKED_BY_VOTERS if self._voters_ask else {})
-        handle = at_once(self.answer)
-        return {name: Offered(lowest, highest, handle) for name, (lowest, highest) in versions.items()}
+        return {name: Offered(lowest, highest, self.answer) for name, (lowest, highest) in versions.items()}
 
-    async def answer(self, request: Request, client: Client) -> Any:
-        """The response to a request of any of these APIs."""
+    def answer(self, request: Request, client: Client) -> Any:
+        """The response to a request of any of these APIs, which has no task while it waits."""
         version = request.header.version
         try:
             asked = self._asked(request.body, version, client)
         except Misshapen:
             return raft_messages.refusal(request.body, ErrorCode.INVALID_REQUEST)
-        answer = await self._ask(asked)
+        waiting = self._service.ask(asked)
+        if waiting is None:
+            raise EndConnection("this node is stopping")
+        return Later(waiting, lambda answer: self._answered(answer, version, client))
+
+    def _answered(self, answer: RaftResponse, version: int, client: Client) -> Any:
         if isinstance(answer, FetchResponse):
             self._rounds.answered(client.connection, answer)
         return raft_messages.response_body(answer, version, self._leader(answer, client))
@@ -92,12 +96,6 @@ class RaftRequests:
             directory_id = self._reader[:8] + client.connection.to_bytes(8, "big")
             asked = replace(asked, replica_directory_id=directory_id)
         return self._rounds.asked(client.connection, asked) if isinstance(asked, FetchRequest) else asked
-
-    async def _ask(self, asked: RaftRequest) -> RaftResponse:
-        waiting = self._service.ask(asked)
-        if waiting is None:
-            raise EndConnection("this node is stopping")
-        return await waiting
 
     def _leader(self, answer: RaftResponse, client: Client) -> Endpoint | None:
         """Where the leader that an answer names has the listener by whose name the client came."""

@@ -6,11 +6,11 @@ its versions.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from metaquorum.clients.quorum.nodes import NodeAnswer, describe_nodes
+from metaquorum.clients.quorum.nodes import describe_nodes
 from metaquorum.controller.answers import not_controller
 from metaquorum.controller.server.services import ask
 from metaquorum.controller.voters import upgrade_request
@@ -42,9 +42,18 @@ PROBE_TIMEOUT_MS = 3_000
 """How long a new voter may take to identify itself; less if the caller waits less."""
 
 
+class VoterProbe(Protocol):
+    """Asks a new voter who it is."""
+
+    async def ask(
+        self, voter: Voter, addresses: list[tuple[str, int]], timeout_ms: int
+    ) -> KRaftVersionFeature | ApiError:
+        """The versions that it reports at these addresses; or why it is not the named voter."""
+
+
 class VoterChanges:
-    """Services call `change`. `raft` is read between two of its inputs. `tls`: how controllers are reached;
-    None: plain text. `listener`: the name of their gRPC listener, at which a new voter is asked; it is asked
+    """Services call `change`. `raft` is read between two of its inputs. `listener`: the name of the
+    controllers' listener on which voters ask each other, at which `probe` asks a new one; it is asked
     everywhere if it has none of that name."""
 
     def __init__(
@@ -52,14 +61,14 @@ class VoterChanges:
         requests: WaitingRequests,
         raft: RaftCore,
         cluster_id: str,
-        tls: TlsMaterial | None,
+        probe: VoterProbe,
         listener: str = "",
     ) -> None:
         self._listener = listener.upper()
         self._requests = requests
         self._raft = raft
         self._cluster_id = cluster_id
-        self._tls = tls
+        self._new_voter = probe
 
     async def change(self, request: RaftVoterRequest) -> Done | ApiError:
         """Done when it is committed, or why it is not. Only the leader of the quorum changes voters; any
@@ -114,26 +123,41 @@ class VoterChanges:
         named = [each for each in voter.endpoints if each.name.upper() == self._listener]
         addresses = [(each.host, each.port) for each in named or voter.endpoints]
         timeout_ms = max(1, min(PROBE_TIMEOUT_MS, request.timeout_ms))
-        versions: KRaftVersionFeature | None = None
+        versions = await self._new_voter.ask(voter, addresses, timeout_ms)
+        if isinstance(versions, ApiError):
+            return versions
+        known = Voter(voter.voter_id, voter.voter_directory_id, voter.endpoints, versions)
+        return replace(request, voter=known)
+
+
+class GrpcProbe:
+    """Asks at the gRPC listener. `tls`: how controllers are reached; None: plain text."""
+
+    def __init__(self, cluster_id: str, tls: TlsMaterial | None) -> None:
+        self._cluster_id, self._tls = cluster_id, tls
+
+    async def ask(
+        self, voter: Voter, addresses: list[tuple[str, int]], timeout_ms: int
+    ) -> KRaftVersionFeature | ApiError:
+        """See `VoterProbe`."""
+        versions = voter.kraft_version_feature
         for answer in await describe_nodes(addresses, timeout_ms=timeout_ms, tls=self._tls):
             if answer.report is None:
-                return _no_answer(voter, answer)
+                return no_answer(voter, answer.address, answer.problem)
             status = answer.report.status
             problem = _another(voter, status, self._cluster_id)
             if problem is not None:
                 return problem
             versions = KRaftVersionFeature(status.min_kraft_version, status.max_kraft_version)
-        supported = versions or voter.kraft_version_feature
-        known = Voter(voter.voter_id, voter.voter_directory_id, voter.endpoints, supported)
-        return replace(request, voter=known)
+        return versions
 
 
-def _no_answer(voter: Voter, answer: NodeAnswer) -> ApiError:
-    where = address_text(*answer.address)
+def no_answer(voter: Voter, address: tuple[str, int], problem: object) -> ApiError:
+    """The refusal of a voter that cannot be asked."""
+    where = address_text(*address)
     return ApiError(
         ErrorCode.REQUEST_TIMED_OUT,
-        f"voter {voter.voter_id} does not answer at {where} ({answer.problem}): start it, or correct "
-        "its address",
+        f"voter {voter.voter_id} does not answer at {where} ({problem}): start it, or correct its address",
     )
 
 

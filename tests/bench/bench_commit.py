@@ -19,7 +19,15 @@ from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.platforms import name_of_sync, sync_file
 from tests.bench.empty_call import EmptyServer, empty_call, empty_server
 from tests.bench.figures import Figure, percentile
-from tests.bench.quorum import channel_to, cpu_seconds, create_at, one_topic, succeeded, three_controllers
+from tests.bench.quorum import (
+    channel_to,
+    cpu_seconds,
+    create_at,
+    one_topic,
+    protocol_option,
+    succeeded,
+    three_controllers,
+)
 from tests.e2e.cluster import Cluster, Node, client_loop
 
 CLIENTS = 64
@@ -34,12 +42,13 @@ RATE_AT_LEAST = 0.63
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    protocol_option(parser)
     parser.add_argument("--writes", type=int, default=3000, help="writes one after another")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long 64 clients write")
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
-    with empty_server() as empty, three_controllers() as cluster:
+    with empty_server() as empty, three_controllers(protocol=options.protocol) as cluster:
         disk_ms = sync_ms(cluster.directory)
         loop = client_loop()
         loop.call(one_after_another(cluster, WARM_UP), 120)

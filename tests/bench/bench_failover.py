@@ -28,6 +28,7 @@ from tests.bench.quorum import (
     channel_to,
     create_at,
     one_topic,
+    protocol_option,
     succeeded,
     three_controllers,
     wait_all_caught_up,
@@ -55,6 +56,7 @@ class Failover:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    protocol_option(parser)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--signals", default="SIGKILL,SIGTERM,SIGSTOP", help="signals, separated by commas")
     parser.add_argument(
@@ -66,7 +68,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
-    with loaded(options.partitions) if options.partitions else three_controllers() as cluster:
+    idle = three_controllers(protocol=options.protocol)
+    with loaded(options.partitions) if options.partitions else idle as cluster:
         figures: list[Figure] = []
         for name in options.signals.split(","):
             number = signal.Signals[name]

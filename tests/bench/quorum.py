@@ -5,13 +5,14 @@ The processes are those of tests/e2e/cluster.py. All clients run on its one clie
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from metaquorum.wire import codec
 from metaquorum.wire.messages import CreateTopicsRequest
 from metaquorum.wire.table import API_BY_NAME
 from tests.e2e.cluster import Cluster, Node, client_loop
+from tests.e2e.kafka_quorum import KafkaQuorum
 from tests.e2e.processes import wait_until
 
 BROKER_ID = 1
@@ -150,15 +152,28 @@ def registration(broker_id: int, cluster_id: str) -> broker.RegisterBrokerReques
     )
 
 
+def protocol_option(parser: argparse.ArgumentParser) -> None:
+    """What the voters ask each other by; `three_controllers` takes it."""
+    parser.add_argument(
+        "--protocol", choices=("grpc", "kafka"), default="grpc", help="what voters ask each other by"
+    )
+
+
 @contextmanager
 def three_controllers(
-    *, broker: bool = True, properties: Mapping[str, Mapping[str, str]] | None = None
+    *,
+    broker: bool = True,
+    properties: Mapping[str, Mapping[str, str]] | None = None,
+    protocol: str = "grpc",
 ) -> Iterator[Cluster]:
     """Three running controllers with sync on and the default configuration, and one unfenced stand-in."""
-    with (
-        tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        Cluster(Path(directory), controllers=3, properties=properties) as cluster,
-    ):
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory, ExitStack() as stack:
+        cluster = (
+            KafkaQuorum(Path(directory), keys=dict((properties or {}).get("controller", {})))
+            if protocol == "kafka"
+            else Cluster(Path(directory), controllers=3, properties=properties)
+        )
+        stack.enter_context(cluster)
         cluster.start()
         stand_in = StandInBroker(cluster.controllers, cluster.cluster_id)
         if broker:

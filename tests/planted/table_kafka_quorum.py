@@ -5,11 +5,14 @@ from __future__ import annotations
 from tests.planted.bug import Bug
 
 FORMS = "clients/kafka/raft_messages.py"
+COMPILED = "clients/kafka/message_forms.py"
 CLIENT = "clients/kafka/raft_client.py"
 SERVER = "controller/server/raft_requests.py"
 MESSAGES = "tests/unit/kafka/test_raft_messages.py"
 ANSWERS = "tests/unit/kafka/test_metadata_fetch.py"
 CALLS = "tests/unit/kafka/test_raft_client.py"
+PROBE = "tests/unit/server/test_voter_probe.py"
+CONFIG = "tests/unit/config/test_config.py"
 MIXED = "tests/properties/test_mixed_quorums.py"
 FALLS = f"{MIXED}::test_a_new_leader_names_no_high_watermark_that_may_fall_at_kafkas_voter"
 CLAIMS = f"{MIXED}::test_a_release_that_says_no_high_watermark_claims_none"
@@ -97,10 +100,46 @@ KAFKA_QUORUM_BUGS = (
         name="pre-vote-is-asked-as-a-vote",
         breaks="a pre-vote binds no one: what cannot say it is not asked",
         source="KIP-996",
-        file=FORMS,
-        old="elif column.needed and tuple(values) != column.absent:",
-        new="elif column.needed and tuple(values) == column.absent == ():",
+        file=COMPILED,
+        old="elif column.needed:",
+        new="elif column.needed and not column.names:",
         caught_by=(OLDER,),
+    ),
+    Bug(
+        name="new-voter-is-not-asked-who-it-is",
+        breaks="the node at a new voter's address must be that voter",
+        source="docs/raft.md: Voters that come and go",
+        file="controller/server/kafka_quorum.py",
+        old="problem = self._another(voter, address, answer)",
+        new="problem = None",
+        caught_by=(f"{PROBE}::test_another_node_is_refused",),
+    ),
+    Bug(
+        name="new-voter-is-asked-for-its-vote",
+        breaks="to ask a new voter who it is binds no one",
+        source="KIP-996",
+        file="controller/server/kafka_quorum.py",
+        old="            pre_vote=True,",
+        new="            pre_vote=False,",
+        caught_by=(f"{PROBE}::test_it_is_asked_for_a_pre_vote_which_binds_no_one",),
+    ),
+    Bug(
+        name="names-do-not-say-the-protocol",
+        breaks="a controllers' listener whose name begins with GRPC speaks gRPC, wherever it is named",
+        source="ADR 22",
+        file="config/addresses.py",
+        old="if not grpc and (len(names) > 1 or not asks_kafka):",
+        new="if len(names) > 1 or not asks_kafka:",
+        caught_by=(f"{CONFIG}::test_names_say_what_controllers_listeners_speak",),
+    ),
+    Bug(
+        name="address-of-another-protocol",
+        breaks="a node asks at a listener that speaks its protocol, whatever it is called",
+        source="ADR 22",
+        file="rpc/controllers.py",
+        old="chosen = (named or alike or endpoints)[0]",
+        new="chosen = (named or endpoints)[0]",
+        caught_by=("tests/unit/rpc/test_controllers_view.py",),
     ),
     Bug(
         name="no-directory-is-a-directory",
@@ -134,8 +173,8 @@ KAFKA_QUORUM_BUGS = (
         breaks="a voter of another cluster learns that, whatever else it says",
         source="KIP-595",
         file=FORMS,
-        old="if request.cluster_id == cluster_id and not shape.is_sound(request):",
-        new="if not shape.is_sound(request):",
+        old="if request.cluster_id == cluster_id and not form.is_sound(request):",
+        new="if not form.is_sound(request):",
         caught_by=(REFUSED,),
     ),
     Bug(
@@ -143,7 +182,7 @@ KAFKA_QUORUM_BUGS = (
         breaks="after Kafka's refusal of a snapshot, the next fetch names another one",
         source="Kafka 3.7 answers UNKNOWN_SERVER_ERROR",
         file=FORMS,
-        old='values["error"] = _INSTEAD.get((shape.wire, code)) or _error(code)',
+        old='values["error"] = _INSTEAD.get((form.wire, code)) or _error(code)',
         new='values["error"] = _error(code)',
         caught_by=(f"{MESSAGES}::test_kafkas_refusal_of_a_snapshot_may_say_nothing_else",),
     ),

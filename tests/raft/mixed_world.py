@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import structs
 
+from metaquorum.clients.kafka.message_forms import CannotSay
 from metaquorum.clients.kafka.raft_messages import (
-    CannotSay,
     api_of,
     refusal,
     request_body,

@@ -60,8 +60,16 @@ def test_a_new_cluster_is_formatted_and_configured(layout: Layout) -> None:
         assert config.metrics_listener.port == node.metrics_port
         if node.role == "broker":
             assert [each.port for each in config.kafka_listeners] == [node.kafka_port]
+            assert not config.quorum_speaks_kafka
+        else:
+            assert config.quorum_speaks_kafka
+            assert [each.port for each in config.kafka_listeners] == [node.quorum_port]
+        # Voters ask each other by Kafka's protocol, brokers ask them over gRPC.
+        ports = [each.port if node.serves else each.quorum_port for each in layout.controllers]
+        assert [voter.port for voter in config.voters] == ports
     ports = [port for node in layout.nodes for port in (node.port, node.metrics_port)]
-    assert len({*ports, *(node.kafka_port for node in layout.brokers)}) == 15
+    ports += [node.kafka_port for node in layout.brokers] + [node.quorum_port for node in layout.controllers]
+    assert len({*ports}) == 18
     assert open_layout(layout.directory) == layout
 
 
@@ -72,13 +80,16 @@ def test_a_cluster_of_combined_nodes(tmp_path: Path) -> None:
     for node in layout.nodes:
         config = load_config(layout.config(node), "combined")
         assert {each.port for each in config.grpc_listeners} == set(node.health_ports)
-        assert [each.port for each in config.kafka_listeners] == [node.kafka_port]
+        assert {each.port for each in config.kafka_listeners} == {node.kafka_port, node.quorum_port}
+        assert config.quorum_speaks_kafka
         assert config.log_dirs == (config.metadata_log_dir,) == (layout.data(node),)
         assert config.number("offsets.topic.replication.factor") == 3
     ports = [
-        port for node in layout.nodes for port in (*node.health_ports, node.metrics_port, node.kafka_port)
+        port
+        for node in layout.nodes
+        for port in (*node.health_ports, node.metrics_port, node.kafka_port, node.quorum_port)
     ]
-    assert len({*ports}) == 12
+    assert len({*ports}) == 15
 
 
 def test_settings_go_to_the_nodes_of_a_role(tmp_path: Path) -> None:
@@ -117,7 +128,7 @@ def test_a_cluster_that_was_made_without_figures_has_none(tmp_path: Path) -> Non
 def test_a_cluster_with_dynamic_voters_grows_by_controllers_that_observe(tmp_path: Path) -> None:
     before = create(tmp_path / "c", controllers=1, brokers=1, dynamic_voters=True)
     first = before.controllers[0]
-    told = {"controller.quorum.bootstrap.servers": f"127.0.0.1:{first.port}"}
+    told = {"controller.quorum.bootstrap.servers": f"127.0.0.1:{first.quorum_port}"}
     assert told.items() <= properties(before, first).items()
     checkpoint = before.metadata_log(first) / "00000000000000000000-0000000000.checkpoint"
     assert checkpoint.is_file()
@@ -134,7 +145,8 @@ def test_a_cluster_with_dynamic_voters_grows_by_controllers_that_observe(tmp_pat
     assert open_layout(grown.directory) == grown
     for node in grown.controllers[1:]:
         found = properties(grown, node)
-        assert found["controller.quorum.bootstrap.servers"] == grown.bootstrap
+        servers = ",".join(f"127.0.0.1:{each.quorum_port}" for each in grown.controllers)
+        assert found["controller.quorum.bootstrap.servers"] == servers
         assert "controller.quorum.voters" not in found
         identity = load_meta_properties(PosixDisk(), str(grown.data(node)))
         assert identity.directory_id == uuid_from_text(node.directory_id)
@@ -158,13 +170,17 @@ def test_every_line_that_a_node_is_told(
     sizes = {"controllers": controllers, "brokers": brokers, "combined": combined}
     layout = create(tmp_path / "c", **sizes, dynamic_voters=dynamic_voters)
     voting = layout.controllers
-    voters = ",".join(f"{one.node_id}@127.0.0.1:{one.port}:{one.directory_id}" for one in voting)
-    addresses = ",".join(f"127.0.0.1:{one.port}" for one in voting)
-    quorum = {"controller.quorum.voters": voters}
     serving = combined or brokers
     for node in layout.nodes:
-        own = "GRPC" if node.role == "broker" else "CONTROLLER"
+        ports = [one.port if node.role == "broker" else one.quorum_port for one in voting]
+        named = zip(voting, ports, strict=True)
+        voters = ",".join(f"{one.node_id}@127.0.0.1:{port}:{one.directory_id}" for one, port in named)
+        addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+        quorum = {"controller.quorum.voters": voters}
+        own = "GRPC" if node.role == "broker" else "GRPC_CONTROLLER"
         listeners = [f"{own}://127.0.0.1:{node.port}"]
+        if node.role != "broker":
+            listeners.insert(0, f"CONTROLLER://127.0.0.1:{node.quorum_port}")
         if node.role == "combined":
             listeners.append(f"GRPC://127.0.0.1:{node.broker_port}")
         if node.role != "controller":
@@ -175,7 +191,7 @@ def test_every_line_that_a_node_is_told(
             "process.roles": "broker,controller" if node.role == "combined" else node.role,
             "node.id": str(node.node_id),
             **({"controller.quorum.bootstrap.servers": addresses} if dynamic_voters else quorum),
-            "controller.listener.names": "CONTROLLER",
+            "controller.listener.names": "CONTROLLER,GRPC_CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GRPC:PLAINTEXT",
             "listeners": ",".join(listeners),
             "log.dirs": logs,

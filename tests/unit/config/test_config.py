@@ -101,13 +101,15 @@ def test_a_quorum_may_speak_kafkas_protocol(tmp_path: Path) -> None:
         "controller__listener__names": "CONTROLLER,KAFKA",
     }
     config = load_config(written(tmp_path, CONTROLLER, **both))
-    assert not config.quorum_speaks_kafka and config.quorum_listener == "CONTROLLER"
+    assert not config.quorum_speaks_kafka and config.controller_listener == "CONTROLLER"
     both["controller__quorum__protocol"] = "kafka"
     config = load_config(written(tmp_path, CONTROLLER, **both))
-    assert config.quorum_speaks_kafka and config.quorum_listener == "KAFKA"
+    assert config.quorum_speaks_kafka and config.controller_listener == "KAFKA"
     assert config.controllers_login is None
-    with pytest.raises(ConfigError, match="needs a listener of Kafka's protocol"):
-        load_config(written(tmp_path, CONTROLLER, controller__quorum__protocol="kafka"))
+    # As in Kafka's own file: one name, and nothing speaks gRPC.
+    config = load_config(written(tmp_path, CONTROLLER, controller__quorum__protocol="kafka"))
+    assert config.controller_listener == "CONTROLLER" and config.grpc_listeners == ()
+    assert [each.name for each in config.kafka_listeners] == ["CONTROLLER"]
     both |= {
         "listener__security__protocol__map": "CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
         "sasl__enabled__mechanisms": "SCRAM-SHA-256",
@@ -120,6 +122,50 @@ def test_a_quorum_may_speak_kafkas_protocol(tmp_path: Path) -> None:
     both["sasl__mechanism__controller__protocol"] = "SCRAM-SHA-256"
     with pytest.raises(ConfigError, match="is missing: voters log in to each other with SCRAM-SHA-256"):
         load_config(written(tmp_path, CONTROLLER, **both))
+
+
+@pytest.mark.parametrize("names", ["CONTROLLER,GRPC", "GRPC,CONTROLLER", "Controller,Grpc_1"])
+def test_names_say_what_controllers_listeners_speak(tmp_path: Path, names: str) -> None:
+    kafka, grpc = sorted(names.upper().split(","), key=lambda name: name.startswith("GRPC"))
+    both = {
+        "listeners": f"{grpc}://127.0.0.1:9095,{kafka}://127.0.0.1:9093",
+        "controller__listener__names": names,
+    }
+    config = load_config(written(tmp_path, CONTROLLER, **both))
+    assert config.quorum_speaks_kafka and config.controller_listener == kafka
+    assert config.grpc_controller_listener == grpc
+    assert [each.port for each in config.grpc_listeners] == [9095]
+    assert [each.port for each in config.kafka_listeners] == [9093]
+    assert [each.name for each in config.advertised] == [kafka, grpc]
+    config = load_config(written(tmp_path, CONTROLLER, **both, controller__quorum__protocol="grpc"))
+    assert not config.quorum_speaks_kafka and config.controller_listener == grpc
+    # A broker's own names do not say what it asks by.
+    broker = {"controller__listener__names": names}
+    assert load_config(written(tmp_path, BROKER, **broker)).controller_listener == grpc
+    broker["controller__quorum__protocol"] = "kafka"
+    assert load_config(written(tmp_path, BROKER, **broker)).controller_listener == kafka
+
+
+@pytest.mark.parametrize(
+    ("protocol", "names", "text"),
+    [
+        ("kafka", "GRPC", "needs a listener in controller.listener.names that speaks Kafka's protocol"),
+        ("kafka", "GRPC,GRPC2", "its name does not begin with GRPC"),
+    ],
+)
+def test_a_protocol_needs_a_listener_of_controllers(
+    tmp_path: Path, protocol: str, names: str, text: str
+) -> None:
+    listeners = ",".join(f"{name}://127.0.0.1:{9093 + at}" for at, name in enumerate(names.split(",")))
+    changes = {"listeners": listeners, "controller__listener__names": names}
+    with pytest.raises(ConfigError, match=text):
+        load_config(written(tmp_path, CONTROLLER, **changes, controller__quorum__protocol=protocol))
+
+
+def test_a_controller_that_joins_by_itself_needs_grpc(tmp_path: Path) -> None:
+    alone = {"controller__quorum__protocol": "kafka", "controller__quorum__auto__join__enable": "true"}
+    with pytest.raises(ConfigError, match=r"auto\.join\.enable=true needs a gRPC listener"):
+        load_config(written(tmp_path, CONTROLLER, **alone))
 
 
 def test_a_brokers_file(tmp_path: Path) -> None:
@@ -413,11 +459,11 @@ def test_a_broker_may_ask_controllers_by_kafkas_protocol(tmp_path: Path) -> None
     by_kafka = {"controller__quorum__protocol": "kafka"}
     config = load_config(written(tmp_path, BROKER, **by_kafka))
     # As in Kafka's own file: one name.
-    assert config.quorum_speaks_kafka and config.quorum_listener == "CONTROLLER"
+    assert config.quorum_speaks_kafka and config.controller_listener == "CONTROLLER"
     assert config.grpc_controller_listener is None and config.controllers_login is None
     both = {**by_kafka, "controller__listener__names": "CONTROLLER,KAFKA"}
     config = load_config(written(tmp_path, BROKER, **both))
-    assert (config.quorum_listener, config.grpc_controller_listener) == ("KAFKA", "CONTROLLER")
+    assert (config.controller_listener, config.grpc_controller_listener) == ("KAFKA", "CONTROLLER")
     assert not config.controllers_use_tls
     assert config.number("broker.session.timeout.ms") == 9_000
     config = load_config(written(tmp_path, BROKER))
@@ -427,12 +473,6 @@ def test_a_broker_may_ask_controllers_by_kafkas_protocol(tmp_path: Path) -> None
         ConfigError, match=r"needs controller\.quorum\.protocol=grpc: Kafka's protocol cannot"
     ):
         load_config(written(tmp_path, BROKER, **generates))
-    combined = {
-        "process__roles": "controller,broker",
-        "listeners": "CONTROLLER://127.0.0.1:9093,PLAINTEXT://127.0.0.1:9092",
-    }
-    with pytest.raises(ConfigError, match="is for a controller alone or a broker alone"):
-        load_config(written(tmp_path, CONTROLLER, **combined, **by_kafka))
 
 
 def test_a_brokers_login_at_controllers(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
+from metaquorum.clients.kafka.message_forms import METADATA_TOPIC_ID
 from metaquorum.clients.kafka.observer import LiveLog, NothingHeard
-from metaquorum.clients.kafka.raft_messages import METADATA_TOPIC_ID
 from metaquorum.clients.kafka.voters import VoterEnd, voter_ends, voter_reports
 from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.wire import messages as wire

@@ -19,7 +19,7 @@ from metaquorum.controller.server.raft_requests import (
 )
 from metaquorum.listeners.access.guard import Rights, guarded
 from metaquorum.listeners.access.table import CHECKS_OF_CONTROLLERS
-from metaquorum.listeners.services import Client, EndConnection, Offered
+from metaquorum.listeners.services import Client, EndConnection, Later, Offered
 from metaquorum.metadata.authorizer import Authorizer
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived
@@ -101,14 +101,24 @@ async def test_a_fetch_waits_for_the_core_and_is_abandoned_with_its_connection()
     service.respond(sink.events[-2].key, FETCHED)  # nothing waits for it
 
 
-async def test_nothing_that_names_a_voter_counts_as_one() -> None:
+def test_nothing_that_names_a_voter_counts_as_one() -> None:
     handlers, _, sink = reads()
     body = request_body(replace(ASKED, replica_id=2), 16)
-    answer = await asyncio.wait_for(handlers.answer(request(body), CLIENT), 20)
+    answer: Any = handlers.answer(request(body), CLIENT)
     assert answer.error_code == 42
     chunk = wire.FetchSnapshotRequest(replica_id=2)
-    assert (await handlers.answer(request(chunk), CLIENT)).error_code == 42
+    assert handlers.answer(request(chunk), CLIENT).error_code == 42
     assert sink.events == []
+
+
+async def test_a_fetch_that_waits_has_no_task() -> None:
+    """A leader holds one of every voter and broker."""
+    handlers, service, sink = reads()
+    tasks = asyncio.all_tasks()
+    waiting = handlers.answer(request(request_body(ASKED, 16)), CLIENT)
+    assert asyncio.all_tasks() == tasks and type(waiting) is Later
+    service.respond(sink.events[0].key, FETCHED)
+    assert answer_of(waiting.finish(waiting.deferred.result()), 16) == FETCHED
 
 
 async def test_connections_are_different_readers() -> None:
@@ -124,11 +134,11 @@ async def test_connections_are_different_readers() -> None:
         task.cancel()
 
 
-async def test_a_stopping_node_ends_the_connection() -> None:
+def test_a_stopping_node_ends_the_connection() -> None:
     handlers, _, sink = reads()
     sink.is_open = False
     with pytest.raises(EndConnection):
-        await handlers.answer(request(request_body(ASKED, 16)), CLIENT)
+        handlers.answer(request(request_body(ASKED, 16)), CLIENT)
 
 
 async def test_the_log_is_for_those_with_cluster_action() -> None:
@@ -187,12 +197,12 @@ async def test_a_voter_of_kafka_votes_and_fetches_as_itself() -> None:
     assert answer_of(await fetch, 16) == FETCHED
 
 
-async def test_what_has_no_form_is_refused_before_the_core() -> None:
+def test_what_has_no_form_is_refused_before_the_core() -> None:
     handlers, _, sink = reads(voters_ask=True)
     topic = wire.VoteRequest.TopicData(topic_name="err", partitions=(wire.VoteRequest.PartitionData(),))
-    assert (await handlers.answer(request(wire.VoteRequest(topics=(topic,)), 0), CLIENT)).error_code == 42
+    assert handlers.answer(request(wire.VoteRequest(topics=(topic,)), 0), CLIENT).error_code == 42
     unsound = request_body(replace(VOTE, epoch=7), 0)
-    assert (await handlers.answer(request(unsound, 0), CLIENT)).error_code == 42
+    assert handlers.answer(request(unsound, 0), CLIENT).error_code == 42
     assert sink.events == []
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from metaquorum.clients.kafka import raft_messages
+from metaquorum.clients.kafka.message_forms import CannotSay
 from metaquorum.clients.kafka.raft_messages import (
-    CannotSay,
     Misshapen,
     NotOfRaft,
     request_body,

@@ -43,7 +43,7 @@ class Client:
 
 def view(quorum: Quorum, voters: tuple[Voter, ...] = (), *, servers: bool = True) -> Controllers:
     config = SimpleNamespace(
-        quorum_listener="Controller",
+        controller_listener="Controller",
         voters=voters,
         raft=SimpleNamespace(bootstrap_ids=(-2, -3) if servers else ()),
         bootstrap_servers=SERVERS if servers else (),
@@ -110,3 +110,20 @@ def test_streams_are_kept_to_voters_the_leader_and_while_there_is_none_to_bootst
     assert let_go() == [{-2, -3, 1, 2}]
     quorum.voters = VoterSet((voter(2),))
     assert let_go() == [{-2, -3, 2}]
+
+
+@pytest.mark.parametrize(
+    ("listener", "names", "port"),
+    [
+        ("GRPC", ("CONTROLLER", "GRPC_CONTROLLER"), 2),
+        ("KAFKA", ("GRPC", "CONTROLLER"), 2),
+        ("GRPC_CONTROLLER", ("CONTROLLER", "GRPC_CONTROLLER"), 2),
+        ("GRPC", ("CONTROLLER", "KAFKA"), 1),
+    ],
+)
+def test_an_address_of_the_listeners_protocol_is_taken(
+    listener: str, names: tuple[str, str], port: int
+) -> None:
+    """A broker's file may not know what controllers call theirs: the name says what it speaks."""
+    endpoints = [Endpoint(name, "a", at + 1) for at, name in enumerate(names)]
+    assert address_of(endpoints, listener) == PeerAddress("a", port)

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from typing import Any, Self
 
-from metaquorum.clients.kafka.raft_messages import METADATA_TOPIC_ID
+from metaquorum.clients.kafka.message_forms import METADATA_TOPIC_ID
 from metaquorum.metadata.replay import ReplayState, replay
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.wire import codec

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from metaquorum.clients.quorum.nodes import NodeAnswer
 from metaquorum.controller.server import voter_changes as module
-from metaquorum.controller.server.voter_changes import PROBE_TIMEOUT_MS, VoterChanges
+from metaquorum.controller.server.voter_changes import PROBE_TIMEOUT_MS, GrpcProbe, VoterChanges
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
@@ -59,9 +59,12 @@ class Nodes:
         ]
 
 
+PROBE = GrpcProbe(STATUS.cluster_id, None)
+
+
 def changes() -> VoterChanges:
     unused: Any = None
-    return VoterChanges(unused, Quorum(size=1).elect().node.raft, STATUS.cluster_id, None)
+    return VoterChanges(unused, Quorum(size=1).elect().node.raft, STATUS.cluster_id, PROBE)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ def over(inbox: Inbox, **raft: Any) -> VoterChanges:
     """`raft`: what is unusual about the core of this leader."""
     usual = {"node_id": 1, "leader_id": 1, "is_leader": True, "kraft_version": 1, "voters": (1,)}
     core: Any = SimpleNamespace(**{**usual, **raft})
-    return VoterChanges(inbox, core, STATUS.cluster_id, None)  # type: ignore[arg-type]
+    return VoterChanges(inbox, core, STATUS.cluster_id, PROBE)  # type: ignore[arg-type]
 
 
 async def test_a_new_voter_is_added_with_the_versions_that_it_reports(
@@ -261,6 +264,6 @@ async def test_a_new_voter_is_asked_at_its_grpc_listener(monkeypatch: pytest.Mon
     request = replace(REQUEST, voter=replace(VOTER, endpoints=(grpc, kafka)))
     core: Any = SimpleNamespace(node_id=1, leader_id=1, is_leader=True, kraft_version=1, voters=(1,))
     inbox: Any = Inbox(Done())
-    changes = VoterChanges(inbox, core, STATUS.cluster_id, None, "controller")
+    changes = VoterChanges(inbox, core, STATUS.cluster_id, PROBE, "controller")
     assert await changes.change(request) == Done()
     assert nodes.asked == [([("a", 1)], PROBE_TIMEOUT_MS)]

@@ -245,8 +245,8 @@ KAFKA_QUORUM_BUGS = (
         breaks="an answer names the epoch of its node: one of an earlier epoch is passed over",
         source="KIP-595",
         file=FORMS,
-        old="(kind(leader_id=_to_id(leader_id), leader_epoch=epoch),)",
-        new="(kind(leader_id=_to_id(leader_id), leader_epoch=0),)",
+        old="lambda epoch, leader_id: kind(leader_id=_to_id(leader_id), leader_epoch=epoch),",
+        new="lambda epoch, leader_id: kind(leader_id=_to_id(leader_id), leader_epoch=0),",
         caught_by=(SHARED,),
     ),
     Bug(

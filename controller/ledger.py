@@ -86,7 +86,6 @@ class Ledger:
             epoch=epoch,
             timestamp_ms=timestamp_ms,
         )
-        self._replica.holds_metadata = True
         self.pending.append(
             PendingBatch(end_offset=state.end_offset, state=state, size_bytes=len(batches.data))
         )

@@ -282,7 +282,6 @@ class ControllerNode:
             quorum=self.raft,
             incarnation_id=self.incarnation_id,
             now_ms=self.now_ms,
-            log_is_empty=not self.replica.holds_metadata,
         )
         self._turns.add(*FIRST_STEPS)
         self._turns.add_waiting()

@@ -65,8 +65,6 @@ class MetadataReplica:
         self.state = ReplayState(image)
         self.replays = Replays()
         """For everything that follows `state`, including what is not committed yet."""
-        self.holds_metadata = image.provenance.offset > 0 or bool(image.features.finalized)
-        """False as long as only control records have been replayed or noted."""
         self.snapshots = SnapshotPolicy(
             max_bytes=config.metadata_log_max_record_bytes_between_snapshots,
             interval_ms=config.metadata_log_max_snapshot_interval_ms,
@@ -143,7 +141,6 @@ class MetadataReplica:
     def _load(self, position: LogPosition, image: MetadataImage, now_ms: int) -> None:
         """A fetched snapshot that Raft has taken replaces everything, as one change."""
         self.state = ReplayState(image)
-        self.holds_metadata = True
         self._reading_from = None
         self.snapshots.loaded(position, now_ms)
 
@@ -181,7 +178,6 @@ class MetadataReplica:
                 engine.apply_batch(batch)
 
         state = self.replays.after(self.state, apply)
-        self.holds_metadata = self.holds_metadata or any(not each.is_control for each in batches.headers)
         self.advance(state, len(batches.data))
         return len(batches.data)
 

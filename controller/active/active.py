@@ -63,8 +63,7 @@ TopicsRequest = (
 
 
 class ActiveController:
-    """See the module. `quorum`: the current voters; `incarnation_id`: that of this process. `log_is_empty`:
-    this cluster's log has no records yet."""
+    """See the module. `quorum`: the current voters; `incarnation_id`: that of this process."""
 
     def __init__(
         self,
@@ -76,13 +75,12 @@ class ActiveController:
         quorum: Quorum,
         incarnation_id: bytes,
         now_ms: int,
-        log_is_empty: bool,
     ) -> None:
         self._config = config
         self._state = ActiveState(
             config, ledger, sessions, rng, quorum=quorum, incarnation_id=incarnation_id, now_ms=now_ms
         )
-        self._steps = Steps(self._state, now_ms, log_is_empty=log_is_empty)
+        self._steps = Steps(self._state, now_ms)
 
     # ---- called by the node
 

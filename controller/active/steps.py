@@ -20,7 +20,7 @@ from metaquorum.controller.partitions.rules import elr_enabled, safety_records
 from metaquorum.controller.settings.access import expired_tokens
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION, ELR_VERSION
-from metaquorum.metadata.image import METADATA_VERSION, MetadataImage
+from metaquorum.metadata.image import METADATA_VERSION, MetadataImage, images_equal
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -60,12 +60,11 @@ TIMED_STEPS = (
 
 
 class Steps:
-    """`log_is_empty`: this cluster's log has no records yet. Times are monotonic ms."""
+    """Times are monotonic ms."""
 
-    def __init__(self, state: ActiveState, now_ms: int, *, log_is_empty: bool) -> None:
+    def __init__(self, state: ActiveState, now_ms: int) -> None:
         self._state = state
         self._config = state.config
-        self._log_is_empty = log_is_empty
         self._began_ms = now_ms
         self._seen: MetadataImage | None = None
         """The image for which `_collects` and `_sweeps` tell whether ids or tokens have a deadline."""
@@ -127,11 +126,11 @@ class Steps:
         return NOTHING if transaction is None else _written(abort_record(transaction))
 
     def _bootstrap(self) -> Outcome:
-        return (
-            _written(*first_records(self._config.bootstrap, self._config.min_insync_replicas))
-            if self._log_is_empty
-            else NOTHING
-        )
+        """The first records, as long as none in the log has taken effect: those of an earlier leader's may
+        have been in a transaction that it did not end (KIP-868)."""
+        if not images_equal(self._state.image, MetadataImage(), provenance=False):
+            return NOTHING
+        return _written(*first_records(self._config.bootstrap, self._config.min_insync_replicas))
 
     def _register_controller(self) -> Outcome:
         """As soon as the log can hold it: which levels this controller supports (KIP-919)."""

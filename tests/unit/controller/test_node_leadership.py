@@ -10,13 +10,16 @@ from metaquorum.controller.events import Answer, LogRead, RequestArrived
 from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.server.main import node_status
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
 from metaquorum.metadata.image import BrokersImage, MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
+from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    Record,
     TopicRecord,
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
@@ -35,6 +38,7 @@ from metaquorum.metadata.requests.common import (
 )
 from metaquorum.raft.effects import AppendLog
 from metaquorum.storage.batches.batch import NO_BATCHES, Batches
+from metaquorum.storage.batches.encode import encode_batch
 from metaquorum.storage.files.known_committed import NOTHING
 from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
 
@@ -306,6 +310,30 @@ def test_a_transaction_that_nobody_ended_is_aborted_by_the_next_leader() -> None
     assert len(ended) == 1 and "half" in (ended[0].reason or "")
     assert new.node.ledger.committed.transaction is None
     assert quorum.image().topics.topic_named("inside") is None
+    assert quorum.create("after", (1,))
+    assert_same_images(quorum)
+
+
+@pytest.mark.parametrize("ended", [(), (AbortTransactionRecord(reason="failover"),)], ids=["open", "aborted"])
+def test_first_records_that_never_took_effect_are_written_again(ended: tuple[Record, ...]) -> None:
+    """As in Kafka, whose nodes may have begun the log: without a metadata.version nothing works."""
+    begun = (
+        BeginTransactionRecord(name="Bootstrap records"),
+        FeatureLevelRecord(name="metadata.version", feature_level=19),
+    )
+    values = [encode(each, 0) for each in (*begun, *ended)]
+    batch = encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=0, values=values)
+    quorum = Quorum()
+    for machine in quorum.machines.values():
+        machine.kill()
+        machine.log = [(0, len(values), batch)]
+        machine.boot()
+    leader = quorum.elect()
+    quorum.advance(500)
+    assert leader.node.ledger.committed.transaction is None
+    assert quorum.image().features.metadata_version == DEFAULT_METADATA_VERSION
+    assert sum(isinstance(each, AbortTransactionRecord) for each in quorum.records()) == 1
+    quorum.start_broker(1)
     assert quorum.create("after", (1,))
     assert_same_images(quorum)
 

@@ -120,7 +120,6 @@ class GoldenNode:
             quorum=SimpleNamespace(voters=CONTROLLERS, kraft_version=0),  # type: ignore[arg-type]
             incarnation_id=bytes(16),
             now_ms=0,
-            log_is_empty=False,
         )
 
     @property

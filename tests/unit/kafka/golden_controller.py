@@ -89,7 +89,6 @@ class GoldenController:
             quorum=quorum,
             incarnation_id=bytes(16),
             now_ms=0,
-            log_is_empty=False,
         )
         calls = KafkaCalls(
             SimpleNamespace(ask=self._ask),  # type: ignore[arg-type]

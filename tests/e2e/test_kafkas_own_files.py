@@ -13,6 +13,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
+from metaquorum.config.load import load_config
 from metaquorum.node.local_nodes import free_ports
 from tests.e2e.cluster import random_id
 from tests.e2e.processes import Process, run_cli, wait_until
@@ -81,6 +82,8 @@ def started(folder: Path, pairs: Mapping[str, str], ports: Mapping[str, int], cl
         text = text.replace(f"localhost:{usual}", f"127.0.0.1:{port}")
     path = folder / f"{name}.properties"
     path.write_text(f"{text}log.dirs={folder / name}\n")
+    config = load_config(path)
+    assert config.quorum_speaks_kafka and config.grpc_listeners == ()
     alone = "controller" in name and "controller.quorum.voters" not in pairs
     words = ("storage", "format", "-t", cluster_id, "-c", path)
     run_cli(*words, *(("--standalone",) if alone else ()))

@@ -35,6 +35,8 @@ PART_RECORDS = 20_000
 RECENT_STATES = 16
 """How many of the states that were asked for last are kept besides."""
 _PAUSE_S = 0.005
+_GIVES_WAY_S = 0.2
+"""How long work in the background waits for views before it goes on by a piece."""
 
 
 class Moments:
@@ -60,8 +62,10 @@ class Moments:
             return clock_of(self.log)
 
     def give_way(self) -> None:
-        """For work in the background: returns once no view is being made."""
-        while self._asked:
+        """For work in the background: returns once no view is being made, or after a while, so that pages
+        which always ask for something do not stop it."""
+        ends_s = time.monotonic() + _GIVES_WAY_S
+        while self._asked and time.monotonic() < ends_s:
             time.sleep(_PAUSE_S)
 
     @contextlib.contextmanager

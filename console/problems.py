@@ -75,11 +75,8 @@ def _of_empty_directories(
     image: MetadataImage, offline: Mapping[int, int], losses: Iterable[TimelineEvent]
 ) -> Iterator[Problem]:
     """Log directories that failed since their broker registered, of brokers without offline replicas."""
-    failed: dict[int, TimelineEvent] = {}
-    for event in losses:
-        if event.kind == DIRECTORY_FAILED:
-            failed[int(event.entity.partition("/")[2])] = event
-    for broker_id, event in failed.items():
+    for event in {event.text: event for event in losses if event.kind == DIRECTORY_FAILED}.values():
+        broker_id = int(event.entity.partition("/")[2])
         known = image.brokers.get(broker_id)
         if known is not None and event.offset > known.epoch and broker_id not in offline:
             path = f"broker/{broker_id}"

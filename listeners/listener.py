@@ -278,11 +278,9 @@ class TlsHandshakes:
                     ssl_handshake_timeout=self._timeout_s,
                 )
         except ssl.SSLError as error:
+            place.leave()
             self._log_failure(peer, problem_of(error))
-            try:
-                await last_words.say()
-            finally:
-                place.leave()
+            await last_words.say()
         except (ConnectionAbortedError, TimeoutError):
             self._drop(client, place)
             self._log_failure(peer, f"it did not end within {self._timeout_s:g} s")
@@ -292,6 +290,8 @@ class TlsHandshakes:
         except asyncio.CancelledError:
             self._drop(client, place)
             raise
+        finally:
+            last_words.drop()
 
     @staticmethod
     def _drop(client: socket.socket, place: ConnectionPlace) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 
 LINGER_S = 1.0
 """How long a client may take to close the connection after an alert."""
+LINGERING_MAX = 32
+"""How many may do so at once; others find the connection closed right after the alert."""
 _READ_BYTES, _READS_MAX = 65_536, 16
 
 
@@ -52,7 +54,9 @@ class ServerContext(ssl.SSLContext):
 
 
 class LastWords:
-    """Those of the next handshake of this task, with `client`."""
+    """Those of the next handshake of this task, with `client`. Whoever makes one also calls `drop`."""
+
+    lingering = 0
 
     def __init__(self, client: socket.socket) -> None:
         self._client = client
@@ -71,17 +75,33 @@ class LastWords:
     async def say(self) -> None:
         """Sends the alert. The client closes first, for a while: what it has sent meanwhile would make the
         kernel reset the connection, and the client could not read the alert."""
-        left, self._open = self._open, None
+        left = self._open
         if left is None:
             return
-        with left, contextlib.suppress(OSError, TimeoutError):
+        with contextlib.suppress(OSError, TimeoutError):
             left.setblocking(False)
             left.send(self._alert)
             left.shutdown(socket.SHUT_WR)
+            if LastWords.lingering < LINGERING_MAX:
+                await self._linger(left)
+        self.drop()
+
+    @staticmethod
+    async def _linger(left: socket.socket) -> None:
+        LastWords.lingering += 1
+        try:
             async with asyncio.timeout(LINGER_S):
                 for _ in range(_READS_MAX):
                     if not await asyncio.get_running_loop().sock_recv(left, _READ_BYTES):
                         break
+        finally:
+            LastWords.lingering -= 1
+
+    def drop(self) -> None:
+        """Lets go of the connection."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
 
 
 _CURRENT: ContextVar[LastWords | None] = ContextVar("last_words", default=None)

@@ -23,7 +23,7 @@ class ClusterClock:
         """How far it was moved."""
         self._held_at_s: float | None = None
         self.is_hurried = False
-        """Time passes only while all wait for it, and then at once; Unix time does not."""
+        """Time passes only while all wait for it, and then faster; Unix time does not."""
         self._calls: list[Callable[[], None]] = []
 
     def seconds(self) -> float:
@@ -48,7 +48,7 @@ class ClusterClock:
             self._held_at_s = self.seconds()
 
     def hurry(self) -> None:
-        """From now on time passes only while all wait for it, and then at once: the loop moves it."""
+        """From now on time passes only while all wait for it, and then faster: the loop moves it."""
         self.hold()
         self.is_hurried = True
 

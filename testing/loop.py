@@ -9,6 +9,7 @@ import asyncio
 import concurrent.futures
 import selectors
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -26,6 +27,8 @@ MOMENT_S = 0.001
 """A clock in a hurry looks at the threads once no socket has had anything for this time."""
 HURRY_S = 0.02
 """A clock in a hurry moves by at most this much at a time: less than any node waits for another."""
+HURRY_FACTOR = 5
+"""It passes at most so many times as fast as real time: a node's thread that works on is not seen here."""
 
 
 class _Selector:
@@ -37,6 +40,10 @@ class _Selector:
         self._selector = selectors.DefaultSelector()
         self._quiet: asyncio.Future[bool] | None = None
         self._last = concurrent.futures.ThreadPoolExecutor(1, "kafka cluster at rest")
+        self._hurried_s = 0.0
+        """Real time of the last look of a clock in a hurry."""
+        self._allowed_s = 0.0
+        """By how much a clock in a hurry may move now."""
         self.at_rest: Callable[[], object] = _nothing
         """Called by a clock in a hurry before it moves on."""
 
@@ -69,9 +76,18 @@ class _Selector:
         ready = self._selector.select(0)
         if not ready:
             self.at_rest()
+            allowed_s = self._allowed()
             if timeout is not None and self._clock.is_hurried:
-                self._clock.move(min(timeout, HURRY_S), wall=False)
+                by_s = min(timeout, HURRY_S, allowed_s)
+                self._allowed_s -= by_s
+                self._clock.move(by_s, wall=False)
         return ready
+
+    def _allowed(self) -> float:
+        now_s = time.monotonic()
+        self._allowed_s = min(HURRY_S, self._allowed_s + HURRY_FACTOR * (now_s - self._hurried_s))
+        self._hurried_s = now_s
+        return self._allowed_s
 
     def close(self) -> None:
         """Ends the thread, too."""
@@ -109,8 +125,9 @@ class ClusterLoop(asyncio.SelectorEventLoop):
         self._cluster_selector.at_rest = _nothing
 
     async def settled(self) -> None:
-        """Returns once what is due is done, however slow the machine is: nothing is ready, no socket has
-        anything, and a thread that began after all others that had work has come back."""
+        """Returns once what is due is done on the loop, however slow the machine is: nothing is ready, no
+        socket has had anything for IDLE_S, and a thread that began after the loop's others has come back.
+        Work of a disk's own threads counts once it reaches the loop."""
         for _ in range(SETTLE_ROUNDS_MAX):
             await self.run_in_executor(None, _nothing)
             answer: asyncio.Future[bool] = self.create_future()

@@ -471,5 +471,9 @@ class LoginRefused(ConnectionFailed):
     """The node refused the login: an error in the configuration, so that retries are useless."""
 
 
+class LoginNotOffered(LoginRefused):
+    """The node's listener has no mechanism at all: it is one without logins. No secret was sent."""
+
+
 class UnsupportedVersion(ConnectionFailed):
     """The node does not have an API in a version that this program has."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -20,6 +21,7 @@ from metaquorum.clients.kafka.connection import (
     ConnectionClosed,
     ConnectionFailed,
     HostUnknown,
+    LoginNotOffered,
     LoginRefused,
     NodeConnection,
     TlsFailed,
@@ -199,7 +201,7 @@ async def copy_log(
     Raises ClientError as `LogObserver` does or if the disk has no room, StorageError if it fails, ConfigError
     for TLS files that cannot be read.
     """
-    nodes = _Nodes(source.security, source.timeout_ms / 1000)
+    nodes = _Nodes(source)
     observer = LogObserver(
         source.addresses,
         spool,
@@ -246,7 +248,7 @@ async def copy_log(
 async def ask_voters(source: LiveSource, log: LiveLog) -> list[VoterReport]:
     """What can be learned of the voters of the quorum whose log was read. Raises ClientError if the leader
     does not say who they are, ConfigError for TLS files that cannot be read."""
-    nodes = _Nodes(source.security, source.timeout_ms / 1000)
+    nodes = _Nodes(source)
     try:
         found, ends = await nodes.result(LocateQuorum(log.address)), await nodes.voters(log.address)
         for heard in (found, ends):
@@ -281,11 +283,13 @@ class _Node(Protocol):
 class _Nodes:
     """Connections, one per address. A node that fails is connected again."""
 
-    def __init__(self, security: ClientSecurity, timeout_s: float) -> None:
+    def __init__(self, source: LiveSource) -> None:
+        security = source.security
         self._security = security
         self._context = client_context(security)
         self._tls = None if security.tls is None else TlsMaterial.load(security.tls)
-        self._timeout_s = timeout_s
+        self._timeout_s = source.timeout_ms / 1000
+        self._requested = frozenset(source.addresses)
         self._open: dict[Address, _Node] = {}
         self._refused: set[Address] = set()
 
@@ -331,14 +335,16 @@ class _Nodes:
             await node.close()
 
     async def _connect(self, address: Address, timeout_s: float) -> _Node:
+        open_one = partial(
+            connect,
+            *address,
+            client_id=CLIENT_ID,
+            tls=self._context,
+            answer_max_bytes=ANSWER_MAX_BYTES,
+            timeout_s=timeout_s,
+        )
         try:
-            connection = await connect(
-                *address,
-                client_id=CLIENT_ID,
-                tls=self._context,
-                answer_max_bytes=ANSWER_MAX_BYTES,
-                timeout_s=timeout_s,
-            )
+            connection = await open_one()
         except WrongProtocol:
             return _GrpcNode(address, self._tls)
         except ConnectionClosed:
@@ -346,7 +352,12 @@ class _Nodes:
                 raise
             return _GrpcNode(address, self._tls)  # it takes no TLS connection that is not for HTTP/2
         if self._security.login is not None:
-            await log_in(connection, self._security.login, timeout_s=timeout_s)
+            try:
+                await log_in(connection, self._security.login, timeout_s=timeout_s)
+            except LoginNotOffered:
+                if address in self._requested:
+                    raise
+                connection = await open_one()  # a controllers' listener without logins, named by a broker
         return _KafkaNode(address, connection, self._security, self._refused)
 
 

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from metaquorum.clients.kafka.connection import LoginRefused, NodeConnection
+from metaquorum.clients.kafka.connection import LoginNotOffered, LoginRefused, NodeConnection
 from metaquorum.config.security import Credentials
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.settings.scram import MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, salted_password
@@ -45,7 +45,7 @@ async def _exchange(connection: NodeConnection, credentials: Credentials) -> int
     answer: Any = (await connection.begin(SaslHandshakeRequest(mechanism=mechanism), version=1)).body
     if answer.error_code:
         offered = ", ".join(answer.mechanisms) or "none"
-        raise LoginRefused(
+        raise (LoginRefused if answer.mechanisms else LoginNotOffered)(
             f"it does not offer {mechanism}: set {credentials.mechanism_key} to one of {offered}"
         )
     proof = new_proof(credentials, lambda: secrets.token_hex(_NONCE_BYTES))

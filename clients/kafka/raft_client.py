@@ -369,8 +369,9 @@ class _Line:
         the next one, too, wants a login."""
         refusal = ""
         if isinstance(error, ConnectionClosed) and not self._has_answered and self._peer.way.login is None:
-            self._silent += self._connection is not self._closed
-            self._closed = self._connection
+            if self._connection not in (None, self._closed):  # None: this node closed it
+                self._silent += 1
+                self._closed = self._connection
             refusal = NO_LOGIN if self._silent > 1 else ""
         if refusal:
             self._peer.tell(refusal)

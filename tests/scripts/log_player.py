@@ -164,8 +164,7 @@ class LogPlayer(Player):
 
     def _again(self, survivor: FaultyDisk) -> None:
         self.disk = Journal(PLACE)
-        names = ("_files", "_directories", "_durable_files", "_durable_directories", "_pending", "_moves")
-        for name in names:
+        for name in ("_names", "_durable", "_pending", "_moves"):
             setattr(self.disk, name, getattr(survivor, name))
         self.log, self.checkpoints, self.tickets = None, [], []
 

@@ -19,9 +19,6 @@ PartitionKey = tuple[bytes, int]
 Place = tuple[int, int]
 """(offset, Unix ms)."""
 
-SLICE_MIN = 1_000
-"""A batch with fewer partitions is not part of a split fence: controllers split at 5,000 (ours) or 10,000."""
-
 NOOP_LEVEL = 5
 """metadata.version 3.3-IV1: from this level on an idle leader writes NoOpRecords (KIP-835)."""
 

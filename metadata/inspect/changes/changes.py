@@ -20,7 +20,6 @@ from metaquorum.metadata.image.types import (
 )
 from metaquorum.metadata.inspect.changes.change_steps import (
     NOOP_LEVEL,
-    SLICE_MIN,
     BatchChanges,
     BrokerStep,
     BrokerStory,
@@ -31,7 +30,14 @@ from metaquorum.metadata.inspect.changes.creations import read_creations
 from metaquorum.metadata.inspect.changes.idle_records import NOT_JUDGED, subject
 from metaquorum.metadata.inspect.changes.many_changes import Wanted, nothing, taken_together
 from metaquorum.metadata.inspect.log.entities import broker_of
-from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter, RunPart, is_passed, pass_over, pieces
+from metaquorum.metadata.inspect.walk.batch_filter import (
+    SLICE_MIN,
+    BatchFilter,
+    RunPart,
+    is_passed,
+    pass_over,
+    pieces,
+)
 from metaquorum.metadata.meanings import with_elr
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r

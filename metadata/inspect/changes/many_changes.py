@@ -15,8 +15,8 @@ from metaquorum.metadata.image import ImageBuilder
 from metaquorum.metadata.image.chunk import LEADER, PADDING, IntArray
 from metaquorum.metadata.image.topics import TopicsBuilder
 from metaquorum.metadata.image.types import NO_LEADER
-from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN, PartitionStep
-from metaquorum.metadata.inspect.walk.batch_filter import RunPart
+from metaquorum.metadata.inspect.changes.change_steps import PartitionStep
+from metaquorum.metadata.inspect.walk.batch_filter import SLICE_MIN, RunPart
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import BrokerRegistrationChangeRecord, NoOpRecord
 from metaquorum.storage.batches.places import Places

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from metaquorum.metadata.image import BrokerRegistration
 from metaquorum.metadata.inspect.causes.rule import Scene
 from metaquorum.metadata.inspect.changes.change_steps import (
-    SLICE_MIN,
     BatchChanges,
     BrokerStep,
     BrokerStory,
     PartitionStep,
 )
+from metaquorum.metadata.inspect.walk.batch_filter import SLICE_MIN
 from metaquorum.pipeline.intervals.moments import Moment
 from metaquorum.pipeline.intervals.tables.brokers import BrokerSessions
 from metaquorum.pipeline.intervals.tables.settings import Configs

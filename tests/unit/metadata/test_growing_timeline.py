@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from metaquorum.metadata.inspect.causes.rule import SEVERITIES, WARNING
-from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import END, Point
@@ -17,6 +16,7 @@ from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.growing import GrowingStory
 from metaquorum.metadata.inspect.timeline.story import events
+from metaquorum.metadata.inspect.walk.batch_filter import SLICE_MIN
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import join, read_file

@@ -22,6 +22,7 @@ from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
+from metaquorum.metadata.inspect.walk.batch_filter import SLICE_MIN
 from metaquorum.metadata.inspect.walk.reader import HistoryReader, LostRecords, WrongPlace
 from metaquorum.metadata.inspect.walk.states import Passed, WalkStep, earliest, state_at, steps_from
 from metaquorum.metadata.inspect.why.explain import explain
@@ -213,3 +214,28 @@ def test_a_topic_s_own_creation_settings_and_removal_are_not_passed_over() -> No
     assert [link.type_name for link in links[:2]] == ["TOPIC_RECORD", "PARTITION_RECORD"] and len(links) == 41
     settings = explain(log, parse_target("config/topic/config")).links
     assert [link.type_name for link in settings].count("CONFIG_RECORD") == 2
+
+
+@pytest.mark.parametrize("first", [[], [r.NoOpRecord()]])
+@pytest.mark.parametrize("after", [1, 30])
+def test_why_a_broker_was_fenced_is_the_same_after_a_slice_that_is_not_decoded(
+    first: list[object], after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fence of many partitions in slices: the broker's own record follows, in a batch of its own."""
+    moved = [r.PartitionChangeRecord(index, IDS["both"], leader=-1) for index in range(SLICE_MIN + 500)]
+    story: list[Batch] = [
+        *STORY[:4],
+        (1, topic("both", IDS["both"], len(moved))),
+        *[(1, [r.NoOpRecord()])] * after,
+        (1, [*first, *moved]),
+        (1, [r.FenceBrokerRecord(1, 2)]),
+    ]
+    log = make_node(memory_disk(), story).log
+    answers = []
+    for passes in (True, False):
+        if not passes:
+            monkeypatch.setattr(Chain, "is_passed", lambda chain, batch: False)
+            monkeypatch.setattr(Chain, "pieces", lambda chain, run: run.batches())
+        answers.append(explain(log, parse_target("broker/1")))
+    assert answers[0] == answers[1]
+    assert "led nothing" not in str(answers[0].links[-1].causes)

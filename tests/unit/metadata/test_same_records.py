@@ -12,11 +12,11 @@ import pytest
 
 from metaquorum.metadata.inspect.causes.elections import election_causes
 from metaquorum.metadata.inspect.causes.rule import Cause
-from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import UNCLEAN_ELECTION
 from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
+from metaquorum.metadata.inspect.walk.batch_filter import SLICE_MIN
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r

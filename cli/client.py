@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.given import FiniteRange, GivenPath
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metaquorum.clients.quorum.admin import AdminClient, BlockingClient
 from metaquorum.clients.quorum.broker_status import BrokerAnswer, describe_broker_nodes
@@ -106,19 +107,19 @@ def reach_options(command: F) -> F:
     @click.option(
         "--timeout",
         metavar="SECONDS",
-        type=click.FloatRange(min=0.1),
+        type=FiniteRange(min=0.1),
         default=DEFAULT_TIMEOUT_S,
         show_default=True,
         help="Request timeout in seconds.",
     )
     @click.option(
         "--truststore",
-        type=click.Path(path_type=Path),
+        type=GivenPath(path_type=Path),
         help="PEM file with the CA certificates of the cluster; enables TLS.",
     )
     @click.option(
         "--keystore",
-        type=click.Path(path_type=Path),
+        type=GivenPath(path_type=Path),
         help="PEM file with the client's private key and certificate chain.",
     )
     @functools.wraps(command)

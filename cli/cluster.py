@@ -24,6 +24,7 @@ from click.core import ParameterSource
 
 from metaquorum.cli.client import CONTROLLERS_VARIABLE, ClientOptions, TlsOptions, reach_options
 from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.given import GivenPath
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metaquorum.clients.kafka.cluster import CLIENT_ID, KafkaClient
 from metaquorum.clients.kafka.controllers import ControllersClient
@@ -105,7 +106,7 @@ def cluster_options(command: F) -> F:
     )
     @click.option(
         "--command-config",
-        type=click.Path(path_type=Path),
+        type=GivenPath(path_type=Path),
         help="Properties of a Kafka client: security.protocol, sasl.*, ssl.*.",
     )
     @reach_options

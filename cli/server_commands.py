@@ -19,6 +19,7 @@ from metaquorum.cli.__main__ import OWNER_LINE
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure
 from metaquorum.cli.formatted import existing_cluster_id
+from metaquorum.cli.given import GivenPath
 from metaquorum.cli.text.nodes import node_json, node_text, status_json, status_text
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.platforms import check_nodes_run_here
@@ -31,12 +32,10 @@ DATA = "/var/lib/metaquorum/data"
 NEVER = "never"
 _HEALTH_MS = 3_000
 
-_config = click.argument(
-    "config", type=click.Path(path_type=Path), required=False, envvar="METAQUORUM_CONFIG"
-)
+_config = click.argument("config", type=GivenPath(path_type=Path), required=False, envvar="METAQUORUM_CONFIG")
 _data = click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=GivenPath(path_type=Path),
     default=DATA,
     show_default=True,
     envvar="METAQUORUM_DATA",
@@ -169,7 +168,7 @@ def _written(folder: Path, pairs: Mapping[str, str]) -> Path:
     return path
 
 
-CONFIG = click.Path(path_type=str)
+CONFIG = GivenPath(path_type=str)
 
 
 def _run_owned(config: str) -> int:

@@ -216,9 +216,9 @@ _HOST = re.compile(r"://(?:\[[^\]]*\]|[^:,\]]*):")
 ALONE: Mapping[str, str] = {
     "process.roles": "broker,controller",
     "node.id": "1",
-    "listeners": "PLAINTEXT://:9092,CONTROLLER://127.0.0.1:9093",
+    "listeners": "PLAINTEXT://:9092,CONTROLLER://127.0.0.1:9093,GRPC_CONTROLLER://127.0.0.1:9094",
     "advertised.listeners": "PLAINTEXT://localhost:9092",
-    "controller.listener.names": "CONTROLLER",
+    "controller.listener.names": "CONTROLLER,GRPC_CONTROLLER",
     "controller.quorum.voters": "1@127.0.0.1:9093",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",

@@ -52,6 +52,7 @@ ONLY_IN_PYTHON = frozenset(
 )
 """Methods that take or return what has no JSON, or end the cluster."""
 STATE = (
+    "cluster_id",
     "nodes",
     "brokers",
     "controllers",

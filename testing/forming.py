@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ DEFAULTS = {
     "metadata.max.idle.interval.ms": "5000",
 }
 """Settings of every node, where they differ from Kafka's defaults."""
+RACK = "broker.rack"
 _PORTS = {"controller": 2, "broker": 2, "combined": 4}
 
 
@@ -66,6 +67,8 @@ class ClusterShape(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int
     directory: Path | None
     properties: Mapping[str, str]
+    racks: tuple[str, ...]
+    """By broker; empty: none has one."""
     access: ClientAccess
 
 
@@ -75,6 +78,7 @@ def shape_of(
     """The shape, checked. Raises ClusterError. `wishes`: see `running.Wishes`."""
     log_dirs, directory = wishes.get("log_dirs", 1), wishes.get("directory")
     _check_numbers(brokers, controllers, log_dirs)
+    properties = {name: text_of(value) for name, value in (wishes.get("properties") or {}).items()}
     return ClusterShape(
         brokers=brokers,
         controllers=controllers,
@@ -82,7 +86,8 @@ def shape_of(
         disk_bytes=wishes.get("disk_bytes", 256 * MIB),
         access=access,
         directory=None if directory is None else _empty_directory(Path(directory)),
-        properties={name: text_of(value) for name, value in (wishes.get("properties") or {}).items()},
+        properties=properties,
+        racks=_checked_racks(wishes.get("racks", ()), brokers, properties),
     )
 
 
@@ -165,6 +170,8 @@ class _Formatter:
         for index in range(len(paths)):
             write(index, ids[index], () if index else voters)
         wishes = {**DEFAULTS, **shape.properties}
+        if shape.racks and local.serves:
+            wishes[RACK] = shape.racks[local.node_id]
         plain = local_settings(local, self._nodes, log_dirs, own, static=False)
         settings = {
             **plain,
@@ -240,6 +247,19 @@ def _check_numbers(brokers: int, controllers: int | None, log_dirs: int) -> None
             raise ClusterError(
                 f"{count} nodes need {count * NODE_BYTES // MIB} MiB, but {free // MIB} are free: have fewer"
             )
+
+
+def _checked_racks(racks: object, brokers: int, properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Raises ClusterError."""
+    if isinstance(racks, str) or not isinstance(racks, Sequence):
+        raise ClusterError(f'racks={racks!r}: write a sequence with one for each broker, such as ("a", "b")')
+    if not racks:
+        return ()
+    if len(racks) != brokers or not all(isinstance(each, str) and each.strip() for each in racks):
+        raise ClusterError(f"racks={racks!r}: write {brokers}, one name for each broker")
+    if RACK in properties:
+        raise ClusterError(f"{RACK} is in `properties`, and racks={racks!r}: leave out one of them")
+    return tuple(racks)
 
 
 def _empty_directory(directory: Path) -> Path:

@@ -23,7 +23,7 @@ SECTION = "Kafka cluster"
 
 _NUMBERS = ("brokers", "controllers", "log_dirs", "disk_bytes", "seed")
 _WORDS = ("version", "sasl", "mode")
-_NAMES = (*_NUMBERS, *_WORDS, "tls", "properties", "clock", "chaos", "timeout_s")
+_NAMES = (*_NUMBERS, *_WORDS, "tls", "properties", "racks", "clock", "chaos", "timeout_s")
 """What a marker takes."""
 
 
@@ -39,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("kafka_mode", "processes: each node of clusters has a process of its own")
     parser.addini("kafka_tls", "clients use TLS (false)", type="bool", default=False)
     parser.addini("kafka_properties", "settings of every node, as NAME=VALUE", type="linelist")
+    parser.addini("kafka_racks", "rack of each broker, in order", type="args")
     parser.addini("kafka_fixture", f"name of the fixture {SHARED}", default=SHARED)
     parser.addini("kafka_cluster_fixture", f"name of the fixture {FRESH}", default=FRESH)
 
@@ -159,6 +160,8 @@ def _wishes(request: pytest.FixtureRequest) -> dict[str, Any]:
     wishes |= {name: config(f"kafka_{name}") for name in _WORDS if config(f"kafka_{name}")}
     if config("kafka_tls"):
         wishes["tls"] = True
+    if config("kafka_racks"):
+        wishes["racks"] = tuple(config("kafka_racks"))
     properties: dict[str, object] = {}
     for line in config("kafka_properties"):
         key, equals, value = line.partition("=")

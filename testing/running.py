@@ -61,6 +61,8 @@ class Wishes(TypedDict, total=False):
 
     properties: Mapping[str, object]
     """Settings of every node, in Kafka's names."""
+    racks: Sequence[str]
+    """That of each broker, in the order of their ids; by default they have none."""
     directory: str | os.PathLike[str]
     """An empty one for the data, which stays there; by default the data is in memory."""
     disk_bytes: int
@@ -125,6 +127,7 @@ class RunningCluster:
         """By the brokers that they ask."""
         self._isolated: list[int] = []
         self._thread: LoopThread | None = None
+        self._cluster_id = ""
         self._first_image = MetadataImage()
         self._faults: list[ActiveFault] = []
         self._interception = Interception(self._rng, self._time.wall_ms)
@@ -173,6 +176,7 @@ class RunningCluster:
     def _form(self) -> dict[int, ClusterNode]:
         """The nodes by id, which do not run yet; all share the interception and the network."""
         formed = form(self._shape, self._time, self._rng)
+        self._cluster_id = formed[0].cluster_id
         try:
             return {node.node_id: node for node in self._new_nodes(formed)}
         except BaseException:
@@ -234,6 +238,12 @@ class RunningCluster:
             failures.note(self)
 
     # --- nodes
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster, as clients see it."""
+        self._require_running()
+        return self._cluster_id
 
     @property
     def directory(self) -> str | None:

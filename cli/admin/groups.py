@@ -14,6 +14,7 @@ import msgspec
 from metaquorum.cli.admin.topics import TOPIC, Topics, places_text
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.given import GivenPath
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.clients.admin.groups import (
     Aim,
@@ -84,7 +85,7 @@ _GOALS = (
     click.option(
         "--from-file",
         "file",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        type=GivenPath(path_type=Path, exists=True, dir_okay=False),
         help="To the offsets in this file, as --export prints them: topic,partition,offset.",
     ),
 )

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from metaquorum.cli.admin.plan_file import PLAN_FILE, read_places
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.given import FiniteRange
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.clients.admin.replicas import (
     BrokerDirectories,
@@ -97,7 +98,7 @@ class _Prepared(msgspec.Struct, kw_only=True):
     "--wait",
     "wait_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     help="Wait for the replicas to arrive, at most this many seconds. Default: do not wait.",
 )
 @click.option("--dry-run", is_flag=True, help="Check, and show what would move. Change nothing.")

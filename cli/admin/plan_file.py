@@ -12,14 +12,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from metaquorum.cli.errors import Failure
+from metaquorum.cli.given import GivenPath
 from metaquorum.controller.partitions.plans import Assignment
 
 PLAN_VERSION = 1
-PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+PLAN_FILE = GivenPath(exists=True, dir_okay=False, path_type=Path)
 ANY = "any"
 """Instead of a directory: the broker chooses."""
 

@@ -13,6 +13,7 @@ from metaquorum.cli.admin.voter_plan import VoterWish, plan_json, plan_lines
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options, controllers_option
 from metaquorum.cli.errors import one_line
+from metaquorum.cli.given import FiniteRange
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.quorum import replication_json, replication_text, status_json, status_text
 from metaquorum.clients.admin.cluster import describe_quorum
@@ -54,7 +55,7 @@ wait = click.option(
     "--wait",
     "wait_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     default=300.0,
     show_default=True,
     help="Time limit in seconds for the whole command. Run it again to continue.",

@@ -28,6 +28,7 @@ from metaquorum.cli.format_options import (
     read_node_config,
 )
 from metaquorum.cli.formatted import identity_of
+from metaquorum.cli.given import GivenPath
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION, LEVEL_DIRECTORIES, METADATA_VERSION
 from metaquorum.metadata.records.control import Voter
@@ -40,7 +41,7 @@ from metaquorum.storage.uuids import uuid_to_text
 _PROBE_S = 1.0
 """How long to look for a running quorum of the same voters, in seconds."""
 
-CONFIG_PATH = click.Path(path_type=str)
+CONFIG_PATH = GivenPath(path_type=str)
 
 
 @click.group()

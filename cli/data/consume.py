@@ -27,6 +27,7 @@ from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.data.cluster import KafkaCluster, property_option, text_of
 from metaquorum.cli.data.rates import Progress, progress_option, rate_text
 from metaquorum.cli.errors import Failure
+from metaquorum.cli.given import FiniteRange
 from metaquorum.cli.text.output import json_line, text_or_base64
 from metaquorum.metadata.inspect.log.points import parse_point
 from metaquorum.platforms import reader_is_gone
@@ -148,7 +149,7 @@ class StartType(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--idle-timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     help="Stop after this many seconds without a message.",
 )
 @click.option("--key", "with_key", is_flag=True, help="Print the key and a tab before each value.")

@@ -23,6 +23,7 @@ from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.data.cluster import KafkaCluster, property_option, text_of
 from metaquorum.cli.data.rates import Latencies, Progress, progress_option, rate_text, rates_json
 from metaquorum.cli.errors import EXIT_INTERRUPTED, Failure
+from metaquorum.cli.given import FiniteRange
 from metaquorum.cli.interrupts import EXIT_TERMINATED
 from metaquorum.cli.text.output import echo_json
 from metaquorum.platforms import handle_signal, run_loop
@@ -131,7 +132,7 @@ class ProduceTotals:
     "--compression", type=click.Choice(_CODECS), default="none", show_default=True, help="Codec of batches."
 )
 @click.option(
-    "--rate", metavar="N", type=click.FloatRange(min=0, min_open=True), help="Maximum messages per second."
+    "--rate", metavar="N", type=FiniteRange(min=0, min_open=True), help="Maximum messages per second."
 )
 @click.option(
     "--count",
@@ -148,7 +149,7 @@ class ProduceTotals:
 @click.option(
     "--delivery-timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     default=120.0,
     show_default=True,
     help="Time limit in seconds for the acknowledgement of a message.",

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.given import FiniteRange, GivenPath
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, Layout, create, grow, open_layout
 from metaquorum.cli.local.forks import node_starter
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
@@ -21,7 +22,7 @@ IN_MEMORY, AS_PROCESSES = "--in-memory", "--processes"
 DIRECTORY = click.option(
     "--directory",
     "-d",
-    type=click.Path(readable=False, path_type=Path),
+    type=GivenPath(readable=False, path_type=Path),
     default=DEFAULT_DIRECTORY,
     show_default=True,
     help="Directory of the cluster.",
@@ -77,7 +78,7 @@ def local() -> None:
 @click.option(
     "--timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=60.0,
     show_default=True,
     help="Startup timeout in seconds.",

@@ -21,6 +21,7 @@ import click
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.format import FormatPlan, apply_plan
+from metaquorum.cli.given import GivenPath
 from metaquorum.cli.layout import Layout, create
 from metaquorum.cli.local import demo_checks
 from metaquorum.cli.local.cluster import LocalCluster
@@ -61,7 +62,7 @@ TOPICS = (
 @click.option(
     "--directory",
     "-d",
-    type=click.Path(path_type=Path),
+    type=GivenPath(path_type=Path),
     help="Directory to run in. Default: a temporary one.",
 )
 @click.option("--keep", is_flag=True, help="Keep the directory even if every step succeeds.")

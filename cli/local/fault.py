@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from metaquorum.cli.errors import Failure
+from metaquorum.cli.given import GivenPath
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST
 from metaquorum.cli.text.output import echo_json
 
@@ -54,7 +55,7 @@ def control_file(directory: Path) -> ControlPort:
 @click.option(
     "--directory",
     "-d",
-    type=click.Path(readable=False, path_type=Path),
+    type=GivenPath(readable=False, path_type=Path),
     default=DEFAULT_DIRECTORY,
     show_default=True,
     help="Directory of the cluster.",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from metaquorum.cli.errors import log_exit_code
+from metaquorum.cli.given import FiniteRange
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.follow import COPY_INTERVAL_S, INTERVAL_S, follow_story
 from metaquorum.cli.log.input.live import FOLLOWED, LIVE_COPY, LiveCommand
@@ -68,7 +69,7 @@ _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "br
     "--gap",
     "gap_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=0.001),
+    type=FiniteRange(min=0.001),
     default=GAP_MS / 1000,
     show_default=True,
     help="Report gaps without records of at least this many seconds.",

@@ -137,7 +137,7 @@ function draw() {
   svg = fresh;
   if (focused) svg.focus();
   drawHandles();
-  parts.progress.textContent = data.progress < 1 ? `reading the log: ${Math.floor(100 * data.progress)} %; events so far` : "";
+  parts.progress.textContent = data.progress < 1 ? `events read: ${Math.floor(100 * data.progress)} %` : "";
 }
 
 const label = (to, y, text) => to.append(s("text", { x: 0, y }, text.length > 10 ? `${text.slice(0, 9)}…` : text));

@@ -240,7 +240,7 @@ function selectOf(id, text, options, value) {
 }
 
 function askedText(asked) {
-  if (!asked.request) return `rule ${asked.rule}`;
+  if (!asked.request) return `the controller itself: ${asked.rule}`;
   return asked.principal ? `${asked.request} by ${asked.principal}` : asked.request;
 }
 
@@ -250,7 +250,7 @@ const EVENT_COLUMNS = ["time", "severity", "kind", "what happened", "entity", "r
 function eventCells(each) {
   return [
     h("td", { class: "time" }, momentLink(each.offset, timeText(each.createTime))), word(each.severity, each.severity), each.kind,
-    h("td", { class: "long" }, each.text, each.rule ? ` [${each.rule}]` : "", each.askedBy ? ` (${askedText(each.askedBy)})` : ""),
+    h("td", { class: "long" }, each.text, each.rule ? ` [${each.rule}]` : "", each.askedBy && (each.askedBy.request || each.askedBy.rule !== each.rule) ? ` (${askedText(each.askedBy)})` : ""),
     h("td", { class: "name" }, aboutLinks(each)), recordLink(each.offset, String(each.offset)),
   ];
 }

@@ -216,7 +216,8 @@ class ControllerRole:
         self._server.note_callers(grpc_callers(self._config).note)
         self._server.admit_by(grpc_rights(self._config, self.image))
         add_raft_service(raft, self._server)
-        add_AdminServicer_to_server(AdminService(self._requests, hints, self._report), self._server)
+        listener = self._config.grpc_controller_listener or self._config.controller_listener
+        add_AdminServicer_to_server(AdminService(self._requests, hints, self._report, listener), self._server)
         lifecycle = BrokerLifecycleService(self._requests, hints, Authorizers(self._config.values))
         add_BrokerLifecycleServicer_to_server(lifecycle, self._server)
         broker_ids = BrokerIdsService(self._requests, hints)

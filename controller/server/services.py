@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from metaquorum.controller.brokers.broker_ids import garbage_bindings, missing_ids
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.requests import common as api
 from metaquorum.metadata.requests import partitions as partition_requests
 from metaquorum.metadata.requests.common import AllocateBrokerIdResponse, Done
@@ -107,18 +110,31 @@ class BrokerLifecycleService(BrokerLifecycleServicer):
 
 
 class AdminService(AdminServicer):
-    """Operators' requests. `report` reads this node, on the loop's thread and between two of its inputs."""
+    """Operators' requests. `report` reads this node, on the loop's thread and between two of its inputs.
+    `listener`: the name of the controllers' gRPC listener."""
 
-    def __init__(self, requests: WaitingRequests, hints: Hints, report: Callable[[], NodeReport]) -> None:
+    def __init__(
+        self, requests: WaitingRequests, hints: Hints, report: Callable[[], NodeReport], listener: str
+    ) -> None:
         self._requests = requests
         self._hints = hints
         self._report = report
+        self._listener = listener
 
     async def DescribeQuorum(
         self, request: admin.DescribeQuorumRequest, context: Any
     ) -> admin.DescribeQuorumResponse:
         response = await ask(self._requests, api.DescribeQuorumRequest(), api.DescribeQuorumResponse)
+        if not isinstance(response, ApiError):
+            response = replace(response, voters=tuple(map(self._with_address, response.voters)))
         return admin_codec.QUORUM.answer_to_pb(response, self._hints)
+
+    def _with_address(self, voter: api.ReplicaStatus) -> api.ReplicaStatus:
+        """The voter; if no record has its endpoints, with that of this node's configuration."""
+        known = None if voter.endpoints else self._hints.of(voter.node_id)
+        if known is None:
+            return voter
+        return replace(voter, endpoints=(VoterEndpoint(self._listener, known.host, known.port),))
 
     async def DescribeNode(
         self, request: admin.DescribeNodeRequest, context: Any

@@ -239,8 +239,8 @@ class DescribeQuorumRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`last_fetch_ms` and `last_caught_up_ms` are Unix times; None means never, or the leader itself.
     `is_alive`: the leader has heard from it recently; None if not reported. Endpoints and levels of
-    kraft.version are those of the voters' record or, for an observer, those that it registered; no endpoints
-    and a highest level of 0 mean unknown."""
+    kraft.version are those of the voters' record or those that it registered, or the endpoint that the active
+    controller's configuration has; no endpoints and a highest level of 0 mean unknown."""
 
     node_id: int
     directory_id: bytes

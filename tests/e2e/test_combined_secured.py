@@ -8,7 +8,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from metaquorum.node.local_nodes import free_ports
+from metaquorum.node.local_nodes import CONTROLLER_GRPC_LISTENER, free_ports
 from tests.e2e.cluster import random_id
 from tests.e2e.processes import REPOSITORY, Process, run_cli, wait_until
 from tests.unit.server.certificates import certificate_files
@@ -28,7 +28,8 @@ def settings_of_the_page(folder: Path, ports: dict[str, int]) -> str:
         assert f"{name}://10.0.0.4:{number}" in block
         block = block.replace(f"10.0.0.4:{number}", f"{HOST}:{ports[name]}")
     block = block.replace("/etc/metaquorum/ca.pem", str(folder / "authority.crt"))
-    own = f"listeners=CONTROLLER://{HOST}:{ports['CONTROLLER']},"
+    own = f"listeners=CONTROLLER://{HOST}:{ports['QUORUM']},"
+    own += f"{CONTROLLER_GRPC_LISTENER}://{HOST}:{ports['CONTROLLER']},"
     return block.replace("/etc/metaquorum/", f"{folder}/").replace("listeners=", own, 1)
 
 
@@ -41,12 +42,13 @@ class SecuredNode:
         for name in ("node", "other"):
             certificate_files(folder, name, authority)
         self.folder = folder
-        self.ports = dict(zip(("CONTROLLER", "GRPC", "BROKERS", "CLIENTS"), free_ports(4), strict=True))
+        names = ("QUORUM", "CONTROLLER", "GRPC", "BROKERS", "CLIENTS")
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
         file = folder / "node.properties"
         file.write_text(
             settings_of_the_page(folder, self.ports) + "process.roles=broker,controller\nnode.id=1\n"
-            f"controller.quorum.bootstrap.servers={HOST}:{self.ports['CONTROLLER']}\n"
-            f"controller.listener.names=CONTROLLER\nlog.dirs={folder / 'data'}\n"
+            f"controller.quorum.bootstrap.servers={HOST}:{self.ports['QUORUM']}\n"
+            f"log.dirs={folder / 'data'}\n"
             "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
             "super.users=User:CN=node\noffsets.topic.num.partitions=1\n"
             "offsets.topic.replication.factor=1\n"

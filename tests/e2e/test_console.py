@@ -20,6 +20,7 @@ from metaquorum.node.local_nodes import free_ports
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.segment import segment_name
 from tests.browser import Browser, needs_browser
+from tests.console_pictures import night
 from tests.e2e.axe import axe_source, violations
 from tests.e2e.cluster import Cluster
 from tests.e2e.served import Served
@@ -165,8 +166,31 @@ def test_a_change_that_no_broker_suffers_from_is_found_on_the_first_page(tmp_pat
             )
             browser.go("#/entity?path=config/topic/orders")
             order = browser.text("main .columns")
-            assert order.index("asked: CreateTopics") < order.index("CONFIG_RECORD")
+            assert order.index("Asked: CreateTopics") < order.index("CONFIG_RECORD")
             assert browser.messages() == []
+    finally:
+        console.end()
+
+
+@needs_browser
+def test_a_rule_is_named_once_and_the_headings_of_a_narrow_table_say_that_they_sort(tmp_path: Path) -> None:
+    story = night()
+    make_node(PosixDisk(), story.batches, home=str(tmp_path / "night"), stamps=story.stamps)
+    console = Served(tmp_path / "night")
+    try:
+        console.wait(lambda log: log["progress"] == 1, "whole log")
+        with Browser(400, 800) as browser:
+            browser.open(console.url)
+            browser.settled()
+            browser.go("#/events?text=broker%20fenced")
+            fenced = browser.text("main tbody tr")
+            assert fenced.count("session-expired") == 1
+            browser.go("#/events?text=leaderless")
+            assert "[broker-fenced] (the controller itself: session-expired)" in browser.text("main tbody tr")
+            browser.go("#/brokers")
+            heading = "getComputedStyle(document.querySelector('main .sheet thead tr'), '::before').content"
+            assert browser.run(f"return {heading}") == '"sort by"'
+            assert browser.run(NOTHING_IS_WIDER)
     finally:
         console.end()
 

@@ -16,11 +16,13 @@ CLUSTER = "4L6g3nShT-eMCtK--X86sw"
 
 
 def variables(tmp_path: Path, **more: str) -> dict[str, str]:
-    client, controller = free_ports(2)
+    client, controller, grpc = free_ports(3)
     return {
         "KAFKA_PROCESS_ROLES": "broker,controller",
         "KAFKA_NODE_ID": "7",
-        "KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+        "KAFKA_LISTENERS": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller},"
+        f"GRPC_CONTROLLER://127.0.0.1:{grpc}",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER,GRPC_CONTROLLER",
         "KAFKA_CONTROLLER_QUORUM_VOTERS": f"7@127.0.0.1:{controller}",
         "METAQUORUM_DATA": str(tmp_path / "data"),
         **more,

@@ -12,15 +12,14 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
 import click
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.interrupts import terminated_in_order
+from metaquorum.cli.log.input.temporary import temporary_directory
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
 from metaquorum.storage.disk.posix import PosixDisk, PosixFile, make_private_directory, private_file
@@ -88,18 +87,8 @@ def open_archive(path: str) -> ArchiveDisk:
 
 def _enter(resources: ExitStack | click.Context) -> str:
     if isinstance(resources, ExitStack):
-        return resources.enter_context(_private_directory())
-    return resources.with_resource(_private_directory())
-
-
-@contextmanager
-def _private_directory() -> Iterator[str]:
-    with terminated_in_order():
-        directory = tempfile.mkdtemp(prefix="metaquorum-archive-")
-        try:
-            yield directory
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+        return resources.enter_context(temporary_directory("archive"))
+    return resources.with_resource(temporary_directory("archive"))
 
 
 def _unpack(archive: str, directory: str) -> None:

@@ -1,7 +1,7 @@
 """The option `--bootstrap` of commands that read logs: the log of a running quorum instead of files.
 
-The log is copied into a private temporary directory, which is removed however the command ends. A command of
-this class has PATH (or PATH...) as its first argument; with --bootstrap it is left out.
+The log is copied into a private temporary directory. A command of this class has PATH (or PATH...) as its
+first argument; with --bootstrap it is left out.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,8 +21,9 @@ import click
 import msgspec
 
 from metaquorum.cli.errors import Failure, one_line
-from metaquorum.cli.interrupts import terminated_in_order
+from metaquorum.cli.given import FiniteRange, GivenPath
 from metaquorum.cli.log.input.options import offsets_text
+from metaquorum.cli.log.input.temporary import temporary_directory
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.log.config import METADATA_DIRECTORY
@@ -84,7 +84,7 @@ class LiveCommand(click.Command):
             raise click.UsageError("give the TLS files either in --command-config or as options", ctx)
         self.refuse_live(ctx)
         follows = self.always_follows or bool(ctx.params.get("follow"))
-        with terminated_in_order(), _directory() as directory:
+        with temporary_directory("live") as directory:
             copy = LiveCopy(live, directory)
             if follows:
                 copy.follow()
@@ -146,24 +146,24 @@ def _options() -> list[click.Option]:
         click.Option(
             ["--timeout", "timeout_s"],
             metavar="SECONDS",
-            type=click.FloatRange(min=0.1),
+            type=FiniteRange(min=0.1),
             default=_TIMEOUT_S,
             show_default=True,
             help="With --bootstrap: request timeout in seconds.",
         ),
         click.Option(
             ["--truststore"],
-            type=click.Path(path_type=Path),
+            type=GivenPath(path_type=Path),
             help="With --bootstrap: PEM file with the CA certificates of the cluster; enables TLS.",
         ),
         click.Option(
             ["--keystore"],
-            type=click.Path(path_type=Path),
+            type=GivenPath(path_type=Path),
             help="With --bootstrap: PEM file with the client's private key and certificate chain.",
         ),
         click.Option(
             ["--command-config"],
-            type=click.Path(path_type=Path),
+            type=GivenPath(path_type=Path),
             help="With --bootstrap: properties of a Kafka client: security.protocol, sasl.*, ssl.*.",
         ),
         click.Option(
@@ -173,16 +173,6 @@ def _options() -> list[click.Option]:
             help="With --bootstrap: the most bytes to read per second.",
         ),
     ]
-
-
-@contextmanager
-def _directory() -> Iterator[str]:
-    """A directory that only this user can read, removed afterwards."""
-    directory = tempfile.mkdtemp(prefix="metaquorum-live-")
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 class LiveCopy:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from metaquorum.cli.given import GivenPath
 from metaquorum.cli.log.input import complete as log_complete
 from metaquorum.cli.log.input.select import entity_path, record_type
 from metaquorum.cli.log.input.source import MetadataLog, ReadBatch, ReadProgress
@@ -75,7 +76,7 @@ TIME = Checked("time", parse_time_ms)
 POINT = Checked("offset|time", parse_point)
 
 
-class SlashedPath(click.Path):
+class SlashedPath(GivenPath):
     """A path with "/" between names, as storage expects it, also on Windows."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:

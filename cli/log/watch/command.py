@@ -16,6 +16,7 @@ import msgspec
 
 from metaquorum import platforms
 from metaquorum.cli.errors import Failure, os_error_text
+from metaquorum.cli.given import GivenPath
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.follow import COPY_INTERVAL_S, follow_story
 from metaquorum.cli.log.input.live import LIVE_COPY, LiveCommand, LiveCopy
@@ -99,7 +100,7 @@ class WatchCommand(LiveCommand):
 @click.option(
     "--state",
     "state_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=GivenPath(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Where to note what was reported. Default: ~/.local/state/metaquorum/watch-CLUSTER.json.",
 )

@@ -223,6 +223,8 @@ class Chain:
         changes = self._feed.batch(epoch, time_ms, records)
         scene = Scene(batch=changes, feed=self._feed)
         self._links.batch(changes)
+        for _, topic in changes.removed:  # whose creation may have been passed over
+            self._namer.learn(topic.topic_id, topic.name)
         self._unknown += sum(
             isinstance(one, r.UnknownRecord | control.UnknownControlRecord) for _, one in changes.records
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -213,7 +214,7 @@ def test_a_command_reads_the_copy_of_a_quorum(monkeypatch: pytest.MonkeyPatch, t
         return copied()
 
     monkeypatch.setattr(live.LiveCopy, "_run", copy)
-    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: "/copy")
+    monkeypatch.setattr(live, "temporary_directory", lambda purpose: nullcontext("/copy"))
     for words in (["--bootstrap", "h:1"], ["--bootstrap=h:1"], ["-b", "h:1"]):
         found = CliRunner().invoke(shown, [*words, "--truststore", str(tmp_path), "more"])
         told = ["--bootstrap", "h:1", "--truststore", str(tmp_path)]
@@ -249,7 +250,7 @@ def test_a_copy_is_private_is_told_and_goes(
     said = f"{where}, of cluster c from controller 3000 at h:9, leader of epoch 7"
     assert found.stderr == f"metaquorum: read offsets 30 to 40{said}\n"
     assert more == f"read offsets 30 to 41{said}"
-    assert Path(directory).parent == tmp_path and not Path(directory).exists()
+    assert Path(directory).parent.parent == tmp_path and [*tmp_path.iterdir()] == []
     assert [known[0], known[1] and known[1].end_offset] == [None, 41]
 
 

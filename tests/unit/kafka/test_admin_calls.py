@@ -51,6 +51,7 @@ from metaquorum.metadata.settings.acls import AclFilter
 from metaquorum.metadata.settings.quotas import QuotaFilter
 from metaquorum.metadata.settings.scram import Mechanism
 from metaquorum.wire import codec
+from metaquorum.wire.messages import DescribeUserScramCredentialsResponse
 from metaquorum.wire.schema import Field, StructSchema
 from metaquorum.wire.table import API_BY_NAME, response_type
 
@@ -373,3 +374,25 @@ async def test_calls_are_what_was_recorded(
     if request.config.getoption("--rewrite"):
         RECORDED.write_text(actual, encoding="utf-8")
     assert actual == RECORDED.read_text(encoding="utf-8"), "review: pytest with --rewrite"
+
+
+async def test_a_mechanism_that_this_release_does_not_know_is_left_out() -> None:
+    kinds: Any = DescribeUserScramCredentialsResponse
+    known = kinds.CredentialInfo(mechanism=Mechanism.SCRAM_SHA_512, iterations=8192)
+    newer = kinds.CredentialInfo(mechanism=99, iterations=4096)
+    users = {"ann": (newer, known), "bob": (newer,)}
+
+    class Newer(Cluster):
+        async def ask(self, body: Any, **how: Any) -> Any:
+            return kinds(
+                results=tuple(
+                    kinds.DescribeUserScramCredentialsResult(user=user, credential_infos=infos)
+                    for user, infos in users.items()
+                )
+            )
+
+    found = await access.describe_users(Newer((0,), old=False))  # type: ignore[arg-type]
+    assert [(each.user, each.iterations) for each in found] == [
+        ("ann", ((Mechanism.SCRAM_SHA_512, 8192),)),
+        ("bob", ()),
+    ]

@@ -63,6 +63,18 @@ def test_a_prepared_body_is_sent_as_any_other_is() -> None:
     assert b"".join(prepared.encode(RequestHeader(3, 12, 1), changed))[4:] == plain[4:]
 
 
+def test_answers_of_an_older_image_are_prepared_no_more() -> None:
+    prepared = Prepared()
+    cache = MetadataCache(prepared)
+    body = cache.answer(asked("orders"), 12, VIEW).body
+    header = RequestHeader(3, 12, 1)
+    first = prepared.encode(header, body)[-1]
+    assert prepared.encode(header, body)[-1] is first
+    grown = replace(VIEW, image=after(image(), TopicRecord("new", b"\x09" * 16)))
+    cache.answer(asked("orders"), 12, grown)
+    assert prepared.encode(header, body)[-1] is not first
+
+
 def test_bytes_are_kept_within_a_bound() -> None:
     prepared = Prepared(bytes_max=10)
     body = MetadataCache(prepared).answer(asked("orders"), 12, VIEW).body

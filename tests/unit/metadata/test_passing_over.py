@@ -185,8 +185,8 @@ def test_why_is_the_same_whether_creations_of_other_topics_are_decoded_or_not(
     log = make_node(memory_disk(), CREATIONS).log
     end = log.end_offset
     targets = [parse_target(f"topic/{name}{part}") for part in ("", "/0", "/1", "/39.leader")]
-    if name != "deleted":  # it never had a setting
-        targets.append(parse_target(f"config/topic/{name}"))
+    targets += [parse_target(f"config/topic/{name}{part}") for part in ("", "/retention.ms", "s")]
+    targets += [parse_target(f"topic/{name}s{part}") for part in ("", "/0")]  # where a name is suggested
     answers: list[list[Explanation | str]] = []
     decoded: list[int] = []
     own = Chain.batch
@@ -214,6 +214,14 @@ def test_a_topic_s_own_creation_settings_and_removal_are_not_passed_over() -> No
     assert [link.type_name for link in links[:2]] == ["TOPIC_RECORD", "PARTITION_RECORD"] and len(links) == 41
     settings = explain(log, parse_target("config/topic/config")).links
     assert [link.type_name for link in settings].count("CONFIG_RECORD") == 2
+
+
+def test_a_deleted_topic_s_settings_end_with_it_even_if_its_creation_is_passed_over() -> None:
+    log = make_node(memory_disk(), CREATIONS).log
+    for path in ("config/topic/deleted", "config/topic/deleted/retention.ms"):
+        (link,) = explain(log, parse_target(path)).links
+        assert link.type_name == "REMOVE_TOPIC_RECORD"
+        assert [cause.text for cause in link.causes] == ["the topic was deleted, which changed nothing"]
 
 
 @pytest.mark.parametrize("first", [[], [r.NoOpRecord()]])

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 
 import metaquorum
 from metaquorum.node.local_nodes import free_ports
@@ -152,6 +153,12 @@ def test_data_in_a_directory_stays_there_for_the_log_tools(tmp_path: Path) -> No
         ({"brokers": 10_000_000}, "have fewer"),
         ({"properties": {"num.partitoins": 3}}, "num.partitoins"),
         ({"properties": {"num.partitions": "many"}}, "num.partitions"),
+        ({"brokers": 3, "racks": ("a", "b")}, "racks=.*write 3, one name for each broker"),
+        ({"racks": ("",)}, "racks=.*write 1, one name for each broker"),
+        ({"racks": (7,)}, "racks=.*write 1, one name for each broker"),
+        ({"racks": "a"}, "racks='a': write a sequence"),
+        ({"racks": {"a"}}, "racks=.*write a sequence"),
+        ({"racks": ("a",), "properties": {"broker.rack": "b"}}, "leave out one of them"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_leaves_nothing(arguments: dict[str, Any], text: str) -> None:
@@ -160,6 +167,19 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(arguments: dict[str, Any]
         Cluster(**arguments).start()
     assert "\n" not in str(caught.value)
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("controllers", [None, 1])
+def test_brokers_are_in_their_racks_and_replicas_are_spread_over_them(controllers: int | None) -> None:
+    with Cluster(brokers=4, controllers=controllers, racks=("a", "a", "b", "b")) as cluster:
+        cluster.create_topic("orders", 8, 2)
+        found = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=20)
+        assert found.cluster_id == cluster.cluster_id
+        replicas = [part.replicas for part in found.topics["orders"].partitions.values()]
+        assert [sorted(each // 2 for each in part) for part in replicas] == [[0, 1]] * 8
+        known = cluster._nodes[0].image
+        assert known is not None
+        assert [known.brokers[each].rack for each in cluster.brokers] == ["a", "a", "b", "b"]
 
 
 def test_a_port_that_is_taken_is_named_with_the_node(monkeypatch: pytest.MonkeyPatch) -> None:

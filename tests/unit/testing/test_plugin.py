@@ -58,13 +58,16 @@ def test_fixtures_give_a_cluster_to_tests_of_every_kind(tmp_path: Path) -> None:
 
 def test_the_ini_file_sets_size_properties_and_names(tmp_path: Path) -> None:
     ini = "kafka_brokers = 3\nkafka_properties =\n    num.partitions=2\nkafka_fixture = broker\n"
+    ini += "kafka_racks = a b c\n"
     ini += "kafka_seed = 5\nkafka_sasl = scram\nkafka_version = 3.6\n"
     tests = (
         "import pytest\n"
         "def test_it(broker):\n"
         "    assert broker.cluster.brokers == (0, 1, 2) and broker.cluster.seed == 5\n"
         "    assert broker.client_config['sasl.username'] == 'test'\n"
-        "@pytest.mark.kafka(clock='manual', brokers=1)\n"
+        "    racks = [each.rack for each in broker.cluster._nodes[0].image.brokers.values()]\n"
+        "    assert sorted(racks) == ['a', 'b', 'c']\n"
+        "@pytest.mark.kafka(clock='manual', brokers=1, racks=('a',))\n"
         "def test_of_a_marker(kafka_cluster):\n"
         "    assert kafka_cluster.clock.wall_ms == kafka_cluster.clock.wall_ms\n"
     )
@@ -75,12 +78,15 @@ def test_the_ini_file_sets_size_properties_and_names(tmp_path: Path) -> None:
 def test_what_is_wrong_in_the_ini_file_or_a_marker_is_one_line(tmp_path: Path) -> None:
     tests = "import pytest\n@pytest.mark.kafka(size=3)\ndef test_it(kafka):\n    pass\n"
     text = (
-        "takes brokers, controllers, log_dirs, disk_bytes, seed, version, sasl, mode, tls, properties, clock"
+        "takes brokers, controllers, log_dirs, disk_bytes, seed, version, sasl, mode, tls, properties, racks,"
+        " clock"
     )
     assert text in run(tmp_path, tests).stdout
     plain = "def test_it(kafka):\n    pass\n"
     many = run(tmp_path, plain, ini="kafka_brokers = many\n")
     assert "kafka_brokers = 'many': write a whole number" in many.stdout
+    few = run(tmp_path, plain.replace("kafka", "kafka_cluster"), ini="kafka_brokers = 2\nkafka_racks = a\n")
+    assert "racks=('a',): write 2, one name for each broker" in few.stdout
     same = run(tmp_path, plain, ini="kafka_fixture = kafka_cluster\n")
     assert "are both kafka_cluster: rename one" in same.stderr
 

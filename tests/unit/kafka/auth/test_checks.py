@@ -300,6 +300,30 @@ def test_metadata_hides_and_refuses() -> None:
     assert created[0].topics[0].error_code == 29
 
 
+def test_a_hidden_topic_that_is_asked_for_by_id_is_one_that_no_topic_has() -> None:
+    from metaquorum.wire.messages import MetadataRequest, MetadataResponse
+
+    ids = {name: bytes([number]) * 16 for number, name in enumerate(("hidden", "seen"), 1)}
+    topics = MetadataImage().topics.builder()
+    for name, topic_id in ids.items():
+        topics.add_topic(topic_id, name)
+    found = replace(image((TOPIC, "seen", Operation.DESCRIBE)), topics=topics.freeze())
+    asked = tuple(
+        MetadataRequest.MetadataRequestTopic(name=None, topic_id=each) for each in (*ids.values(), b"9" * 16)
+    )
+    answer, (passed,) = run(
+        "Metadata",
+        12,
+        MetadataRequest(topics=asked),
+        Rights(authorizer=Authorizer(), image=lambda: found),
+        MetadataResponse(topics=()),
+    )
+    assert passed.topics == asked[1:], "the controller says itself that there is no such id"
+    (refused,) = answer.topics
+    told = ErrorCode(refused.error_code), refused.name, refused.topic_id
+    assert told == (ErrorCode.UNKNOWN_TOPIC_ID, None, ids["hidden"])
+
+
 def test_the_operations_that_a_client_may_do() -> None:
     from metaquorum.wire.messages import MetadataRequest, MetadataResponse
 

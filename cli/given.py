@@ -1,4 +1,4 @@
-"""Types of options and arguments that refuse values which click takes and nobody means."""
+"""Types of options and arguments that refuse values which click takes and no one means."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 class GivenPath(click.Path):
-    """A path that is not empty: as a path, an empty text is the current directory, and nobody means that."""
+    """A path that is not empty: as a path, an empty text is the current directory, which no one means."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         refuse_no_path(self, str(value), param, ctx)

@@ -59,7 +59,7 @@ async def serve(config: NodeConfig, machine: Machine = OWN_PROCESS) -> Ending:
     machine = machine.planned(config)
     controlling = config.of(CONTROLLER)
     kafka = KafkaListeners(broker, tls, machine)
-    of_controller = KafkaListeners(controlling, tls, machine, machine.shares.grpc)
+    of_controller = KafkaListeners(controlling, tls, machine, machine.shares.quorum)
     servers = (
         new_server(limits=port_limits(controlling, machine.shares.grpc)),
         new_server(

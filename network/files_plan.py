@@ -26,6 +26,9 @@ HELD = 16
 """Of these, how many are held back for logs until the process is out of descriptors."""
 METRICS_MAX, METRICS_PART = 16, 32
 GRPC_MAX, GRPC_PART = 2_048, 8
+QUORUM_PART = 4
+"""A combined node's part for its controllers' Kafka listener: other voters have two connections to it, and
+each broker one for each request that waits."""
 SEGMENTS_MAX, SEGMENTS_PART = 4_096, 3
 LEAST = 128
 """Below this a start warns: hardly anything is left for connections."""
@@ -35,7 +38,8 @@ _log = logging.getLogger(__name__)
 
 class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Shares of the limit. `grpc`: each gRPC port's connections, and those of the Raft port; `clients`: those
-    of all Kafka listeners; `segments`: files of partitions."""
+    of all Kafka listeners; `quorum`: those of a combined node's controllers' Kafka listener; `segments`:
+    files of partitions."""
 
     limit: int
     reserved: int
@@ -43,16 +47,26 @@ class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
     grpc: int
     segments: int
     clients: int
+    quorum: int = 0
 
     @classmethod
     def unlimited(cls) -> Self:
         """The plan where there is no limit."""
-        return cls.of(MANY_FILES, roles=(BROKER, CONTROLLER), ports=1)
+        return cls.of(MANY_FILES, roles=(BROKER, CONTROLLER), ports=1, has_quorum=True)
 
     @classmethod
-    def of(cls, limit: int, *, roles: tuple[str, ...], ports: int, serves_clients: bool = False) -> Self:
+    def of(
+        cls,
+        limit: int,
+        *,
+        roles: tuple[str, ...],
+        ports: int,
+        serves_clients: bool = False,
+        has_quorum: bool = False,
+    ) -> Self:
         """The plan for a limit. `ports`: the number of ports for gRPC and Raft. `serves_clients`: whether a
-        controller has a port for Kafka's protocol."""
+        controller has a port for Kafka's protocol. `has_quorum`: whether a combined node has one for its
+        quorum."""
         limit = min(limit, MANY_FILES)
         reserved = min(RESERVED_MIN + limit // RESERVED_PART, RESERVED_MAX)
         metrics = min(METRICS_MAX, limit // METRICS_PART)
@@ -67,6 +81,8 @@ class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
                 segments=0,
                 clients=grpc if serves_clients else 0,
             )
+        quorum = max(min(rest // QUORUM_PART, GRPC_MAX), 1) if has_quorum else 0
+        rest = max(rest - quorum, 1)
         grpc = max(min(rest // (GRPC_PART * max(ports, 1)), GRPC_MAX), 1)
         segments = max(min(rest // SEGMENTS_PART, SEGMENTS_MAX), 1)
         return cls(
@@ -76,6 +92,7 @@ class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
             grpc=grpc,
             segments=segments,
             clients=max(rest - grpc * ports - segments, 1),
+            quorum=quorum,
         )
 
     def text(self) -> str:
@@ -85,6 +102,8 @@ class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(f"{self.segments} for segments of partitions")
         if self.clients:
             parts.append(f"{self.clients} for clients' connections")
+        if self.quorum:
+            parts.append(f"{self.quorum} for connections of other nodes to the quorum's port")
         parts += [f"{self.grpc} for connections to each gRPC or Raft port", f"{self.metrics} for metrics"]
         return f"limit of open files {self.limit}: {', '.join(parts)}"
 
@@ -101,8 +120,9 @@ def plan_files(config: NodeConfig) -> FilePlan:
     plan = FilePlan.of(
         raise_open_files(),
         roles=roles,
-        ports=len(config.grpc_listeners) + lanes + combined,
+        ports=len(config.grpc_listeners) + lanes,
         serves_clients=bool(config.kafka_listeners),
+        has_quorum=combined,
     )
     DESCRIPTORS.hold(HELD)
     refused = RefusedCallers()

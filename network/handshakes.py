@@ -54,7 +54,7 @@ class ServerContext(ssl.SSLContext):
 
 
 class LastWords:
-    """Those of the next handshake of this task, with `client`. Whoever makes one also calls `drop`."""
+    """Those of the next handshake of this task, with `client`. `drop` ends them."""
 
     lingering = 0
 

@@ -51,13 +51,13 @@ def _locked(home: str) -> int | None:
 
 def _remove_left(prefix: str, user: int) -> None:
     """Removes this user's directories that no process has locked."""
-    for found in os.scandir(tempfile.gettempdir()):
+    for entry in os.scandir(tempfile.gettempdir()):
         with suppress(OSError):
-            if not found.name.startswith(prefix) or not found.is_dir(follow_symlinks=False):
+            if not entry.name.startswith(prefix) or not entry.is_dir(follow_symlinks=False):
                 continue
-            if found.stat(follow_symlinks=False).st_uid != user:
+            if entry.stat(follow_symlinks=False).st_uid != user:
                 continue
-            path = os.path.join(found.path, _LOCK)
+            path = os.path.join(entry.path, _LOCK)
             lock = os.open(path, os.O_RDWR)
             try:
                 if not platforms.lock_file(lock):
@@ -66,4 +66,4 @@ def _remove_left(prefix: str, user: int) -> None:
                     os.unlink(path)
             finally:
                 os.close(lock)
-            shutil.rmtree(found.path, ignore_errors=True)
+            shutil.rmtree(entry.path, ignore_errors=True)

@@ -23,9 +23,12 @@ LIMITS = (128, 256, 1_024, 4_096, 20_000, 1_048_576, 2**63 - 1)
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("roles", [(CONTROLLER,), (BROKER,), (BROKER, CONTROLLER)])
 @pytest.mark.parametrize("ports", [0, 1, 3])
-def test_the_shares_are_no_more_than_the_whole(limit: int, roles: tuple[str, ...], ports: int) -> None:
-    plan = FilePlan.of(limit, roles=roles, ports=ports)
-    shares = plan.reserved + plan.metrics + plan.grpc * ports + plan.segments + plan.clients
+@pytest.mark.parametrize("has_quorum", [False, True])
+def test_the_shares_are_no_more_than_the_whole(
+    limit: int, roles: tuple[str, ...], ports: int, has_quorum: bool
+) -> None:
+    plan = FilePlan.of(limit, roles=roles, ports=ports, has_quorum=has_quorum)
+    shares = plan.reserved + plan.metrics + plan.grpc * ports + plan.segments + plan.clients + plan.quorum
     assert shares <= plan.limit <= limit
     assert plan.reserved >= 80 and plan.metrics >= 1 and plan.grpc >= 1
     assert (plan.clients >= 1 and plan.segments >= 1) is (BROKER in roles)
@@ -35,6 +38,8 @@ def test_the_usual_limits_leave_what_a_node_needs() -> None:
     """macOS has 256, a shell and a service 1,024."""
     small = FilePlan.of(256, roles=(BROKER,), ports=1)
     assert small.clients >= 64 and small.segments >= 40 and small.grpc >= 16
+    combined = FilePlan.of(256, roles=(BROKER, CONTROLLER), ports=2, has_quorum=True)
+    assert combined.quorum >= 32 and combined.clients >= 48 and combined.segments >= 32
     usual = FilePlan.of(1_024, roles=(BROKER, CONTROLLER), ports=3)
     assert usual.clients >= 200 and usual.segments >= 250 and usual.grpc >= 32
 

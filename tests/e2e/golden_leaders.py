@@ -44,7 +44,27 @@ def _idle(offset: int, epoch: int) -> RecordBatch:
     return next(iter(iter_batches(data)))
 
 
-class GoldenLeader:
+class _Served:
+    """A node behind a port, on the clients' loop."""
+
+    _node: FakeNode
+
+    def start(self, port: int) -> None:
+        async def begin() -> asyncio.Server:
+            return await asyncio.get_running_loop().create_server(self._node.connection, HOST, port)
+
+        self._server = client_loop().call(begin())
+
+    def close(self) -> None:
+        async def end() -> None:
+            self._server.close()
+            for each in list(self._node.open):
+                each.end()
+
+        client_loop().call(end())
+
+
+class GoldenLeader(_Served):
     """A leader with its epoch and the log that it had when it ceased to lead. `reached`: how far the follower
     has the log."""
 
@@ -61,20 +81,6 @@ class GoldenLeader:
     @property
     def end(self) -> int:
         return self.log[-1].header.next_offset
-
-    def start(self, port: int) -> None:
-        async def begin() -> asyncio.Server:
-            return await asyncio.get_running_loop().create_server(self._node.connection, HOST, port)
-
-        self._server = client_loop().call(begin())
-
-    def close(self) -> None:
-        async def end() -> None:
-            self._server.close()
-            for each in list(self._node.open):
-                each.end()
-
-        client_loop().call(end())
 
     async def _fetch(self, request: FetchRequest) -> Any:
         (topic,) = request.topics
@@ -125,26 +131,12 @@ class SnapshotLeader(GoldenLeader):
         return self._snapshot.answer
 
 
-class GoldenVoter:
+class GoldenVoter(_Served):
     """A voter of Kafka 3.7 that grants every vote, and does nothing else. `epoch`: of the last one."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self._node = FakeNode({"Vote": self._vote}, Vote=(0, 0))
-
-    def start(self, port: int) -> None:
-        async def begin() -> asyncio.Server:
-            return await asyncio.get_running_loop().create_server(self._node.connection, HOST, port)
-
-        self._server = client_loop().call(begin())
-
-    def close(self) -> None:
-        async def end() -> None:
-            self._server.close()
-            for each in list(self._node.open):
-                each.end()
-
-        client_loop().call(end())
 
     def _vote(self, request: VoteRequest) -> VoteResponse:
         (topic,) = request.topics

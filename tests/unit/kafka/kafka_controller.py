@@ -134,7 +134,12 @@ class KafkaBroker(FakeNode):
     does, unless it `hides` that."""
 
     def __init__(
-        self, controller: KafkaController, *, names_controllers: bool = False, hides: bool = False
+        self,
+        controller: KafkaController,
+        *,
+        names_controllers: bool = False,
+        hides: bool = False,
+        sasl: SaslRules | None = None,
     ) -> None:
         highest = 2 if names_controllers else 1
         versions = {"DescribeCluster": (0, 1), "DescribeQuorum": (0, highest), "DescribeConfigs": (0, 4)}
@@ -144,6 +149,7 @@ class KafkaBroker(FakeNode):
                 "DescribeQuorum": self._describe_quorum,
                 "DescribeConfigs": self._describe_configs,
             },
+            sasl=sasl,
             **versions,
         )
         self._controller = controller

@@ -351,16 +351,32 @@ def test_a_login_that_was_not_given_is_asked_for() -> None:
 
 
 def test_a_login_is_taken_from_the_command_config(tmp_path: Path) -> None:
-    config = tmp_path / "client.properties"
+    node = KafkaController(LOG, sasl=SASL)
+    with on_a_thread(node):
+        found = run("state", "--bootstrap", at(node), *alices(tmp_path), "feature/metadata.version")
+    assert found.exit_code == 0, found.stderr
+
+
+def test_a_login_is_left_out_where_a_broker_leads_to_a_listener_without_logins(tmp_path: Path) -> None:
+    """Not where the user has given the address: there the login is what was wanted."""
+    node = KafkaController(LOG)
+    broker = KafkaBroker(node, sasl=SASL)
+    with on_a_thread(node, broker):
+        found = run("state", "--bootstrap", at(broker), *alices(tmp_path), "feature/metadata.version")
+        line = the_line(run("state", "--bootstrap", at(node), *alices(tmp_path), "--timeout", "3"))
+    assert found.exit_code == 0, found.stderr
+    assert "it does not offer PLAIN" in line
+
+
+def alices(folder: Path) -> tuple[str | Path, ...]:
+    """The options with which alice logs in."""
+    config = folder / "client.properties"
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     config.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
         f'sasl.jaas.config={module} required username="alice" password="alice-secret";\n'
     )
-    node = KafkaController(LOG, sasl=SASL)
-    with on_a_thread(node):
-        found = run("state", "--bootstrap", at(node), "--command-config", config, "feature/metadata.version")
-    assert found.exit_code == 0, found.stderr
+    return "--command-config", config
 
 
 def test_a_broker_that_cannot_name_its_controllers_says_what_to_give() -> None:

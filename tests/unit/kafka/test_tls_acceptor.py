@@ -15,7 +15,9 @@ import pytest
 import uvloop
 
 from metaquorum.listeners.listener import TlsHandshakes
+from metaquorum.network import handshakes
 from metaquorum.network.acceptor import Acceptor
+from metaquorum.network.handshakes import LastWords
 from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.network.tls import ABORTED, handshake_problem, new_server_context
@@ -161,6 +163,24 @@ def test_a_client_is_told_why_its_certificate_is_refused(
         *["TLSV1_ALERT_UNKNOWN_CA"] * 2,
         *["SSLV3_ALERT_CERTIFICATE_EXPIRED"] * 2,
     ]
+
+
+async def test_few_refused_clients_may_linger(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beyond get the alert, and their connection is closed at once: none holds a descriptor."""
+    lingered: list[socket.socket] = []
+
+    async def linger(left: socket.socket) -> None:
+        lingered.append(left)
+
+    monkeypatch.setattr(LastWords, "_linger", staticmethod(linger))
+    for most, count in ((1, 1), (0, 0)):
+        monkeypatch.setattr(handshakes, "LINGERING_MAX", most)
+        lingered.clear()
+        async with door(folder, asks=True) as port:
+            with contextlib.suppress(OSError):
+                await echoed(port, foreign_client(folder, "authority", "stranger"))
+            assert await echoed(port, foreign_client(folder, own="client")) == b"hello"
+        assert len(lingered) == count and all(each.fileno() == -1 for each in lingered)
 
 
 async def test_who_speaks_no_tls(folder: Path, told: asyncio.Queue[str]) -> None:

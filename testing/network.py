@@ -116,6 +116,10 @@ class _End(asyncio.Protocol):
     def hurry(self) -> None:
         """What is under way arrives at once."""
         self._queue = deque((0.0, data) for _, data in self._queue)
+        if self._timer is not None:
+            # Set for what arrives now: what is sent next may be due long before it.
+            self._timer.cancel()
+            self._timer = None
         self.look()
 
     def abort(self) -> None:

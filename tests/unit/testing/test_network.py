@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from metaquorum.testing import Cluster, ClusterError
+from metaquorum.testing.network import Network
 from tests.unit.testing.test_cluster import consumed, produced
 
 
@@ -81,6 +84,35 @@ def test_a_delay_between_nodes_delays_what_needs_both(cluster: Cluster) -> None:
         assert producer.flush(20) == 0 and found == [None]
     with cluster.delay(follower, leader, ms=20, jitter=10, direction="to"):
         assert produced(cluster.bootstrap_servers, topic, ["b", "c"]) == [1, 2]
+
+
+async def test_after_a_long_delay_has_healed_a_short_one_is_short() -> None:
+    arrived = asyncio.Queue[bytes]()
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(100):
+            arrived.put_nowait(data)
+        writer.close()
+
+    server = await asyncio.start_server(receive, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    network = Network(random.Random(0))
+    network.place(1, [address[1]])
+    _, writer = await asyncio.open_connection(*network.route_of(0)(*address))
+    for delay_ms, sent in ((600_000, b"late"), (1, b"soon"), (600_000, b"late again")):
+        await network.begin([(0, 1)], (delay_ms, 0))
+        writer.write(sent)
+        if delay_ms == 1:
+            assert await asyncio.wait_for(arrived.get(), 20) == sent
+        else:
+            await asyncio.sleep(0.05)
+            assert arrived.empty()
+        await network.end([(0, 1)], (delay_ms, 0))
+        if delay_ms > 1:
+            assert await asyncio.wait_for(arrived.get(), 20) == sent
+    writer.close()
+    await network.close()
+    server.close()
 
 
 @pytest.mark.parametrize("direction", ["both", "to", "from"])

@@ -150,13 +150,13 @@ class ControllerNames(msgspec.Struct, frozen=True):
     first: str = ""
 
     @classmethod
-    def of(cls, names: tuple[str, ...], *, asks_kafka: bool | None) -> ControllerNames:
-        """Names that begin with GRPC say it. If none does, the first speaks gRPC and the second Kafka's
-        protocol; a single one speaks what is asked there (`asks_kafka`)."""
+    def of(cls, names: tuple[str, ...], *, insists_on_grpc: bool) -> ControllerNames:
+        """A listener speaks gRPC if its name begins with GRPC. If none does and the file insists on gRPC, the
+        first does. All others speak Kafka's protocol."""
         grpc = [name for name in names if name.startswith(GRPC_LISTENER)]
-        others = [name for name in names if not name.startswith(GRPC_LISTENER)]
-        if not grpc and (len(names) > 1 or not asks_kafka):
-            grpc, others = others[:1], others[1:]
+        if insists_on_grpc:
+            grpc = grpc or [*names[:1]]
+        others = [name for name in names if name not in grpc]
         return cls(names, next(iter(grpc), None), next(iter(others), None))
 
 
@@ -170,12 +170,13 @@ def check_speaks_grpc(name: str, protocol: str) -> None:
 
 
 def check_controllers_speak_grpc(name: str, protocol: str) -> None:
-    """Raises ConfigError if the controllers' listener has SASL."""
+    """Raises ConfigError if the controllers' listener that nodes ask over gRPC has SASL."""
     if protocol.startswith("SASL_"):
         raise ConfigError(
-            f"the controllers' listener {name} is {protocol}, but only Kafka listeners have SASL, and "
-            "controllers speak gRPC: map it to SSL in listener.security.protocol.map of every node and set "
-            "ssl.client.auth=required, so that nodes identify themselves with certificates"
+            f"the controllers' listener {name} is {protocol}, but speaks gRPC, and only Kafka listeners have "
+            "SASL: map it to SSL in listener.security.protocol.map of every node and set "
+            "ssl.client.auth=required, so that nodes identify themselves with certificates, or let it speak "
+            "Kafka's protocol (no controller.quorum.protocol=grpc, and a name that does not begin with GRPC)"
         )
 
 

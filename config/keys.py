@@ -83,15 +83,15 @@ _NODE = (
         "controller.listener.names",
         ("CONTROLLER",),
         "Names of the controllers' listeners. Those that begin with GRPC speak gRPC, the others Kafka's "
-        "protocol; if no name does, the first speaks gRPC.",
+        "protocol; if no name does and `controller.quorum.protocol=grpc`, the first speaks gRPC.",
     ),
     words(
         PROTOCOL_KEY,
         None,
         "What voters ask each other by, and a broker the controllers: `grpc`, or `kafka`, where nodes of "
-        "Apache Kafka answer, too, each on the first listener of `controller.listener.names` that speaks it "
-        "(a single name: on that). `controller.quorum.voters` names these. Default: a controller asks by "
-        "`kafka` if a name begins with GRPC and another does not, else `grpc`; a broker by `grpc`.",
+        "Apache Kafka answer, too, each on the first listener of `controller.listener.names` that speaks it. "
+        "`controller.quorum.voters` names these. Default: `kafka`, except where every name begins with GRPC; "
+        "a broker's: `grpc` if a name begins with GRPC, else `kafka`.",
         choices=(GRPC_PROTOCOL, KAFKA_PROTOCOL),
         own=True,
     ),

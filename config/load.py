@@ -63,6 +63,12 @@ from metaquorum.storage.log.config import LogConfig
 
 BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
 _JOINS = "controller.quorum.auto.join.enable"
+_GENERATES = "broker.id.generation.enable"
+_ONLY_BY_GRPC = {
+    _GENERATES: "nothing binds this broker's id",
+    _JOINS: "a command makes this controller a voter",
+}
+"""What nodes ask of controllers over gRPC alone, and what follows if they cannot."""
 FIRST_BOOTSTRAP_ID = -2
 """The id of the first bootstrap server, as in Kafka; the others follow in descending order."""
 
@@ -99,6 +105,12 @@ def load_config(
             if name not in of_tls and not is_of_a_listener(name, (*config.kafka_listeners, *_asked(config)))
         }
         check_passed_over(passed, config.tls_listeners)
+        warnings += [
+            f"{name}=true has no effect where nothing asks controllers over gRPC: {what}; remove the line, "
+            f"or set {PROTOCOL_KEY}=grpc on every node"
+            for name, what in _ONLY_BY_GRPC.items()
+            if values[name] and not config.values[name]
+        ]
         warnings += own_entry_warnings(config)
         return replace(
             config,
@@ -262,31 +274,29 @@ def _asked_listeners(
     """The values with the protocol by which this node asks controllers, and where those listen. Raises
     ConfigError for what Kafka's protocol cannot ask, and for a protocol without a listener."""
     said = values[PROTOCOL_KEY]
-    asked = ControllerNames.of(names, asks_kafka=said == KAFKA_PROTOCOL)
+    needs_id = role == BROKER and values["node.id"] is None
+    insists = said == GRPC_PROTOCOL or (said is None and needs_id)
+    asked = ControllerNames.of(names, insists_on_grpc=insists)
     if said is None:
-        has_grpc = any(name.startswith(GRPC_LISTENER) for name in names)
-        is_kafka = role != BROKER and has_grpc and asked.kafka is not None
-        said = KAFKA_PROTOCOL if is_kafka else GRPC_PROTOCOL
-    if (asked.kafka if said == KAFKA_PROTOCOL else asked.grpc) is None:
-        what = (
-            "Kafka's protocol: its name does not begin" if said == KAFKA_PROTOCOL else "gRPC: its name begins"
-        )
+        # Where there are both, voters ask by Kafka's protocol and brokers by gRPC.
+        is_grpc = asked.kafka is None or (role == BROKER and asked.grpc is not None)
+        said = GRPC_PROTOCOL if is_grpc else KAFKA_PROTOCOL
+    if said == KAFKA_PROTOCOL and asked.kafka is None:
         raise ConfigError(
-            f"{PROTOCOL_KEY}={said} needs a listener in controller.listener.names that speaks {what} with "
-            f"{GRPC_LISTENER}"
+            f"{PROTOCOL_KEY}={said} needs a listener in controller.listener.names that speaks Kafka's "
+            f"protocol: its name does not begin with {GRPC_LISTENER}"
         )
-    if said == KAFKA_PROTOCOL and role == BROKER and values["broker.id.generation.enable"]:
+    if said == KAFKA_PROTOCOL and needs_id:
         raise ConfigError(
-            f"broker.id.generation.enable=true needs {PROTOCOL_KEY}=grpc: Kafka's protocol cannot ask for an "
-            "id; set node.id and format the directories, or remove one of the two"
-        )
-    if role != BROKER and asked.grpc is None and values[_JOINS]:
-        raise ConfigError(
-            f"{_JOINS}=true needs a gRPC listener: give controller.listener.names one whose name begins with "
-            f"{GRPC_LISTENER}, and listeners its port, or make this controller a voter by a command"
+            f"{_GENERATES}=true needs {PROTOCOL_KEY}=grpc: Kafka's protocol cannot ask for an id; set "
+            "node.id and format the directories, or remove one of the two"
         )
     first = asked.kafka if said == KAFKA_PROTOCOL else asked.grpc
-    return {**values, PROTOCOL_KEY: said}, replace(asked, first=first)
+    by_grpc = {
+        _GENERATES: values[_GENERATES] and said == GRPC_PROTOCOL,
+        _JOINS: values[_JOINS] and asked.grpc is not None,
+    }
+    return {**values, PROTOCOL_KEY: said, **by_grpc}, replace(asked, first=first)
 
 
 def _check_protocols(config: NodeConfig) -> None:
@@ -499,14 +509,17 @@ def check_closed(config: NodeConfig, addresses: Callable[[str], list[str]]) -> N
 
 
 def open_to_certificates(config: NodeConfig, addresses: Callable[[str], list[str]]) -> str | None:
-    """The line about gRPC listeners on which every certificate of the CA is an administrator; None if there
-    are none. Such a node starts: a cluster whose CA certifies only nodes and administrators is safe."""
+    """The line about gRPC listeners and controllers' listeners on which every certificate of the CA is an
+    administrator; None if there are none. Such a node starts: a cluster whose CA certifies only nodes and
+    administrators is safe."""
     if config.text("authorizer.class.name"):
         return None
     names = [
         listener.name
-        for listener in config.grpc_listeners
-        if listener.is_tls and config.tls.client_auth and not _is_loopback(listener.host, addresses)
+        for listener in config.listeners
+        if (listener in config.grpc_listeners or listener.name in config.controller_names)
+        and (listener.is_tls and not listener.is_sasl and _knows_clients(config, listener))
+        and not _is_loopback(listener.host, addresses)
     ]
     if not names:
         return None

@@ -110,6 +110,7 @@ def local_settings(
         "node.id": str(node.node_id),
         **quorum,
         "controller.listener.names": f"{LISTENER},{of_grpc}" if by_kafka else LISTENER,
+        **({} if by_kafka else {"controller.quorum.protocol": "grpc"}),
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GRPC:PLAINTEXT",
         "listeners": ",".join(listeners),
         "log.dirs": ",".join(map(str, log_dirs)),

@@ -20,6 +20,7 @@ from metaquorum.config.load import check_closed, load_config, open_to_certificat
 from metaquorum.config.node import UNKNOWN_NODE_ID, NodeConfig
 from metaquorum.errors import ConfigError, StartError
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.settings.keys import BROKER
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.node.driver import Driver, Ending
 from metaquorum.observability.authorizer_log import set_up_authorizer_log
@@ -30,6 +31,11 @@ from metaquorum.rpc.silent_refusals import take_native_lines, watch_plain_caller
 from metaquorum.storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
+
+NO_GRPC = (
+    "no listener of the controllers speaks gRPC: for brokers and commands that ask over gRPC, add one whose"
+    " name begins with GRPC, or set controller.quorum.protocol=grpc on every node"
+)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -57,6 +63,8 @@ def run_process(
         watch_plain_callers({each.port for each in config.grpc_listeners if not each.is_tls}, refused)
         for line in config.warnings:
             _log.warning("%s: %s", config.path, line)
+        if config.role != BROKER and config.grpc_controller_listener is None:
+            _log.info("%s: %s", config.path, NO_GRPC)
         warning = open_to_certificates(config, _addresses)
         if warning is not None:
             _log.warning("%s", warning)

@@ -33,9 +33,9 @@ SPEAKS_NO_TLS = (
     "it does not speak TLS: leave out --truststore and --keystore (or use PLAINTEXT in a node's listeners)"
 )
 SPEAKS_KAFKA = (
-    "it speaks Kafka's protocol there, and not gRPC: it is a node of Apache Kafka, or a broker's listener for"
-    " clients; give the gRPC address of a controller of metaquorum, or let a broker ask by Kafka's protocol"
-    " (controller.quorum.protocol=kafka)"
+    "it speaks Kafka's protocol there, and not gRPC: give the gRPC address of a controller of metaquorum, or"
+    " set controller.quorum.protocol: kafka in a broker's file, so that it asks there, or grpc in the files"
+    " of all controllers"
 )
 UNRESOLVED = "its host name cannot be resolved: correct it"
 NOT_SERVED = "it does not serve this request; give a controller's address"

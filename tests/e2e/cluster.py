@@ -179,6 +179,7 @@ class Cluster:
                 "process.roles": node.role,
                 "node.id": str(node.node_id),
                 "controller.quorum.voters": self.voters,
+                "controller.quorum.protocol": "grpc",
                 "listeners": listeners,
                 "log.dirs": ",".join(map(str, node.log_dirs)),
                 **({} if node.log_dirs == [node.data] else {"metadata.log.dir": str(node.data)}),

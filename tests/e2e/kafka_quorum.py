@@ -14,7 +14,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 JAAS_KEY = "listener.name.kafka.plain.sasl.jaas.config"
 
 LOGIN = {
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
+    "listener.security.protocol.map": "GRPC_CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
     "sasl.enabled.mechanisms": "PLAIN",
     "sasl.mechanism.controller.protocol": "PLAIN",
     JAAS_KEY: f"{PLAIN} required {USERS};",
@@ -24,7 +24,7 @@ LOGIN = {
 """A listener of voters with SASL, and an authorizer."""
 
 BROKERS_LOGIN = {
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,GRPC_CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
     "sasl.mechanism.controller.protocol": "PLAIN",
     JAAS_KEY: f'{PLAIN} required username="node" password="secret";',
 }
@@ -66,7 +66,7 @@ class KafkaQuorum(Cluster):
         """With these lines a node asks controllers on their second listener."""
         voters = [f"{each.node_id}@{HOST}:{each.kafka_port}:{each.directory_id}" for each in self.controllers]
         return {
-            "controller.listener.names": "CONTROLLER,KAFKA",
+            "controller.listener.names": "GRPC_CONTROLLER,KAFKA",
             "controller.quorum.protocol": "kafka",
             "controller.quorum.voters": ",".join(voters),
         }
@@ -82,7 +82,7 @@ class KafkaQuorum(Cluster):
             return
         node.set_properties(
             {
-                "listeners": f"CONTROLLER://{node.address},KAFKA://{HOST}:{node.kafka_port}",
+                "listeners": f"GRPC_CONTROLLER://{node.address},KAFKA://{HOST}:{node.kafka_port}",
                 **self.by_kafka,
                 **self._keys,
             }
@@ -101,7 +101,7 @@ def mutual_tls(folder: Path, name: str = "node") -> dict[str, str]:
     """A listener of voters that requires certificates of the authority, and an authorizer that allows `node`
     everything; this node's certificate is that of `name`."""
     return {
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,KAFKA:SSL",
+        "listener.security.protocol.map": "GRPC_CONTROLLER:PLAINTEXT,KAFKA:SSL",
         "listener.name.kafka.ssl.keystore.location": str(folder / f"{name}.pem"),
         "listener.name.kafka.ssl.truststore.location": str(folder / "authority.crt"),
         "listener.name.kafka.ssl.client.auth": "required",

@@ -154,7 +154,7 @@ def test_what_a_broker_says_of_controllers_that_it_cannot_ask(tmp_path: Path) ->
         rights = "it refuses Fetch: CLUSTER_AUTHORIZATION_FAILED; allow this node's principal ClusterAction"
         assert ends_with(broker, alice, where + rights)
         key = "listener.security.protocol.map"
-        plain = {**as_before, key: "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,KAFKA:PLAINTEXT"}
+        plain = {**as_before, key: "PLAINTEXT:PLAINTEXT,GRPC_CONTROLLER:PLAINTEXT,KAFKA:PLAINTEXT"}
         assert ends_with(broker, plain, where + "it closed the connection")
         grpc = {"controller.quorum.voters": cluster.voters}
         at = f"node {only.node_id} at {only.address} cannot be asked: "
@@ -189,7 +189,7 @@ def test_a_broker_changes_over_with_a_certificate(tmp_path: Path) -> None:
         assert broker.stop() == 0
         by_kafka = {
             **cluster.by_kafka,
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,KAFKA:SSL",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,GRPC_CONTROLLER:PLAINTEXT,KAFKA:SSL",
             "listener.name.kafka.ssl.keystore.location": str(tmp_path / "node.pem"),
             "listener.name.kafka.ssl.truststore.location": str(tmp_path / "authority.crt"),
         }
@@ -206,7 +206,8 @@ def test_a_broker_changes_over_with_a_certificate(tmp_path: Path) -> None:
         only.wait_for_line("its certificate is not accepted: unable to get local issuer certificate")
 
         broker.set_properties(dict.fromkeys([*by_kafka, *short]))
-        broker.set_properties({"controller.quorum.voters": cluster.voters})
+        by_grpc = {"controller.quorum.voters": cluster.voters, "controller.quorum.protocol": "grpc"}
+        broker.set_properties(by_grpc)
         broker.start()
         cluster.wait_new_epoch(broker.node_id, after=epoch)
         assert "over-tls" in cluster.topics()

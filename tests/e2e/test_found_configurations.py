@@ -23,6 +23,7 @@ TAKEN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kafka-4.1-default": (("--standalone",), ("have no effect: ", "share.coordinator.state.topic.min.isr")),
     "metadata-dir-only": (("--standalone",), ()),
     "sasl-plain-continuation-lines": ((), ()),
+    "vendor-controller": ((), ("ignoring keys that neither Kafka nor metaquorum has: confluent.",)),
     "voter-port-differs": ((), ("for this node, but its listener CONTROLLER has port",)),
 }
 """The options of `storage format`, and what the node's log says about the file."""
@@ -35,11 +36,6 @@ REFUSED = {
     "operator-generated": (
         "listener.name.controlplane-9090.ssl.keystore.type=PKCS12 is not read here: name a PEM file in "
         "listener.name.controlplane-9090.ssl.keystore.location and leave the type out"
-    ),
-    "vendor-controller": (
-        "the controllers' listener CONTROLLER is SASL_PLAINTEXT, but only Kafka listeners have SASL, and "
-        "controllers speak gRPC: map it to SSL in listener.security.protocol.map of every node and set "
-        "ssl.client.auth=required, so that nodes identify themselves with certificates"
     ),
     "w3-no-controller-names": (
         "log.dirs is missing: Formatted directories of this node. The first holds the metadata log unless "

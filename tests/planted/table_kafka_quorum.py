@@ -128,8 +128,8 @@ KAFKA_QUORUM_BUGS = (
         breaks="a controllers' listener whose name begins with GRPC speaks gRPC, wherever it is named",
         source="ADR 22",
         file="config/addresses.py",
-        old="if not grpc and (len(names) > 1 or not asks_kafka):",
-        new="if len(names) > 1 or not asks_kafka:",
+        old="grpc = grpc or [*names[:1]]",
+        new="grpc = [*names[:1]]",
         caught_by=(f"{CONFIG}::test_names_say_what_controllers_listeners_speak",),
     ),
     Bug(

@@ -27,6 +27,7 @@ MUTUAL = {
 }
 GRPC = "PLAINTEXT://127.0.0.1:9092"
 SASL = {"sasl.enabled.mechanisms": "SCRAM-SHA-512", "listener.security.protocol.map": "KAFKA:SASL_PLAINTEXT"}
+SCRAM_LINE = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="c" password="p";'
 
 
 def check(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> None:
@@ -89,7 +90,17 @@ def test_closed(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> N
         (
             CONTROLLER,
             {**TLS, "listeners": "CONTROLLER://:9093", "listener.security.protocol.map": "CONTROLLER:SSL"},
-            "use ssl.client.auth=required (docs/security.md), or",
+            "use SASL or ssl.client.auth=required (docs/security.md), or",
+        ),
+        (
+            CONTROLLER,
+            {
+                **TLS,
+                "listeners": "GRPC://:9093",
+                "controller.listener.names": "GRPC",
+                "listener.security.protocol.map": "GRPC:SSL",
+            },
+            "without authentication: use ssl.client.auth=required (docs/security.md), or",
         ),
         (
             BROKER,
@@ -130,7 +141,18 @@ def test_nothing_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     ("more", "warned"),
     [
         ({**MUTUAL, "listeners": "CONTROLLER://there:9093"}, True),
-        ({**MUTUAL, "listeners": "CONTROLLER://:9093"}, True),
+        ({**MUTUAL, "listeners": "CONTROLLER://:9093", "controller.quorum.protocol": "grpc"}, True),
+        (
+            {
+                **MUTUAL,
+                "listeners": "CONTROLLER://:9093",
+                "listener.security.protocol.map": "CONTROLLER:SASL_SSL",
+                "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+                "sasl.mechanism.controller.protocol": "SCRAM-SHA-512",
+                "listener.name.controller.scram-sha-512.sasl.jaas.config": SCRAM_LINE,
+            },
+            False,
+        ),
         ({**MUTUAL, "listeners": "CONTROLLER://here:9093"}, False),
         ({"listeners": "CONTROLLER://there:9093"}, False),
         (

@@ -74,10 +74,11 @@ def test_a_controllers_file(tmp_path: Path) -> None:
 def test_a_controllers_further_listeners_speak_kafkas_protocol(
     tmp_path: Path, listeners: tuple[str, str]
 ) -> None:
-    """The first name speaks gRPC, wherever its listener is in the list."""
+    """If the file insists on gRPC, the first name speaks it, wherever its listener is in the list."""
     ports = {"CONTROLLER": 9093, "KAFKA": 9095}
     both = ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in listeners)
-    path = written(tmp_path, CONTROLLER, listeners=both, controller__listener__names="CONTROLLER,KAFKA")
+    file = {**CONTROLLER, "controller.quorum.protocol": "grpc"}
+    path = written(tmp_path, file, listeners=both, controller__listener__names="CONTROLLER,KAFKA")
     config = load_config(path)
     assert [each.port for each in config.grpc_listeners] == [9093]
     assert [(each.name, each.port, each.protocol) for each in config.kafka_listeners] == [
@@ -86,7 +87,7 @@ def test_a_controllers_further_listeners_speak_kafkas_protocol(
     assert [each.name for each in config.advertised] == ["CONTROLLER", "KAFKA"]
     secured = written(
         tmp_path,
-        CONTROLLER,
+        file,
         listeners=both,
         controller__listener__names="CONTROLLER,KAFKA",
         listener__security__protocol__map="CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
@@ -97,21 +98,14 @@ def test_a_controllers_further_listeners_speak_kafkas_protocol(
 
 def test_a_quorum_may_speak_kafkas_protocol(tmp_path: Path) -> None:
     both = {
-        "listeners": "CONTROLLER://127.0.0.1:9093,KAFKA://127.0.0.1:9095",
-        "controller__listener__names": "CONTROLLER,KAFKA",
+        "listeners": "GRPC://127.0.0.1:9093,KAFKA://127.0.0.1:9095",
+        "controller__listener__names": "GRPC,KAFKA",
     }
-    config = load_config(written(tmp_path, CONTROLLER, **both))
-    assert not config.quorum_speaks_kafka and config.controller_listener == "CONTROLLER"
-    both["controller__quorum__protocol"] = "kafka"
     config = load_config(written(tmp_path, CONTROLLER, **both))
     assert config.quorum_speaks_kafka and config.controller_listener == "KAFKA"
     assert config.controllers_login is None
-    # As in Kafka's own file: one name, and nothing speaks gRPC.
-    config = load_config(written(tmp_path, CONTROLLER, controller__quorum__protocol="kafka"))
-    assert config.controller_listener == "CONTROLLER" and config.grpc_listeners == ()
-    assert [each.name for each in config.kafka_listeners] == ["CONTROLLER"]
     both |= {
-        "listener__security__protocol__map": "CONTROLLER:PLAINTEXT,KAFKA:SASL_PLAINTEXT",
+        "listener__security__protocol__map": "KAFKA:SASL_PLAINTEXT",
         "sasl__enabled__mechanisms": "SCRAM-SHA-256",
     }
     with pytest.raises(ConfigError, match=r"controller\.protocol is GSSAPI: choose one of PLAIN"):
@@ -163,9 +157,12 @@ def test_a_protocol_needs_a_listener_of_controllers(
 
 
 def test_a_controller_that_joins_by_itself_needs_grpc(tmp_path: Path) -> None:
-    alone = {"controller__quorum__protocol": "kafka", "controller__quorum__auto__join__enable": "true"}
-    with pytest.raises(ConfigError, match=r"auto\.join\.enable=true needs a gRPC listener"):
-        load_config(written(tmp_path, CONTROLLER, **alone))
+    joins = {**CONTROLLER, "controller.quorum.auto.join.enable": "true"}
+    config = load_config(written(tmp_path, joins))
+    assert not config.flag("controller.quorum.auto.join.enable")
+    assert any("a command makes this controller a voter; remove the line" in line for line in config.warnings)
+    config = load_config(written(tmp_path, joins, controller__quorum__protocol="grpc"))
+    assert config.flag("controller.quorum.auto.join.enable") and not config.warnings
 
 
 def test_a_brokers_file(tmp_path: Path) -> None:
@@ -211,6 +208,9 @@ def test_a_host_that_is_named_is_kept(tmp_path: Path) -> None:
 
 def test_a_brokers_id_may_be_known_by_the_machine(tmp_path: Path) -> None:
     path = written(tmp_path, BROKER, listeners="PLAINTEXT://:1", broker__id__generation__enable="true")
+    assert "nothing binds this broker's id; remove the line" in "".join(load_config(path).warnings)
+    assert load_config(path).with_host_name(lambda: "b7").binding_key is None
+    path.write_text(path.read_text() + "controller.quorum.protocol=grpc\n")
     assert load_config(path).with_host_name(lambda: "b7").binding_key == "b7"
 
 
@@ -456,19 +456,14 @@ def test_defaults_of_topics_that_cannot_be(tmp_path: Path, name: str, value: str
 
 
 def test_a_broker_may_ask_controllers_by_kafkas_protocol(tmp_path: Path) -> None:
-    by_kafka = {"controller__quorum__protocol": "kafka"}
-    config = load_config(written(tmp_path, BROKER, **by_kafka))
     # As in Kafka's own file: one name.
-    assert config.quorum_speaks_kafka and config.controller_listener == "CONTROLLER"
-    assert config.grpc_controller_listener is None and config.controllers_login is None
-    both = {**by_kafka, "controller__listener__names": "CONTROLLER,KAFKA"}
-    config = load_config(written(tmp_path, BROKER, **both))
-    assert (config.controller_listener, config.grpc_controller_listener) == ("KAFKA", "CONTROLLER")
-    assert not config.controllers_use_tls
-    assert config.number("broker.session.timeout.ms") == 9_000
     config = load_config(written(tmp_path, BROKER))
-    assert not config.quorum_speaks_kafka and config.grpc_controller_listener == "CONTROLLER"
-    generates = {**by_kafka, "broker__id__generation__enable": "true"}
+    assert config.controllers_login is None and not config.controllers_use_tls
+    assert config.number("broker.session.timeout.ms") == 9_000
+    generates = {"broker__id__generation__enable": "true", "node__id": None}
+    # Only gRPC gives ids.
+    assert load_config(written(tmp_path, BROKER, **generates)).grpc_controller_listener == "CONTROLLER"
+    generates["controller__quorum__protocol"] = "kafka"
     with pytest.raises(
         ConfigError, match=r"needs controller\.quorum\.protocol=grpc: Kafka's protocol cannot"
     ):
@@ -477,10 +472,7 @@ def test_a_broker_may_ask_controllers_by_kafkas_protocol(tmp_path: Path) -> None
 
 def test_a_brokers_login_at_controllers(tmp_path: Path) -> None:
     """The keys are those of Kafka's own file; the mechanisms of the listener are the controllers' matter."""
-    secured = {
-        "controller__quorum__protocol": "kafka",
-        "listener__security__protocol__map": "CONTROLLER:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
-    }
+    secured = {"listener__security__protocol__map": "CONTROLLER:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT"}
     with pytest.raises(ConfigError, match=r"brokers ask controllers on CONTROLLER, .* GSSAPI: choose one of"):
         load_config(written(tmp_path, BROKER, **secured))
     secured["sasl__mechanism__controller__protocol"] = "SCRAM-SHA-256"
@@ -492,6 +484,6 @@ def test_a_brokers_login_at_controllers(tmp_path: Path) -> None:
     login = config.controllers_login
     assert login is not None and (login.mechanism, login.user, login.password) == ("SCRAM-SHA-256", "b", "p")
     assert not config.passed_over
-    grpc = {key: value for key, value in secured.items() if "quorum" not in key}
-    with pytest.raises(ConfigError, match="only Kafka listeners have SASL, and controllers speak gRPC"):
-        load_config(written(tmp_path, BROKER, **grpc))
+    secured["controller__quorum__protocol"] = "grpc"
+    with pytest.raises(ConfigError, match="but speaks gRPC, and only Kafka listeners have SASL"):
+        load_config(written(tmp_path, BROKER, **secured))

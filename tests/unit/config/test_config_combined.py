@@ -17,6 +17,7 @@ FILE = {
     "node.id": "1",
     "listeners": "PLAINTEXT://a:9092,CONTROLLER://a:9093,GRPC://a:9094",
     "controller.quorum.voters": "1@a:9093,2@b:9093",
+    "controller.quorum.protocol": "grpc",
     "log.dirs": "/data/a,/data/b",
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",

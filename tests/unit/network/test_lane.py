@@ -337,6 +337,7 @@ def test_a_controller_offers_lanes_by_its_configuration(
         "node.id": "1",
         "listeners": "CONTROLLER://127.0.0.1:9093",
         "controller.quorum.voters": "1@127.0.0.1:9093",
+        "controller.quorum.protocol": "grpc",
         "log.dirs": "/data/a",
     }
     if port is not None:
@@ -360,6 +361,7 @@ async def test_with_tls_a_lane_is_for_those_whose_certificate_is_trusted(tmp_pat
     path = tmp_path / "node.properties"
     path.write_text(
         "process.roles=controller\nnode.id=1\nlisteners=CONTROLLER://127.0.0.1:9093\nlog.dirs=/data/a\n"
+        "controller.quorum.protocol=grpc\n"
         "controller.quorum.voters=1@127.0.0.1:9093\nlistener.security.protocol.map=CONTROLLER:SSL\n"
         f"ssl.client.auth=required\nssl.keystore.location={tmp_path}/node.pem\n"
         f"ssl.truststore.location={tmp_path}/authority.crt\n"

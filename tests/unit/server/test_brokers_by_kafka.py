@@ -35,9 +35,9 @@ def fixture_site(tmp_path: Path) -> Site:
 
 def files(site: Site, kafka_port: int) -> tuple[Path, Path]:
     """The controller's, with a Kafka listener, and that of a broker that asks there."""
-    names = {"controller.listener.names": "CONTROLLER,KAFKA"}
+    names = {"controller.listener.names": "GRPC_CONTROLLER,KAFKA"}
     controller = {
-        "listeners": f"CONTROLLER://127.0.0.1:{site.controller_port},KAFKA://127.0.0.1:{kafka_port}",
+        "listeners": f"GRPC_CONTROLLER://127.0.0.1:{site.controller_port},KAFKA://127.0.0.1:{kafka_port}",
         "broker.session.timeout.ms": str(CONTROLLERS_SESSION_MS),
     }
     broker = {

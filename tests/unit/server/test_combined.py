@@ -50,6 +50,7 @@ async def test_both_roles_of_one_process(
         "process.roles=broker,controller\nnode.id=1\n"
         f"listeners={name}://{HOST}:{controller},PLAINTEXT://{HOST}:{kafka_port},GRPC://{HOST}:{grpc}{further}\n"
         f"controller.listener.names=CONTROLLER{',GRPC_CONTROLLER' if by_kafka else ''}\n"
+        f"{'' if by_kafka else 'controller.quorum.protocol=grpc'}\n"
         f"controller.quorum.voters=1@{HOST}:{quorum if by_kafka else controller}\n"
         f"log.dirs={formatted(tmp_path / 'data', 1)}\nmetrics.listener=http://{HOST}:{metrics}\n"
     )

@@ -494,9 +494,10 @@ _ACCESS = (
 _PROCESS = (
     flag(
         "allow.insecure.listeners",
-        False,
+        None,
         "Whether a listener on another address than loopback may take clients without authentication "
-        "(SASL or `ssl.client.auth=required`). Otherwise the node refuses to start.",
+        "(SASL or `ssl.client.auth=required`); with `false` the node refuses to start. Default: Kafka "
+        "listeners may, with a warning, as in Kafka's own files; gRPC and metrics may not.",
         own=True,
     ),
     words(

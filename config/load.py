@@ -489,23 +489,36 @@ def _raft(values: Mapping[str, Value | None], servers: int) -> RaftConfig:
 ALLOW = "allow.insecure.listeners"
 
 
-def check_closed(config: NodeConfig, addresses: Callable[[str], list[str]]) -> None:
-    """Raises ConfigError for a listener that other machines can reach and that does not authenticate clients.
-    `addresses` returns the IP addresses of a host name, none for an unknown one."""
-    if config.flag(ALLOW):
-        return
+def check_closed(config: NodeConfig, addresses: Callable[[str], list[str]]) -> str | None:
+    """The line about Kafka listeners that other machines can reach and that do not authenticate clients; None
+    if there are none, or if the file allows them. Raises ConfigError for another such listener, which no file
+    of Apache Kafka has, and for all if the file forbids them (ADR 26). `addresses` returns the IP addresses
+    of a host name, none for an unknown one."""
+    allowed = config.values[ALLOW]
+    if allowed:
+        return None
+    found = []
     figures = () if config.metrics_listener is None else (config.metrics_listener,)
     for listener in (*config.listeners, *figures):
-        if not _knows_clients(config, listener) and not _is_loopback(listener.host, addresses):
-            kafka = listener in config.kafka_listeners
-            configure = "use SASL or ssl.client.auth=required" if kafka else "use ssl.client.auth=required"
-            if listener in figures:
-                configure = "use https in metrics.listener with ssl.client.auth=required"
-            where = f"{listener.host or 'every interface'}:{listener.port}"
-            raise ConfigError(
-                f"{config.path}: listener {listener.name} on {where} takes clients of other machines without "
-                f"authentication: {configure} (docs/security.md), or accept that with {ALLOW}=true"
-            )
+        if _knows_clients(config, listener) or _is_loopback(listener.host, addresses):
+            continue
+        where = f"{listener.name} on {listener.host or 'every interface'}:{listener.port}"
+        kafka = listener in config.kafka_listeners
+        if kafka and allowed is None:
+            found.append(where)
+            continue
+        configure = "use SASL or ssl.client.auth=required" if kafka else "use ssl.client.auth=required"
+        if listener in figures:
+            configure = "use https in metrics.listener with ssl.client.auth=required"
+        raise ConfigError(_open_line(config, where, configure))
+    return _open_line(config, ", ".join(found), "use SASL or ssl.client.auth=required") if found else None
+
+
+def _open_line(config: NodeConfig, where: str, configure: str) -> str:
+    return (
+        f"{config.path}: listener {where} takes clients of other machines without authentication: "
+        f"{configure} (docs/security.md), or accept that with {ALLOW}=true"
+    )
 
 
 def open_to_certificates(config: NodeConfig, addresses: Callable[[str], list[str]]) -> str | None:

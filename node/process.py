@@ -55,7 +55,7 @@ def run_process(
     try:
         config = load_config(Path(config_path), wanted, node_id).with_host_name(socket.getfqdn)
         role = config.role
-        check_closed(config, _addresses)
+        open_to_all = check_closed(config, _addresses)
         refused = RefusedCallers()
         take_native_lines(refused)
         set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
@@ -65,9 +65,9 @@ def run_process(
             _log.warning("%s: %s", config.path, line)
         if config.role != BROKER and config.grpc_controller_listener is None:
             _log.info("%s: %s", config.path, NO_GRPC)
-        warning = open_to_certificates(config, _addresses)
-        if warning is not None:
-            _log.warning("%s", warning)
+        for warning in (open_to_all, open_to_certificates(config, _addresses)):
+            if warning is not None:
+                _log.warning("%s", warning)
         if config.passed_over:
             names = ", ".join(config.passed_over)
             _log.warning("%s: ignoring Kafka configuration keys that have no effect: %s", config.path, names)

@@ -292,10 +292,10 @@ _OF_ONE = (
         "listeners",
         Kind.STRING,
         "PLAINTEXT://:9092",
-        "Where this process listens, as `NAME://host:port`; without a host on every interface. A broker's "
-        "default needs `allow.insecure.listeners`. A controller has one listener, "
-        "a combined node that one and its broker's. A broker's listeners speak Kafka's protocol, or gRPC if "
-        "their names begin with `GRPC` (for `metaquorum broker status` and `log-dirs mark-offline`).",
+        "Where this process listens, as `NAME://host:port`; without a host on every interface. A controller "
+        "has those of `controller.listener.names`, a combined node these and its broker's. A broker's "
+        "listeners speak Kafka's protocol, or gRPC if their names begin with `GRPC` (for `metaquorum broker "
+        "status` and `log-dirs mark-offline`).",
     ),
     _single(
         "listener.security.protocol.map",

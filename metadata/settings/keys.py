@@ -210,7 +210,7 @@ def number(
     return Key(name, kind, default, text, minimum, maximum, roles=roles, **more)
 
 
-def flag(name: str, default: bool, text: str, *, roles: tuple[str, ...] = BOTH, **more: Any) -> Key:
+def flag(name: str, default: bool | None, text: str, *, roles: tuple[str, ...] = BOTH, **more: Any) -> Key:
     """true or false."""
     return Key(name, Kind.BOOLEAN, default, text, roles=roles, **more)
 

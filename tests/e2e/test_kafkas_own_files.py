@@ -1,7 +1,6 @@
 """The files that come with Apache Kafka 3.7 to 4.1 start controllers, brokers and combined nodes of ours.
 
-Ports and directories are the test's, and hosts this machine's. One line is added: the controllers' listener
-speaks Kafka's protocol, to voters and brokers, too.
+Ports and directories are the test's, and hosts this machine's. Nothing else is changed, and no line is added.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from tests.e2e.processes import Process, run_cli, wait_until
 pytestmark = pytest.mark.e2e
 
 READY_S = 60
-ADDED = {"controller.quorum.protocol": "kafka"}
 
 _MAP = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
 _COMMON = {
@@ -76,7 +74,7 @@ FILES: Mapping[str, tuple[dict[str, str], ...]] = {
 def started(folder: Path, pairs: Mapping[str, str], ports: Mapping[str, int], cluster_id: str) -> Process:
     """A node with this file, formatted as Kafka's quick start does."""
     name = pairs["process.roles"].replace(",", "-")
-    text = "".join(f"{key}={value}\n" for key, value in {**pairs, **ADDED}.items())
+    text = "".join(f"{key}={value}\n" for key, value in pairs.items())
     text = text.replace("://:", "://localhost:")
     for usual, port in ports.items():
         text = text.replace(f"localhost:{usual}", f"127.0.0.1:{port}")

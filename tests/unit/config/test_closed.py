@@ -27,12 +27,13 @@ MUTUAL = {
 }
 GRPC = "PLAINTEXT://127.0.0.1:9092"
 SASL = {"sasl.enabled.mechanisms": "SCRAM-SHA-512", "listener.security.protocol.map": "KAFKA:SASL_PLAINTEXT"}
+ALLOW = "allow.insecure.listeners"
 SCRAM_LINE = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="c" password="p";'
 
 
-def check(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> None:
+def check(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> str | None:
     config = load_config(written(tmp_path, {**base, **more}))
-    check_closed(config, lambda host: NAMES.get(host, [host]))
+    return check_closed(config, lambda host: NAMES.get(host, [host]))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,9 @@ def check(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> None:
     ],
 )
 def test_closed(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> None:
-    check(tmp_path, base, more)
+    assert check(tmp_path, base, more) is None
+    if ALLOW not in more:
+        assert check(tmp_path, base, {**more, ALLOW: "false"}) is None
 
 
 @pytest.mark.parametrize(
@@ -121,20 +124,55 @@ def test_closed(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> N
     ],
 )
 def test_open(tmp_path: Path, base: dict[str, str], more: dict[str, str], text: str) -> None:
+    """A Kafka listener starts with a warning, as with Kafka, unless the file forbids it."""
     with pytest.raises(ConfigError) as caught:
-        check(tmp_path, base, more)
-    line = str(caught.value)
-    assert text in line and line.endswith("or accept that with allow.insecure.listeners=true")
+        check(tmp_path, base, {**more, ALLOW: "false"})
+    refusal = str(caught.value)
+    assert text in refusal and refusal.endswith(f"or accept that with {ALLOW}=true")
+    if "metrics.listener" in more or "GRPC://" in more["listeners"]:
+        with pytest.raises(ConfigError, match=r"takes clients of other machines"):
+            check(tmp_path, base, more)
+    else:
+        assert check(tmp_path, base, more) == refusal
+    assert check(tmp_path, base, {**more, ALLOW: "true"}) is None
 
 
-def test_nothing_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, {**CONTROLLER, "listeners": "CONTROLLER://0.0.0.0:9093"})
+def test_the_listeners_that_are_open_are_one_line(tmp_path: Path) -> None:
+    both = {"listeners": "PLAINTEXT://:9092,CONTROLLER://there:9093", "process.roles": "broker,controller"}
+    line = check(tmp_path, CONTROLLER, both)
+    assert line is not None
+    assert "PLAINTEXT on every interface:9092, CONTROLLER on there:9093 takes clients" in line
+    with pytest.raises(ConfigError, match=r"listener http on there:9404 takes"):
+        check(tmp_path, CONTROLLER, {**both, "metrics.listener": "http://there:9404"})
+
+
+@pytest.mark.parametrize(
+    ("more", "begins"),
+    [
+        ({"listeners": "CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"}, True),
+        (
+            {
+                "listeners": "CONTROLLER://:9093,GRPC://:9094",
+                "controller.listener.names": "CONTROLLER,GRPC",
+            },
+            False,
+        ),
+    ],
+    ids=["a file of Kafka", "with gRPC"],
+)
+def test_a_node_of_kafkas_own_file_begins_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, str], begins: bool
+) -> None:
+    begun = []
 
     async def serve(config: object) -> Ending:
-        raise AssertionError("it began")
+        begun.append(config)
+        return Ending(failed=False, reason="it ends")
 
-    assert run_process(str(path), "controller", serve) == 1
-    assert "allow.insecure.listeners=true" in capsys.readouterr().err
+    path = written(tmp_path, {**CONTROLLER, **more})
+    assert run_process(str(path), "controller", serve) == (0 if begins else 1)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "without authentication" in line]
+    assert len(lines) == 1 and ("WARNING" in lines[0]) is begins is bool(begun)
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,14 @@ def test_a_controller_on_every_interface(tmp_path: Path) -> None:
 
 
 def test_every_listener_of_both_roles_is_closed_unless_opened(tmp_path: Path) -> None:
+    forbids = {"allow__insecure__listeners": "false"}
     config = loaded(tmp_path, listeners="PLAINTEXT://127.0.0.1:9092,CONTROLLER://10.0.0.1:9093")
     with pytest.raises(ConfigError, match="listener CONTROLLER on"):
         check_closed(config, lambda host: [host])
-    config = loaded(tmp_path, listeners="PLAINTEXT://10.0.0.1:9092,CONTROLLER://127.0.0.1:9093")
+    config = loaded(tmp_path, listeners="PLAINTEXT://10.0.0.1:9092,CONTROLLER://127.0.0.1:9093", **forbids)
     with pytest.raises(ConfigError, match="listener PLAINTEXT on"):
         check_closed(config, lambda host: [host])
-    check_closed(replace(config, values={**config.values, "allow.insecure.listeners": "true"}), list)
+    check_closed(replace(config, values={**config.values, "allow.insecure.listeners": True}), list)
 
 
 @pytest.mark.parametrize(

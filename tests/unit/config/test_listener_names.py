@@ -65,11 +65,11 @@ def test_port_0_is_refused_with_the_reason(tmp_path: Path) -> None:
         load(tmp_path, "PLAINTEXT://127.0.0.1:0")
 
 
-def test_a_broker_without_listeners_has_kafkas_which_is_open_only_if_allowed(tmp_path: Path) -> None:
+def test_a_broker_without_listeners_has_kafkas_which_is_open(tmp_path: Path) -> None:
     config = load(tmp_path, None)
     assert config.kafka_listeners == (Listener(name="PLAINTEXT", host="", port=9092, protocol="PLAINTEXT"),)
-    with pytest.raises(ConfigError, match="every interface:9092 takes clients of other machines"):
-        check_closed(config, lambda host: [])
+    line = check_closed(config, lambda host: [])
+    assert line is not None and "every interface:9092 takes clients of other machines" in line
 
 
 def test_connections_may_be_idle_for_good(tmp_path: Path) -> None:

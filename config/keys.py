@@ -91,7 +91,7 @@ _NODE = (
         "What voters ask each other by, and a broker the controllers: `grpc`, or `kafka`, where nodes of "
         "Apache Kafka answer, too, each on the first listener of `controller.listener.names` that speaks it. "
         "`controller.quorum.voters` names these. Default: `kafka`, except where every name begins with GRPC; "
-        "a broker's: `grpc` if a name begins with GRPC, else `kafka`.",
+        "a broker's: `grpc` if a name begins with GRPC, else what the controllers answer in at its start.",
         choices=(GRPC_PROTOCOL, KAFKA_PROTOCOL),
         own=True,
     ),

@@ -78,10 +78,13 @@ def load_config(
     role: str | None = None,
     node_id: int | None = None,
     settings: Mapping[str, str] | None = None,
+    *,
+    found: str | None = None,
 ) -> NodeConfig:
     """Reads and checks the file, and what its `config.providers` read. `role`: the role that the process must
     have; None: the file's. `node_id`: the id from the command line; the file may omit it, but must not
-    contradict it. `settings`: instead of the file, whose path then only names them in messages.
+    contradict it. `settings`: instead of the file, whose path then only names them in messages. `found`: the
+    protocol of the controllers, if the file does not say it.
 
     Raises ConfigError; changes nothing.
     """
@@ -97,6 +100,7 @@ def load_config(
         passed = _passed_over({name: pairs[name] for name in pairs if name not in unknown}, its_role)
         used = {name: pairs[name] for name in pairs if name in KEYS and name not in passed}
         values = _parse(used, its_role)
+        values[PROTOCOL_KEY] = values[PROTOCOL_KEY] or found
         config = _with_access(_with_tls(_build(path, values, its_role), passed), passed)
         of_tls = {key for name in config.tls_listeners for key in own_tls_keys(name).values()}
         passed = {
@@ -115,6 +119,7 @@ def load_config(
         return replace(
             config,
             passed_over=tuple(sorted(passed)),
+            finds_protocol=its_role == BROKER and not values[PROTOCOL_KEY] and config.quorum_speaks_kafka,
             warnings=tuple(resolved.hide(each) for each in warnings),
         )
     except ConfigError as error:

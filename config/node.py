@@ -87,6 +87,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     passed_over: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     listener_tls: Mapping[str, TlsFiles] = msgspec.field(default_factory=dict)
+    finds_protocol: bool = False
+    """Whether neither the file of this broker nor the names in it say what the controllers speak."""
 
     def number(self, name: str) -> int:
         """The value of an integer key."""

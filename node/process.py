@@ -23,6 +23,7 @@ from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.settings.keys import BROKER
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.node.driver import Driver, Ending
+from metaquorum.node.found_protocol import found_protocol
 from metaquorum.observability.authorizer_log import set_up_authorizer_log
 from metaquorum.observability.logging import set_up_logging
 from metaquorum.platforms import c_call, handle_signal, run_loop
@@ -72,6 +73,10 @@ def run_process(
             names = ", ".join(config.passed_over)
             _log.warning("%s: ignoring Kafka configuration keys that have no effect: %s", config.path, names)
         warn_of_unknown_names(config)
+        if config.finds_protocol:
+            found = found_protocol(config)
+            config = load_config(Path(config_path), wanted, node_id, found=found)
+            config = config.with_host_name(socket.getfqdn)
         # The disk thread must not wait long for the interpreter if the loop is busy (the default is 5 ms).
         sys.setswitchinterval(0.0005)
         keep_collections_short()

@@ -18,6 +18,7 @@ import time
 import grpc
 import grpc.aio
 
+from metaquorum.config.keys import GRPC_PROTOCOL, KAFKA_PROTOCOL
 from metaquorum.network.tls import TlsMaterial, new_client_context, new_server_context
 
 _log = logging.getLogger(__name__)
@@ -208,6 +209,24 @@ def tls_problem(host: str, port: int, tls: TlsMaterial | None) -> str:  # noqa: 
         except OSError:
             return ""
     return ""
+
+
+def spoken_at(host: str, port: int, tls: TlsMaterial | None) -> str | None:
+    """The protocol that the other side answers in; None if in neither. Takes up to twice LOOK_S."""
+    if tls is None:
+        if _speaks_kafka(host, port, None):
+            return KAFKA_PROTOCOL
+        return GRPC_PROTOCOL if _takes(host, port, _HTTP2, _HTTP2_ANSWERS) else None
+    try:
+        with (
+            socket.create_connection((host, port), timeout=LOOK_S) as connection,
+            _context(tls).wrap_socket(connection, server_hostname=host) as wrapped,
+        ):
+            if wrapped.selected_alpn_protocol() is not None:
+                return GRPC_PROTOCOL
+    except OSError:
+        return None
+    return KAFKA_PROTOCOL if _speaks_kafka(host, port, _context(tls)) else None
 
 
 def _not_taken(tls: TlsMaterial) -> str:

@@ -24,17 +24,19 @@ from metaquorum.wire.messages import MetadataRequest
 def fixture_kafka_port() -> Iterator[int]:
     """A node that answers ApiVersions and closes what is not Kafka's protocol, as Kafka does."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        threading.Thread(target=_serve, args=(listening,), daemon=True).start()
+        threading.Thread(target=answer_as_kafka, args=(listening,), daemon=True).start()
         yield listening.getsockname()[1]
 
 
-def _serve(listening: socket.socket) -> None:
+def answer_as_kafka(listening: socket.socket) -> None:
     while True:
         try:
             connection, _ = listening.accept()
         except OSError:
-            return
-        with connection:
+            if listening.fileno() < 0:
+                return
+            continue  # a caller without TLS
+        with connection, contextlib.suppress(OSError):
             connection.settimeout(5)
             begun = connection.recv(1000)
             length = int.from_bytes(begun[:4])

@@ -160,8 +160,8 @@ def _change(
     if isinstance(old, roles.Leader):
         memory.fold(state, old.view)
     if (epoch, leader_id) != (state.epoch, state.known_leader_id):
-        # They are of the leader that announced them. This node may lead now, at kraft.version 0 without endpoints
-        # of its own, and voters of Kafka 3.9 would look for it at those.
+        # They are of the leader that announced them. This node may lead now, at kraft.version 0 without
+        # endpoints of its own, and voters of Kafka 3.9 would look for it at those.
         state.announced_endpoints = ()
     hard_state = (state.epoch, state.vote, state.known_leader_id)
     state.role = role

@@ -102,8 +102,8 @@ async def test_a_voter_whose_directory_is_unknown_has_the_zero_id(version: int) 
         topic_name="__cluster_metadata",
         partitions=(wire.DescribeQuorumRequest.PartitionData(partition_index=0),),
     )
-    request = wire.DescribeQuorumRequest(topics=(topic,))
-    answer, _ = await ask("DescribeQuorum", version, request, replace(QUORUM, voters=voters, observers=voters))
+    quorum = replace(QUORUM, voters=voters, observers=voters)
+    answer, _ = await ask("DescribeQuorum", version, wire.DescribeQuorumRequest(topics=(topic,)), quorum)
     (part,) = answer.topics[0].partitions
     expected = [bytes(16), bytes([2]) * 16 if version >= 2 else bytes(16)]
     for replicas in (part.current_voters, part.observers):

@@ -60,13 +60,13 @@ class Repeated(tuple[Any, ...]):
     def written(self, write: Callable[[Any, bytearray], None]) -> bytes:
         """All of them, without their number. `write` appends one."""
         kept: dict[Any, bytes] = self.__dict__
-        found = kept.get(write)
-        if found is None:
+        encoded = kept.get(write)
+        if encoded is None:
             out = bytearray()
             for each in self:
                 write(each, out)
-            found = kept[write] = bytes(out)
-        return found
+            encoded = kept[write] = bytes(out)
+        return encoded
 
 
 def add_records(out: bytearray, records: Buffer) -> None:

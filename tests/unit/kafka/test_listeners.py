@@ -26,6 +26,7 @@ from metaquorum.listeners.services import Features, Services
 from metaquorum.metadata.authorizer import Caller
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.acls import Operation, ResourceType
+from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
 from metaquorum.network.tls import NodeTls
 from metaquorum.node.scheduler import StepEnd
 from metaquorum.wire import codec
@@ -79,6 +80,42 @@ async def test_an_address_that_is_taken_is_one_clear_line(site: Site) -> None:
         found = KafkaListeners(load_config(site.broker_file({"listeners": listeners})), None)
         with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             found.bind()
+
+
+def for_both_families() -> socket.socket:
+    """A socket of IPv6 that takes IPv4 too, as of a listener without a host, but only of this machine."""
+    bound = socket.socket(socket.AF_INET6)
+    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    bound.bind(("::ffff:127.0.0.1", 0))
+    return bound
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+async def test_a_client_of_ipv4_has_an_address_of_ipv4_at_a_listener_for_both(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ACLs, quotas and limits name it so, and a rule that denies must not pass it over."""
+    bound, admit = for_both_families(), ConnectionLimits.admit
+    admitted: list[str] = []
+
+    def noted(limits: ConnectionLimits, listener: str, address: str) -> ConnectionPlace | str:
+        admitted.append(address)
+        return admit(limits, listener, address)
+
+    monkeypatch.setattr(module, "_bound", lambda host, port: bound)
+    monkeypatch.setattr(ConnectionLimits, "admit", noted)
+    listening = {"listeners": f"GRPC://127.0.0.1:{free_port()},PLAINTEXT://127.0.0.1:{free_port()}"}
+    listeners = KafkaListeners(load_config(site.broker_file(listening)), None)
+    listeners.bind()
+    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
+    try:
+        with socket.create_connection(("127.0.0.1", bound.getsockname()[1])):
+            await until(lambda: len(listeners))
+            connected: list[str] = []
+            listeners.end_those(lambda client: connected.append(client.address) is not None)
+        assert connected == admitted == ["127.0.0.1"]
+    finally:
+        await listeners.close()
 
 
 async def ask(port: int, context: ssl.SSLContext) -> int:

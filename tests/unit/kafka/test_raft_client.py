@@ -29,7 +29,7 @@ from metaquorum.raft.events import (
     RaftRequestFailed,
     RaftResponseArrived,
 )
-from metaquorum.raft.messages import RaftError, VoteRequest, VoteResponse
+from metaquorum.raft.messages import FetchRequest, FetchSnapshotRequest, RaftError, VoteRequest, VoteResponse
 from metaquorum.rpc.channels import bind, new_server
 from metaquorum.rpc.raft_client import IN_FLIGHT_MAX, PeerAddress, RaftClient
 from metaquorum.rpc.raft_server import RaftService, add_raft_service
@@ -157,15 +157,20 @@ async def test_every_message_arrives_as_it_was_sent(exchange: tuple[Any, Any]) -
         )
 
 
-async def test_a_vote_does_not_wait_behind_a_fetch_that_the_leader_holds() -> None:
+FETCHES = [pair for pair in EXCHANGES if isinstance(pair[0], FetchRequest | FetchSnapshotRequest)]
+
+
+@pytest.mark.parametrize("exchange", FETCHES, ids=lambda pair: type(pair[1]).__name__)
+async def test_a_vote_does_not_wait_behind_a_fetch_that_the_leader_holds(exchange: tuple[Any, Any]) -> None:
+    request, response = exchange
     async with pair() as (caller, voter):
-        caller.client.send(2, 1, fetch(), PATIENT_MS)
+        caller.client.send(2, 1, request, PATIENT_MS)
         held = await voter.sink.next(RaftRequestArrived)
         caller.client.send(2, 2, VOTE, PATIENT_MS)
         assert await voter.answer(GRANTED) == VOTE
         answer = await caller.sink.next(RaftResponseArrived)
         assert (answer.correlation_id, answer.response) == (2, GRANTED)
-        voter.service.respond(held.key, fetched(3))
+        voter.service.respond(held.key, response)
         assert (await caller.sink.next(RaftResponseArrived)).correlation_id == 1
 
 

@@ -17,6 +17,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from metaquorum.clients.kafka.cluster import client_context
+from metaquorum.clients.kafka.security import ClientSecurity
 from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import TlsFiles
 from metaquorum.network import tls
@@ -257,6 +259,15 @@ def test_new_files_count_for_connections_that_this_node_opens(tmp_path: Path) ->
     assert met(server, client.client_context()) == "refused"
     trusted.write_bytes((tmp_path / "authority.crt").read_bytes() + b"\n")
     assert met(server, client.client_context()) == "unknown"
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_a_client_checks_the_name_of_a_node_unless_its_file_says_not_to(tmp_path: Path, checks: bool) -> None:
+    plain(tmp_path)
+    files = TlsFiles(truststore=tmp_path / "authority.crt")
+    context = client_context(ClientSecurity(tls=files, checks_names=checks))
+    assert context is not None
+    assert (context.check_hostname, context.verify_mode) == (checks, ssl.CERT_REQUIRED)
 
 
 def test_each_connection_uses_the_files_of_its_listener(tmp_path: Path) -> None:

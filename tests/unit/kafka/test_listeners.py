@@ -156,6 +156,22 @@ async def test_connections_wait_to_be_accepted_up_to_the_backlog(
         await listeners.close()
 
 
+async def test_a_rate_of_the_whole_broker_does_not_delay_brokers(site: Site) -> None:
+    keys = {
+        "listeners": f"GRPC://127.0.0.1:{free_port()},IN://127.0.0.1:{free_port()},OUT://127.0.0.1:{free_port()}",
+        "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT",
+        "inter.broker.listener.name": "IN",
+        "max.connection.creation.rate": "9",
+        "listener.name.in.max.connection.creation.rate": "2",
+    }
+    listeners = KafkaListeners(load_config(site.broker_file(keys)), None)
+    listeners.bind()
+    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
+    rates = [[rate._per_s for rate in each._rates] for each in listeners._acceptors]
+    await listeners.close()
+    assert rates == [[2], [9]]
+
+
 async def test_a_listener_with_a_keystore_of_its_own_shows_that_certificate(
     site: Site, tmp_path: Path
 ) -> None:

@@ -143,7 +143,7 @@ async def test_a_lane_that_is_never_greeted_ends_with_tls_and_without(
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(tmp_path / "node.pem")
     monkeypatch.setattr(lanes, "HANDSHAKE_S", 0.2)
-    listener = LaneListener(HOST, 0, context)
+    listener = LaneListener(HOST, 0, ConnectionLimits(), context)
     await listener.open()
     try:
         reader, writer = await asyncio.open_connection(HOST, listener.address[1])

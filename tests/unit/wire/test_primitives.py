@@ -36,6 +36,11 @@ def test_varints(value: int, octets: str) -> None:
         assert wire.read_uvarint(b"?" + data + b"?", 2, data[0]) == (value, 1 + len(data))
 
 
+def test_a_negative_number_has_no_unsigned_varint() -> None:
+    with pytest.raises(ValueError, match="range"):
+        wire.uvarint(-1)
+
+
 @pytest.mark.parametrize("octets", ["8000", "808000", "8080808008", "ffffffff0f", "808080808001"])
 def test_varints_that_are_too_long_or_too_large(octets: str) -> None:
     data = bytes.fromhex(octets)

@@ -29,27 +29,18 @@ from metaquorum.raft.events import (
     RaftRequestFailed,
     RaftResponseArrived,
 )
-from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
+from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.rpc import raft_server
 from metaquorum.rpc.channels import bind, new_server
 from metaquorum.rpc.raft_client import RECONNECT, PeerAddress, RaftClient
 from metaquorum.rpc.raft_server import RaftService, add_raft_service
 from tests.conformance.test_transport import until
+from tests.unit.rpc.fetches import fetch
 from tests.unit.server.certificates import certificate_files
 from tests.waiting import within
 
 HOST = "127.0.0.1"
-FETCH = FetchRequest(
-    cluster_id="c",
-    replica_id=1,
-    replica_directory_id=bytes(16),
-    epoch=1,
-    fetch_offset=0,
-    last_fetched_epoch=0,
-    high_watermark=-1,
-    max_wait_ms=100,
-    max_bytes=1000,
-)
+FETCH = fetch(1)
 
 ANSWER = FetchResponse(error=RaftError.NONE, epoch=1, leader_id=2, high_watermark=0, log_start_offset=0)
 

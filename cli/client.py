@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.errors import Failure
 from metaquorum.cli.given import FiniteRange, GivenPath
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metaquorum.clients.quorum.admin import AdminClient, BlockingClient
@@ -21,6 +21,7 @@ from metaquorum.clients.quorum.broker_status import BrokerAnswer, describe_broke
 from metaquorum.clients.quorum.nodes import NodeAnswer, describe_nodes
 from metaquorum.clients.search import Address, ClientError, parse_bootstrap
 from metaquorum.config.security import TlsFiles
+from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.requests.common import DescribeQuorumResponse

@@ -23,7 +23,7 @@ import msgspec
 from click.core import ParameterSource
 
 from metaquorum.cli.client import CONTROLLERS_VARIABLE, ClientOptions, TlsOptions, reach_options
-from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.errors import Failure
 from metaquorum.cli.given import GivenPath
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metaquorum.clients.kafka.cluster import CLIENT_ID, KafkaClient
@@ -32,6 +32,7 @@ from metaquorum.clients.kafka.security import ClientSecurity, load_client_securi
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.clients.search import ClientError
 from metaquorum.config.security import TlsFiles
+from metaquorum.lines import one_line
 from metaquorum.wire.errors import EncodeError
 
 T = TypeVar("T")

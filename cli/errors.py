@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from metaquorum.errors import ConfigError, StartError
+from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ApiError, InspectError, RecordDecodeError, ReplayError
 from metaquorum.metadata.extras import missing_module
 from metaquorum.platforms import UnsupportedError
@@ -60,10 +61,9 @@ class Failure(click.ClickException):
     exit_code = EXIT_FAILED
 
 
-def one_line(error: BaseException) -> str:
-    """The text of an error on a single line, never empty."""
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
+def print_problem(problem: object) -> None:
+    """Says on standard error, in one line, what is wrong, while the command continues."""
+    click.echo(f"metaquorum: {one_line(problem)}", err=True)
 
 
 def as_failure(error: Exception) -> Failure | None:

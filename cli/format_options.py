@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.errors import Failure
+from metaquorum.lines import one_line
 from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.records.control import Voter
 from metaquorum.metadata.text.addresses import address_text

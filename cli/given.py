@@ -7,6 +7,32 @@ from typing import Any
 
 import click
 
+_LARGEST = 2**63 - 1
+"""What the protocols and the files hold: int64."""
+MAY_BE_EMPTY = frozenset({"names", "lines", "parameters"})
+"""Parameters whose values may be empty: Kafka has groups without a name, a line of `log shell` may say
+nothing, and a parameter of `fault` is checked by who takes it."""
+
+
+class GivenText(click.types.StringParamType):
+    """A text that is not empty: `--topic ''` would match nothing, and is a variable that a script did not
+    set."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the text is empty; give one, or leave it out", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class GivenNumber(click.IntRange):
+    """A whole number that is not larger than an int64."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not -_LARGEST <= number <= _LARGEST:
+            self.fail(f"{value} is too large", param, ctx)
+        return number
+
 
 class GivenPath(click.Path):
     """A path that is not empty: as a path, an empty text is the current directory, which no one means."""
@@ -35,3 +61,20 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         return number
+
+
+def refuse_what_no_one_means(command: click.Command) -> None:
+    """Gives each parameter of a command, and of the commands below it, the type here for the one of click."""
+    for each in command.params:
+        kind = each.type
+        if getattr(each, "is_flag", False):
+            continue
+        if kind is click.STRING and each.name not in MAY_BE_EMPTY:
+            each.type = GivenText()
+        elif type(kind) is click.IntRange:
+            each.type = GivenNumber(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)
+        elif kind is click.INT:
+            each.type = GivenNumber()
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            refuse_what_no_one_means(below)

@@ -16,8 +16,10 @@ import click
 from click.exceptions import Exit, NoArgsIsHelpError
 from click.shell_completion import get_completion_class
 
-from metaquorum.cli.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USAGE, as_failure
+from metaquorum.cli.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USAGE, as_failure, print_problem
+from metaquorum.cli.given import refuse_what_no_one_means
 from metaquorum.cli.interrupts import quiet_interrupts
+from metaquorum.lines import one_line
 
 _COMMANDS: dict[str, tuple[str, str]] = {
     "storage": (
@@ -106,6 +108,7 @@ class OneLineGroup(click.Group):
         module_name, attribute = _COMMANDS[cmd_name][0].split(":")
         with quiet_interrupts():
             command: click.Command = getattr(importlib.import_module(module_name), attribute)
+        refuse_what_no_one_means(command)
         return command
 
     def resolve_command(
@@ -174,12 +177,12 @@ def _report(error: Exception) -> int:
         hint = ""
         if isinstance(error, click.UsageError) and error.ctx is not None:
             hint = f" (see: {error.ctx.command_path} --help)"
-        click.echo(f"metaquorum: {' '.join(error.format_message().split()).rstrip('.')}{hint}", err=True)
+        print_problem(f"{one_line(error.format_message()).rstrip('.')}{hint}")
         return error.exit_code
     failure = as_failure(error)
     if failure is None:
         raise error
-    click.echo(f"metaquorum: {failure.format_message()}", err=True)
+    print_problem(failure.format_message())
     return failure.exit_code
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 import javaproperties
+from click.core import ParameterSource
 
 from metaquorum.cli.__main__ import OWNER_LINE
 from metaquorum.cli.client import ClientOptions, client_options
@@ -22,6 +23,7 @@ from metaquorum.cli.formatted import existing_cluster_id
 from metaquorum.cli.given import GivenPath
 from metaquorum.cli.text.nodes import node_json, node_text, status_json, status_text
 from metaquorum.cli.text.output import echo_json, json_option
+from metaquorum.errors import ConfigError
 from metaquorum.platforms import check_nodes_run_here
 
 if TYPE_CHECKING:
@@ -154,9 +156,17 @@ def _format(path: Path, cluster_id: str | None, *, alone: bool) -> None:
 
 
 def _pairs(config: Path | None, data: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """What configures the node. A container names CONFIG in its environment, with or without such a file; one
+    on the command line must be there."""
     from metaquorum.config.files import merged, read_properties
 
-    file = read_properties(config) if config is not None and config.exists() else {}
+    source = click.get_current_context().get_parameter_source("config")
+    if config is None or (source is ParameterSource.ENVIRONMENT and not config.exists()):
+        return merged({}, environment, str(data))
+    try:
+        file = read_properties(config)
+    except ConfigError as error:
+        raise ConfigError(f"{config}: {error}") from error
     return merged(file, environment, str(data))
 
 

@@ -5,6 +5,7 @@ A value that a provider looked up is never in an error text: `Resolved.hide` put
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -18,13 +19,21 @@ from metaquorum.errors import ConfigError
 MAX_FILE_BYTES = 1024 * 1024
 
 
+def read_small_file(path: Path, at_most: int = MAX_FILE_BYTES) -> bytes:
+    """The content of a file that a person names. Raises OSError (EFBIG) beyond `at_most` bytes: a device such
+    as /dev/zero has no end, and its size is 0."""
+    with path.open("rb") as file:
+        content = file.read(at_most + 1)
+    if len(content) > at_most:
+        raise OSError(errno.EFBIG, f"It is larger than {at_most >> 20} MiB", str(path))
+    return content
+
+
 def read_properties(path: Path, repeated: list[str] | None = None) -> dict[str, str]:
     """The pairs of a file. A key that is set twice has its last value, as in Java, and is added to
     `repeated`. Raises ConfigError, in one line without the path."""
     try:
-        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError("is not a configuration file: it is larger than 1 MiB")
-        text = path.read_bytes().decode("utf-8")
+        text = read_small_file(path).decode("utf-8")
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}; give the path of a .properties file") from error
     except UnicodeDecodeError as error:
@@ -163,9 +172,7 @@ class _Directories:
             raise ConfigError(f"{key!r} is not the name of a file in {path}")
         file = _checked(path, self.allowed) / key
         try:
-            if file.stat().st_size > MAX_FILE_BYTES:
-                raise ConfigError(f"{file} is larger than 1 MiB: it cannot be a value")
-            return file.read_text("utf-8")
+            return read_small_file(file).decode("utf-8")
         except OSError as error:
             reason = (error.strerror or type(error).__name__).lower()
             raise ConfigError(f"{file} cannot be read: {reason}; check the path and its owner") from error

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from metaquorum.console.event_reader import is_users
 from metaquorum.console.tables import TablePage, TableQuery, csv_text
+from metaquorum.lines import one_line
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.secrets import json_bytes
 from metaquorum.metadata.settings.keys import MAX_LONG, whole_number
@@ -72,7 +73,7 @@ def _sentence(error: Exception) -> Response:
     """What a user can cause, in one sentence. Raises anything else again."""
     if not is_users(error):
         raise error
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = one_line(error)
     return in_json({"error": text}, 400)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ApiError, InspectError, RecordDecodeError, ReplayError
 from metaquorum.metadata.inspect.causes.rule import INFO
 from metaquorum.metadata.inspect.log.coverage import Uncovered
@@ -137,5 +138,5 @@ def _send_pieces(log: MetadataLog, to: Connection) -> None:
     except (BrokenPipeError, ConnectionError):
         return  # the console has ended
     except Exception as error:
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = one_line(error)
         to.send(_Failed(text=text if is_users(error) else traceback.format_exc(), is_users=is_users(error)))

@@ -27,6 +27,7 @@ from metaquorum.console.event_reader import (
     pieces_apart,
 )
 from metaquorum.console.moments import Moments
+from metaquorum.lines import one_line
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, SEVERITIES
@@ -209,7 +210,7 @@ class Strip:
         except Exception as error:
             if not is_users(error):
                 raise
-            self._problem = " ".join(str(error).split()) or type(error).__name__
+            self._problem = one_line(error)
         self._refreshing_since_s = None
 
     def build(self) -> None:

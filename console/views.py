@@ -21,6 +21,7 @@ from metaquorum.console.problems import problems
 from metaquorum.console.record_bytes import record_bytes
 from metaquorum.console.strip import ACTIVE, Strip, broker_states
 from metaquorum.console.tables import GROUP_COLUMNS, TablePage, TableQuery, page_of, table_of
+from metaquorum.lines import one_line
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.answers import (
@@ -99,7 +100,7 @@ class Views:
         except Exception as error:
             if not is_users(error) or not self._last_log:
                 raise
-            return {**self._last_log, "trouble": " ".join(str(error).split())}
+            return {**self._last_log, "trouble": one_line(error)}
         return self._last_log
 
     def _log_now(self) -> Answer:

@@ -13,6 +13,7 @@ from ssl import SSLObject
 
 import msgspec
 
+from metaquorum.config.files import read_small_file
 from metaquorum.config.principals import PrincipalRules
 from metaquorum.config.security import OAUTHBEARER, PLAIN, ListenerAccess, TokenSettings
 from metaquorum.errors import ConfigError
@@ -99,7 +100,7 @@ class _TokenRules:
         name = f"{_KEY_FILE}={settings.file.as_uri()}" if settings.file.is_absolute() else _KEY_FILE
         try:
             self._seen = self._look()
-            content = settings.file.read_text("utf-8")
+            content = read_small_file(settings.file).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise ConfigError(f"{name} cannot be read: {why}; correct the path") from error

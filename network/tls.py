@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 import grpc
 import msgspec
 
+from metaquorum.config.files import read_small_file
 from metaquorum.config.security import TlsFiles
 from metaquorum.errors import ConfigError
 from metaquorum.network.handshakes import ServerContext
@@ -152,7 +153,7 @@ def _filled(context: ssl.SSLContext, files: TlsFiles, authorities: bytes | None)
 
 def _read(name: str, path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_small_file(path)
     except OSError as error:
         raise ConfigError(f"{name}={path} cannot be read: {error.strerror}; correct the path") from error
 

@@ -19,6 +19,7 @@ from typing import Any
 from metaquorum.config.load import check_closed, load_config, open_to_certificates
 from metaquorum.config.node import UNKNOWN_NODE_ID, NodeConfig
 from metaquorum.errors import ConfigError, StartError
+from metaquorum.lines import one_line
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.node.driver import Driver, Ending
@@ -69,16 +70,16 @@ def run_process(
         keep_collections_short()
         ending = run_loop(serve(config))
     except (ConfigError, StartError, StorageError, ReplayError, RecordDecodeError) as error:
-        print(f"metaquorum {role}: {_one_line(error)}", file=sys.stderr, flush=True)
+        print(f"metaquorum {role}: {one_line(error)}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     except KeyboardInterrupt:
         print(f"metaquorum {role}: interrupted during startup", file=sys.stderr, flush=True)
         return EXIT_FAILED
     who = role if config.node_id == UNKNOWN_NODE_ID else f"{role} {config.node_id}"
     if ending.failed:
-        _log.error("%s: %s", who, _one_line(ending.reason))
+        _log.error("%s: %s", who, one_line(ending.reason))
         return EXIT_FAILED
-    _log.info("%s: %s", who, _one_line(ending.reason))
+    _log.info("%s: %s", who, one_line(ending.reason))
     return EXIT_OK
 
 
@@ -91,13 +92,9 @@ def _addresses(host: str) -> list[str]:
 
 def leave_at_once(last_line: str) -> None:
     """Ends the process with exit code 1, without waiting for threads that hang in the kernel."""
-    _log.error("%s", _one_line(last_line))
+    _log.error("%s", one_line(last_line))
     logging.shutdown()
     os._exit(EXIT_FAILED)
-
-
-def _one_line(error: object) -> str:
-    return " ".join(str(error).split("\n"))
 
 
 def handle_signals(driver: Driver) -> None:

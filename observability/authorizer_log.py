@@ -17,9 +17,9 @@ from logging.handlers import RotatingFileHandler
 
 from metaquorum.config.node import NodeConfig
 from metaquorum.errors import ConfigError
+from metaquorum.lines import printable
 from metaquorum.metadata.authorizer import Caller
 from metaquorum.metadata.settings.acls import Operation, ResourceType
-from metaquorum.metadata.text.cause_text import printable
 from metaquorum.observability.logging import JsonFormatter
 
 FILES_KEPT = 5

@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from metaquorum.lines import one_line
 from metaquorum.network.limits import ConnectionLimits
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.rpc.arrivals import Arrivals
@@ -194,7 +195,7 @@ class _Decoding:
         try:
             return self._decode(message)
         except DecodeError as error:
-            text = f"this is not a request of {self._name}: {' '.join(str(error).split())}"
+            text = f"this is not a request of {self._name}: {one_line(error)}"
         raise RefusedMessage(grpc.StatusCode.INVALID_ARGUMENT, text)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import new_authorizer
+from metaquorum.lines import printable
 from metaquorum.metadata.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.acls import CLUSTER_NAME, Operation, ResourceType
-from metaquorum.metadata.text.cause_text import printable
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.observability.authorizer_log import has_own_file, note_decision
 from metaquorum.rpc.callers import GrpcCallers, address_of, grpc_callers

@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 
+from metaquorum.lines import one_line
 from metaquorum.node.local_nodes import HOST
 from metaquorum.testing.breaking import NodeCopy
 from metaquorum.testing.cluster import Cluster
@@ -306,7 +307,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             status, answer = 200, work()
         except CallRefused as error:
-            status, answer = error.status, {"error": " ".join(str(error).split())}
+            status, answer = error.status, {"error": one_line(error)}
         is_text = isinstance(answer, _Text)
         body = answer.text.encode() if isinstance(answer, _Text) else msgspec.json.encode(answer)
         with contextlib.suppress(ConnectionError):

@@ -13,6 +13,7 @@ from metaquorum.combined.process import serve_any
 from metaquorum.config.load import load_config
 from metaquorum.config.node import NodeConfig
 from metaquorum.errors import ConfigError, StartError
+from metaquorum.lines import one_line
 from metaquorum.listeners.services import Services
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.image import MetadataImage
@@ -213,7 +214,7 @@ class TestNode:
         try:
             ending = await serve_any(self.config, machine)
         except (ConfigError, StartError, StorageError, ReplayError, RecordDecodeError) as error:
-            ending = Ending(reason=" ".join(str(error).split("\n")), failed=True)
+            ending = Ending(reason=one_line(error), failed=True)
         finally:
             clock.close()
         self.last_words = ending.reason

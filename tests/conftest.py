@@ -68,12 +68,16 @@ def shared_data_path() -> Path | None:
     return path if path.is_dir() else None
 
 
+_ABSENT = "recorded logs are absent: put them at ../shared/data or set METAQUORUM_SHARED_DATA"
+needs_shared_data = pytest.mark.skipif(shared_data_path() is None, reason=_ABSENT)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The recorded metadata logs; the test is skipped, saying why, where they are absent."""
     path = shared_data_path()
     if path is None:
-        pytest.skip("recorded logs are absent: put them at ../shared/data or set METAQUORUM_SHARED_DATA")
+        pytest.skip(_ABSENT)
     return path
 
 

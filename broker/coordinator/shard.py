@@ -21,6 +21,7 @@ from metaquorum.broker.coordinator.state import (
 )
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.requests.own_logs import OwnLogs
+from metaquorum.lines import printable
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import (
@@ -29,7 +30,6 @@ from metaquorum.metadata.requests.data import (
     PartitionKey,
     ProduceResult,
 )
-from metaquorum.metadata.text.cause_text import printable
 from metaquorum.raft.effects import Outbox, Warn
 from metaquorum.storage.batches.batch import (
     Batches,

@@ -10,7 +10,7 @@ import msgspec
 
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options, controllers_option
-from metaquorum.cli.errors import Failure
+from metaquorum.cli.errors import Failure, print_problem
 from metaquorum.cli.text.brokers import COLUMNS, Broker, broker_json, broker_row, describe_text
 from metaquorum.cli.text.output import confirm, echo_json, echo_table, json_option, table_options
 from metaquorum.clients.admin.cluster import list_brokers, unregister_broker
@@ -195,7 +195,7 @@ def unregister(options: ClusterOptions, broker_id: int, force: bool, as_json: bo
             )
         left = left_behind(cluster.call(list_topics), broker_id)
         if left.replicas:
-            click.echo(f"metaquorum: {left_behind_text(left, broker_id)}", err=True)
+            print_problem(left_behind_text(left, broker_id))
         cluster.call(lambda client: unregister_broker(client, broker_id))
     if as_json:
         echo_json({"id": broker_id, "unregistered": True, "leftBehind": left_behind_json(left)})

@@ -13,7 +13,7 @@ import msgspec
 
 from metaquorum.cli.admin.topics import TOPIC, Topics, places_text
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
-from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.errors import EXIT_FAILED, Failure, print_problem
 from metaquorum.cli.given import GivenPath
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.clients.admin.groups import (
@@ -39,11 +39,13 @@ from metaquorum.clients.admin.partition_logs import (
     discard_record,
     log_offsets,
 )
+from metaquorum.config.files import read_small_file
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.inspect.log.points import parse_span_ms, parse_time_ms
 from metaquorum.wire.stored import DECODED_TOPICS
 
 _LAST_OFFSET, _LAST_PARTITION = 2**63 - 1, 2**31 - 1
+_MAX_FILE_BYTES = 256 * 1024 * 1024
 
 
 def _parsed(parse: Callable[[str], int]) -> Callable[..., int | None]:
@@ -142,10 +144,10 @@ def reset(
             problems = _execute(cluster, group, plan)
     _print_plan(group, plan, executed=commits, export=export, as_json=as_json)
     for problem in problems:
-        click.echo(f"metaquorum: {problem}", err=True)
+        print_problem(problem)
     if not commits and not export and not as_json:
         advice = "name partitions with --topic" if problems else "add --execute to commit these offsets"
-        click.echo(f"metaquorum: nothing was changed: {advice}", err=True)
+        print_problem(f"nothing was changed: {advice}")
     return EXIT_FAILED if problems else 0
 
 
@@ -176,18 +178,16 @@ def read_offsets(path: Path, group: str) -> dict[TopicPartition, int]:
     """The offsets in a file of `topic,partition,offset` lines, or `group,topic,partition,offset` as Kafka's
     tool exports several groups. Raises Failure, which names the line."""
     found: dict[TopicPartition, int] = {}
-    with path.open(newline="", encoding="utf-8") as lines:
-        reader = csv.reader(lines)
-        try:
-            for row in filter(None, reader):
-                place, offset = _offset(row, group)
-                if place in found:
-                    raise ValueError(f"{place[0]}-{place[1]} is listed twice; remove one line")
-                found[place] = offset
-        except UnicodeDecodeError:
-            raise
-        except (csv.Error, ValueError) as error:
-            raise Failure(f"{path}, line {max(1, reader.line_num)}: {error}") from None
+    text = read_small_file(path, _MAX_FILE_BYTES).decode("utf-8")
+    reader = csv.reader(text.splitlines(keepends=True))
+    try:
+        for row in filter(None, reader):
+            place, offset = _offset(row, group)
+            if place in found:
+                raise ValueError(f"{place[0]}-{place[1]} is listed twice; remove one line")
+            found[place] = offset
+    except (csv.Error, ValueError) as error:
+        raise Failure(f"{path}, line {max(1, reader.line_num)}: {error}") from None
     if not found:
         raise Failure(f"{path} has no offsets; write lines of topic,partition,offset")
     return found
@@ -354,7 +354,7 @@ def describe(options: ClusterOptions, names: tuple[str, ...], everything: bool, 
             _print(look)
     missing = [name for name, look in looks.items() if look is None and not everything]
     for name in missing:
-        click.echo(f"metaquorum: there is no group {name}; see: metaquorum groups list", err=True)
+        print_problem(f"there is no group {name}; see: metaquorum groups list")
     return EXIT_FAILED if missing else 0
 
 
@@ -536,7 +536,7 @@ def _report(results: Sequence[Deleted], as_json: bool) -> int:
         what = f"group {name}" if place is None else f"group {name}, {places_text([place])}"
         if code:
             why = _WHY.get(code, "refused")
-            click.echo(f"metaquorum: {code.name}: {what}: {why}", err=True)
+            print_problem(f"{code.name}: {what}: {why}")
         elif not as_json:
             click.echo(f"{what}: deleted")
     return EXIT_FAILED if any(code for _, _, code in results) else 0

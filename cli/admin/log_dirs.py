@@ -11,13 +11,14 @@ import click
 from metaquorum.cli.admin.log_dir_moves import move, refuse_unless_live
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options
-from metaquorum.cli.errors import EXIT_FAILED, Failure, one_line
+from metaquorum.cli.errors import EXIT_FAILED, Failure, print_problem
 from metaquorum.cli.text.output import confirm, echo_json, echo_table, json_option, table_options
 from metaquorum.clients.admin.replicas import BrokerDirectories, Directory, describe_log_dirs
 from metaquorum.clients.admin.topics import DescribedTopic, list_topics
 from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.clients.quorum.broker_status import mark_log_dir_offline
 from metaquorum.clients.search import ClientError
+from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest
 from metaquorum.storage.errors import StorageError
@@ -92,7 +93,7 @@ def describe(
             click.echo(f"broker {each.broker_id}: {one.log_dir} is offline: {reason}", err=True)
     silent = [each for each in answers if each.problem]
     for each in silent:
-        click.echo(f"metaquorum: broker {each.broker_id} did not answer: {each.problem}", err=True)
+        print_problem(f"broker {each.broker_id} did not answer: {each.problem}")
     return EXIT_FAILED if silent else 0
 
 

@@ -12,7 +12,7 @@ import click
 from metaquorum.cli.admin.plan_file import PLAN_FILE, plan_json, read_plan
 from metaquorum.cli.admin.topics import parse_assignment, report_topics
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
-from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.errors import EXIT_FAILED, Failure, print_problem
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.clients.admin.cluster import ClusterBroker, elect_leaders, list_brokers
 from metaquorum.clients.admin.replicas import alter_reassignments, list_moves, ongoing_moves
@@ -263,7 +263,7 @@ def _report_moves(
         if one.error is ErrorCode.NONE:
             click.echo(f"{name} {'stays as it is' if (one.topic, one.partition) in same else done}")
         else:
-            click.echo(f"metaquorum: {name}: {one.error.name}: {one.message or 'refused'}", err=True)
+            print_problem(f"{name}: {one.error.name}: {one.message or 'refused'}")
     if not results:
         click.echo("there is no ongoing reassignment")
     elif size is not None and len(refused) < len(results):
@@ -350,7 +350,7 @@ def _report(results: tuple[ElectionResult, ...], as_json: bool) -> int:
         if as_json:
             continue
         if refused:
-            click.echo(f"metaquorum: {name}: {each.error.name}: {each.message or 'refused'}", err=True)
+            print_problem(f"{name}: {each.error.name}: {each.message or 'refused'}")
         elif each.error is ErrorCode.NONE:
             click.echo(f"{name}: leader {each.leader}")
         else:

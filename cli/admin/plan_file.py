@@ -16,9 +16,11 @@ import msgspec
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.given import GivenPath
+from metaquorum.config.files import read_small_file
 from metaquorum.controller.partitions.plans import Assignment
 
 PLAN_VERSION = 1
+MAX_PLAN_BYTES = 256 * 1024 * 1024
 PLAN_FILE = GivenPath(exists=True, dir_okay=False, path_type=Path)
 ANY = "any"
 """Instead of a directory: the broker chooses."""
@@ -81,7 +83,7 @@ def read_places(path: Path) -> list[WantedPlace]:
 
 def _entries(path: Path) -> list[_Entry]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_small_file(path, MAX_PLAN_BYTES).decode("utf-8"))
     except UnicodeDecodeError:
         raise Failure(f"{path} is not UTF-8 text: check that it is the right file") from None
     except (ValueError, RecursionError) as error:

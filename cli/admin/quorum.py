@@ -12,12 +12,13 @@ from metaquorum.cli.admin.voter_changes import Ordered, VoterChanger
 from metaquorum.cli.admin.voter_plan import VoterWish, plan_json, plan_lines
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options, controllers_option
-from metaquorum.cli.errors import one_line
+from metaquorum.cli.errors import print_problem
 from metaquorum.cli.given import FiniteRange
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.quorum import replication_json, replication_text, status_json, status_text
 from metaquorum.clients.admin.cluster import describe_quorum
 from metaquorum.clients.search import Address, ClientError, parse_bootstrap
+from metaquorum.lines import one_line
 from metaquorum.storage.uuids import uuid_from_text
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -212,7 +213,7 @@ def describe(
     elif replication:
         click.echo(replication_text(found, now_ms, human_readable))
         for loss in found.losses:
-            click.echo(f"metaquorum: {loss}", err=True)
+            print_problem(loss)
     else:
         click.echo(status_text(found, now_ms))
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.errors import EXIT_FAILED, Failure, print_problem
 from metaquorum.cli.format import (
     DEFAULT_RELEASE,
     DYNAMIC_RELEASE,
@@ -183,16 +183,14 @@ def _remark(node: ConfiguredNode, cluster_id: str, release: str, results: Sequen
     if not any(result.written for result in results):
         return
     if len(node.directories) > 1 and level_of_release(release) < LEVEL_DIRECTORIES:
-        click.echo(
-            "metaquorum: below metadata.version 3.7-IV2, a broker stops when one of its log directories"
-            " fails: the log cannot say which replicas are lost",
-            err=True,
+        print_problem(
+            "below metadata.version 3.7-IV2, a broker stops when one of its log directories"
+            " fails: the log cannot say which replicas are lost"
         )
     if not is_drawn_cluster_id(cluster_id):
-        click.echo(
-            f"metaquorum: the cluster id {cluster_id} is not a uuid: for a new cluster, draw one with"
-            " metaquorum storage random-uuid",
-            err=True,
+        print_problem(
+            f"the cluster id {cluster_id} is not a uuid: for a new cluster, draw one with"
+            " metaquorum storage random-uuid"
         )
 
 
@@ -220,11 +218,10 @@ def _warn_of_other_id(node: ConfiguredNode, results: Sequence[FormatResult]) -> 
     wanted = node.voter_directory_id
     ids = [uuid_to_text(result.directory_id) for result in results if result.directory_id]
     if wanted is not None and ids and wanted not in ids:
-        click.echo(
-            f"metaquorum: node {node.node_id} is a voter with directory id {wanted}, which is not "
+        print_problem(
+            f"node {node.node_id} is a voter with directory id {wanted}, which is not "
             f"{ids[0]}: it will only observe, not vote; for a cluster that never started, format with "
-            "--new-cluster",
-            err=True,
+            "--new-cluster"
         )
 
 
@@ -234,7 +231,7 @@ def _node(config: str | None, directories: tuple[str, ...], node_id: int | None)
             raise click.UsageError("give either --config, or --directory with --node-id, not both")
         found = read_node_config(config)
         for line in found.warnings:
-            click.echo(f"metaquorum: {config}: {line}", err=True)
+            print_problem(f"{config}: {line}")
         return found
     if not directories or node_id is None:
         raise click.UsageError("give --config FILE, or --directory with --node-id")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from metaquorum.cli.cluster import ClusterOptions, cluster_options
-from metaquorum.cli.errors import EXIT_FAILED
+from metaquorum.cli.errors import EXIT_FAILED, print_problem
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.cli.text.settings import pairs, remark
 from metaquorum.clients.admin.topics import (
@@ -150,9 +150,7 @@ def report_topics(results: tuple[TopicResult, ...], done: str, as_json: bool) ->
             remark(result.name or "", result.note)
     if not as_json:
         for result in refused:
-            click.echo(
-                f"metaquorum: {result.name}: {result.error.name}: {result.message or 'refused'}", err=True
-            )
+            print_problem(f"{result.name}: {result.error.name}: {result.message or 'refused'}")
     return EXIT_FAILED if refused else 0
 
 
@@ -191,7 +189,7 @@ def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> 
             click.echo(describe_text(topic))
     missing = [name for name in names if name not in {topic.name for topic in found}]
     for name in missing:
-        click.echo(f"metaquorum: topic {name} does not exist; see: metaquorum topics list", err=True)
+        print_problem(f"topic {name} does not exist; see: metaquorum topics list")
     return EXIT_FAILED if missing else 0
 
 

@@ -13,7 +13,7 @@ import click
 from metaquorum.cli.admin.topics import TOPIC, places_text
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
-from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.errors import EXIT_FAILED, Failure, print_problem
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options, utc_text
 from metaquorum.clients.admin.groups import partitions_of
 from metaquorum.clients.admin.partition_logs import TopicPartition
@@ -134,7 +134,7 @@ def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> 
     missing = [name for name, each in looks.items() if each is None]
     for name in missing:
         text = f"TRANSACTIONAL_ID_NOT_FOUND: {name}; see: metaquorum transactions list"
-        click.echo(f"metaquorum: {text}", err=True)
+        print_problem(text)
     return EXIT_FAILED if missing else 0
 
 

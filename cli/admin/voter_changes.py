@@ -25,10 +25,11 @@ from metaquorum.cli.admin.voter_plan import (
     make_plan,
 )
 from metaquorum.cli.client import ClientOptions, ClusterClient
-from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.errors import Failure
 from metaquorum.clients.quorum.nodes import describe_nodes
 from metaquorum.clients.quorum.voters import CHANGE_TIMEOUT_MS, add_raft_voter, remove_raft_voter
 from metaquorum.clients.search import Address
+from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import Voter, VoterEndpoint
 from metaquorum.metadata.requests.common import (

@@ -13,7 +13,7 @@ import click
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from metaquorum.cli.cluster import ClusterOptions
-from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.errors import Failure
 from metaquorum.clients.kafka.cluster import client_context
 from metaquorum.clients.kafka.connection import (
     ConnectionFailed,
@@ -25,6 +25,8 @@ from metaquorum.clients.kafka.connection import (
 )
 from metaquorum.clients.kafka.login import OAUTHBEARER, log_in
 from metaquorum.clients.search import ClientError, parse_bootstrap
+from metaquorum.lines import one_line
+from metaquorum.metadata.settings.topic_names import name_problem
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.rpc.reach import UNRESOLVED
@@ -81,7 +83,7 @@ class Problems:
         if error.code() == KafkaError._RESOLVE:
             self.unresolved.update(_UNRESOLVED.findall(str(error.str())))
         if error.code() not in _SAYS_NOTHING or self._last is None:
-            self._last = _TOLD_BY.sub("", _TIMES.sub("", one_line(error.str())))  # type: ignore[arg-type]
+            self._last = _TOLD_BY.sub("", _TIMES.sub("", one_line(error.str())))
 
     def text(self) -> str:
         return self._last or "no answer"
@@ -115,6 +117,8 @@ class KafkaCluster:
 
     def topic(self, client: Any, name: str) -> Any:
         """The topic with its partitions. Raises Failure if the topic does not exist or no broker answers."""
+        if (problem := name_problem(name)) is not None:  # librdkafka refuses it without a reason
+            raise Failure(problem)
         return self.asked(
             lambda s: client.list_topics(name, timeout=s), lambda found: _good_topic(found, name), client
         )
@@ -213,7 +217,7 @@ def text_of(error: Exception | KafkaError) -> str:
     if isinstance(error, KafkaException):
         error = error.args[0]
     if isinstance(error, KafkaError):
-        return f"{name_of(error)}: {one_line(error.str())}"  # type: ignore[arg-type]
+        return f"{name_of(error)}: {one_line(error.str())}"
     return one_line(error)
 
 

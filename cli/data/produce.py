@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.data.cluster import KafkaCluster, property_option, text_of
 from metaquorum.cli.data.rates import Latencies, Progress, progress_option, rate_text, rates_json
-from metaquorum.cli.errors import EXIT_INTERRUPTED, Failure
+from metaquorum.cli.errors import EXIT_INTERRUPTED, Failure, print_problem
 from metaquorum.cli.given import FiniteRange
 from metaquorum.cli.interrupts import EXIT_TERMINATED
 from metaquorum.cli.text.output import echo_json
@@ -333,10 +333,7 @@ class _Interruptions:
         self._given_up = not first
         self._account.ended_by = which
         if first and self._account.taken:
-            click.echo(
-                "metaquorum: waiting for acknowledgements; interrupt again to stop waiting",
-                err=True,
-            )
+            print_problem("waiting for acknowledgements; interrupt again to stop waiting")
         if self._task is not None and (self._feeding or not first):
             self._task.cancel()
 

@@ -19,10 +19,11 @@ from metaquorum.cli.admin.voter_changes import Ordered, VoterChanger
 from metaquorum.cli.admin.voter_plan import VoterWish
 from metaquorum.cli.client import ClientOptions, ClusterClient, TlsOptions
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster
-from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import Layout
 from metaquorum.cli.local.forks import ForkError, ForkServer, NewProcesses, StartedProcess, node_starter
 from metaquorum.cli.local.recorded import ProcessRecord, recorded_process
+from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
 from metaquorum.node.local_nodes import HOST, LocalNode

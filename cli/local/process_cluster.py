@@ -24,7 +24,7 @@ import psutil
 from msgspec.structs import replace
 
 from metaquorum.cli.__main__ import OWNER_LINE
-from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import adopt
 from metaquorum.cli.local.cluster import Processes
 from metaquorum.cli.local.forks import ForkServer, NewProcesses, OwnerPipe, node_starter
@@ -33,6 +33,7 @@ from metaquorum.clients.admin.cluster import describe_quorum
 from metaquorum.clients.admin.topics import look_up_topics
 from metaquorum.clients.kafka.cluster import KafkaClient
 from metaquorum.clients.search import ClientError
+from metaquorum.lines import one_line
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ApiError, InspectError
 from metaquorum.metadata.image import MetadataImage

@@ -27,12 +27,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.errors import Failure
 from metaquorum.cli.local.cluster import LocalCluster
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.source import ReadBatch
 from metaquorum.cli.log.timeline import event_text
 from metaquorum.cli.text.brokers import broker_state
+from metaquorum.lines import one_line
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.inspect.causes.rule import DETAIL

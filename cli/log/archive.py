@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from metaquorum.cli.errors import EXIT_FAILED, Failure, as_failure
+from metaquorum.cli.errors import EXIT_FAILED, Failure, as_failure, print_problem
 from metaquorum.cli.interrupts import terminated_in_order
 from metaquorum.cli.log.input.live import LiveCommand
 from metaquorum.cli.log.input.options import PATH
@@ -85,7 +85,7 @@ def archive(
             refuse_inside(target, home_of(log))
     packed = _dry(sources) if dry_run or target is None else _write(target, sources)
     for path in packed.gone:
-        click.echo(f"metaquorum: {path} was removed in the meantime: left out", err=True)
+        print_problem(f"{path} was removed in the meantime: left out")
     _show({"target": None if dry_run else target}, packed.holds, packed.stored_bytes, as_json)
     return 0
 
@@ -163,7 +163,7 @@ def _verify(paths: Sequence[str], as_json: bool) -> int:
             failure = as_failure(error)
             text = str(error) if failure is None else failure.format_message()
             found.append({"archive": path, "problem": text})
-            click.echo(f"metaquorum: {text}", err=True)
+            print_problem(text)
             worst = EXIT_FAILED
             continue
         found.append({"archive": path, "problem": None})

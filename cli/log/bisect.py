@@ -9,7 +9,14 @@ from collections.abc import Iterator
 
 import click
 
-from metaquorum.cli.errors import EXIT_FAILED, EXIT_NEVER_FALSE, EXIT_NOT_COVERED, EXIT_USAGE, log_exit_code
+from metaquorum.cli.errors import (
+    EXIT_FAILED,
+    EXIT_NEVER_FALSE,
+    EXIT_NOT_COVERED,
+    EXIT_USAGE,
+    log_exit_code,
+    print_problem,
+)
 from metaquorum.cli.log.input import complete as log_complete
 from metaquorum.cli.log.input.live import LiveCommand
 from metaquorum.cli.log.input.options import (
@@ -95,8 +102,7 @@ def bisect_command(  # noqa: PLR0913
         finally:
             clear_progress(log)
     except PredicateError as error:
-        # Three lines, so that the caret is below the error.
-        click.echo(f"metaquorum: --predicate: {error}", err=True)
+        print_problem(f"--predicate: {error}")
         return EXIT_USAGE
     if as_json:
         click.echo(json_line(bisection_json(found, secrets=shows_secrets())))
@@ -108,7 +114,7 @@ def bisect_command(  # noqa: PLR0913
     if found.is_found:
         return EXIT_NOT_COVERED if uncovered else 0
     for line in _unreached(log, found, end):
-        click.echo(f"metaquorum: {line}", err=True)
+        print_problem(line)
     if complaints.count or found.never_defined:
         return EXIT_FAILED
     report_unknown(found.unknown)

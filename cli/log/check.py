@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from metaquorum.cli.errors import EXIT_VIOLATIONS, Failure, log_exit_code
+from metaquorum.cli.errors import EXIT_VIOLATIONS, Failure, log_exit_code, print_problem
 from metaquorum.cli.log.input.live import VOTERS, LiveCommand
 from metaquorum.cli.log.input.nodes import nodes_json, nodes_lines
 from metaquorum.cli.log.input.options import (
@@ -72,7 +72,7 @@ def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption:
         for line in voters_lines(voters):
             click.echo(line)
     if report.not_compared is not None:
-        click.echo(f"metaquorum: not compared: {report.not_compared}", err=True)
+        print_problem(f"not compared: {report.not_compared}")
     return _exit_code(report, strict)
 
 
@@ -82,7 +82,7 @@ def _voters() -> list[VoterReport] | None:
     try:
         return None if ask is None else ask()
     except Failure as error:
-        click.echo(f"metaquorum: the voters are unknown: {error.format_message()}", err=True)
+        print_problem(f"the voters are unknown: {error.format_message()}")
         return None
 
 
@@ -132,7 +132,7 @@ def _teller(log: MetadataLog, seen: set[str]) -> OnProblem:
         if line not in seen:
             seen.add(line)
             clear_progress(log)
-            click.echo(f"metaquorum: {line}", err=True)
+            print_problem(line)
 
     return tell
 

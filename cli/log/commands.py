@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from metaquorum.cli.errors import as_failure, log_exit_code
+from metaquorum.cli.errors import as_failure, log_exit_code, print_problem
 from metaquorum.cli.log.archive import archive
 from metaquorum.cli.log.bisect import bisect_command
 from metaquorum.cli.log.check import check
@@ -162,7 +162,7 @@ def _report_clusters(log: MetadataLog, clusters: dict[str, str]) -> None:
     clusters[cluster_id] = log.path
     if len(clusters) == 2:
         text = " and ".join(f"{path} ({known})" for known, path in clusters.items())
-        click.echo(f"metaquorum: {text} belong to different clusters", err=True)
+        print_problem(f"{text} belong to different clusters")
 
 
 _CURE = (
@@ -295,7 +295,7 @@ class _Printer:
     def complain(self, line: str) -> None:
         self._flush()
         self._damaged = True
-        click.echo(f"metaquorum: {line}", err=True)
+        print_problem(line)
 
     def report_nothing_shown(self) -> None:
         """Says why there is no output, if the selection matched nothing."""
@@ -306,7 +306,7 @@ class _Printer:
             suggestion(one, MetadataImage(), names) for one in self._selection.entities if one[:6] == "topic/"
         )
         text = self._selection.nothing_text()
-        click.echo(f"metaquorum: no records shown: {text}{hints if names else ''}", err=True)
+        print_problem(f"no records shown: {text}{hints if names else ''}")
 
     def report_limits(self) -> None:
         """Reports records that are missing here, and times that were mapped to offsets
@@ -316,10 +316,7 @@ class _Printer:
     def exit_code(self) -> int:
         if self._unknown:
             records = "1 record has" if self._unknown == 1 else f"{self._unknown} records have"
-            click.echo(
-                f"metaquorum: {records} a type or version that this release does not know; shown as read",
-                err=True,
-            )
+            print_problem(f"{records} a type or version that this release does not know; shown as read")
         return log_exit_code(
             damaged=self._damaged, uncovered=bool(self._coverage), unknown=bool(self._unknown)
         )

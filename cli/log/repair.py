@@ -9,7 +9,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from metaquorum.cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS, Failure
+from metaquorum.cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS, Failure, print_problem
 from metaquorum.cli.log.input.options import PATH, offsets_text
 from metaquorum.cli.log.input.source import open_path
 from metaquorum.cli.log.shell.text import change_line
@@ -141,18 +141,12 @@ def _show(report: RepairReport, changes: list[EntityChange], target: str | None)
     if len(changes) > SHOWN_DIFFERENCES:
         click.echo(f"  ... and {len(changes) - SHOWN_DIFFERENCES} more (--json has all)")
     for line in (*report.remaining[:SHOWN_REMAINING], *report.newer[:SHOWN_REMAINING], *report.notes):
-        click.echo(f"metaquorum: {line}", err=True)
+        print_problem(line)
     if len(report.remaining) > SHOWN_REMAINING:
         more = count(len(report.remaining) - SHOWN_REMAINING, "more record")
-        click.echo(
-            f"metaquorum: {more} cannot be applied (--json names them); --drop-failing removes all of them",
-            err=True,
-        )
+        print_problem(f"{more} cannot be applied (--json names them); --drop-failing removes all of them")
     if len(report.newer) > SHOWN_REMAINING:
-        click.echo(
-            f"metaquorum: {count(len(report.newer) - SHOWN_REMAINING, 'more record')} of a newer release",
-            err=True,
-        )
+        print_problem(f"{count(len(report.newer) - SHOWN_REMAINING, 'more record')} of a newer release")
     end = f"{offsets_text(report.start_offset, report.end.offset)}, epoch {report.end.epoch}"
     snapshots = count(len(report.kept_snapshots), "snapshot")
     if target is None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.errors import Failure, print_problem
 from metaquorum.cli.log.input.options import PATH
 from metaquorum.cli.log.input.source import open_paths
 from metaquorum.cli.log.repair import refuse_inside
 from metaquorum.cli.text.output import echo_json, echo_table, table_options, utc_text
+from metaquorum.lines import one_line
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.voters import voter_set_texts
 from metaquorum.metadata.inspect.repair.log_copy import node_files
@@ -170,7 +171,7 @@ def _show_ranking(ranking: Ranking, missing: list[str]) -> None:
     ]
     echo_table(("RANK", "NODE", "ROLE", "EPOCH", "END", "NEWEST RECORD", "DIRECTORY"), rows)
     for line in ranking.warnings:
-        click.echo(f"metaquorum: {line}", err=True)
+        print_problem(line)
     click.echo("may be missing:")
     for line in missing:
         click.echo(f"  {line}")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from metaquorum.cli.errors import EXIT_CRITICAL, EXIT_WARNING, Failure, log_exit_code
+from metaquorum.cli.errors import EXIT_CRITICAL, EXIT_WARNING, Failure, log_exit_code, print_problem
 from metaquorum.cli.log.input.live import BOOTSTRAP, LiveCommand
 from metaquorum.cli.log.input.nodes import nodes_json, open_merged, report_nodes
 from metaquorum.cli.log.input.options import (
@@ -101,7 +101,7 @@ def summary(
         clear_progress(log)
     for point in (start, end):
         if point is not None and (line := found.seen.outside(log.path, point)) is not None:
-            click.echo(f"metaquorum: {line}", err=True)
+            print_problem(line)
     if as_json:
         echo_json(_json(found))
     else:

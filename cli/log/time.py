@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from metaquorum.cli.errors import EXIT_DIFFERENT, EXIT_FAILED, Failure, log_exit_code
+from metaquorum.cli.errors import EXIT_DIFFERENT, EXIT_FAILED, Failure, log_exit_code, print_problem
 from metaquorum.cli.log import state as log_state
 from metaquorum.cli.log.input.live import LiveCommand
 from metaquorum.cli.log.input.options import (
@@ -99,7 +99,7 @@ def state(
     finally:
         clear_progress(log)
     for line in found.notes:
-        click.echo(f"metaquorum: {line}", err=True)
+        print_problem(line)
     if not found.problems or _holds(found, Wanted(None)):  # else the damage says it all
         report_limits(found.coverage, (found.shown,))
     _show_state(found, entity or below, "json" if as_json else form or "tree", shows_secrets())
@@ -225,7 +225,7 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
         clear_progress(old.log)
         clear_progress(new.log)
     for line in (*before.notes, *after.notes):
-        click.echo(f"metaquorum: {line}", err=True)
+        print_problem(line)
     coverage, shown = before.coverage, (before.shown, after.shown)
     coverage.extend(after.coverage)
     if not changes:
@@ -235,7 +235,7 @@ def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_cor
             click.echo(f"no difference between offset {before.end_offset} and {after.end_offset}{what}")
         elif nowhere:
             hint = suggestion(entity or "", after.image)
-            click.echo(f"metaquorum: neither state holds {entity}{hint}", err=True)
+            print_problem(f"neither state holds {entity}{hint}")
     for change in changes:
         _echo_all([json_line({"kind": "change", **change_json(change)})] if as_json else change_text(change))
     report_limits(coverage, shown, json_lines=as_json)

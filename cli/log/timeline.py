@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from metaquorum.cli.errors import log_exit_code
+from metaquorum.cli.errors import log_exit_code, print_problem
 from metaquorum.cli.given import FiniteRange
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.follow import COPY_INTERVAL_S, INTERVAL_S, follow_story
@@ -124,7 +124,7 @@ def timeline(
         hints = "".join(suggestion_from(log, one) for one in entities)
         reached = [f"no event of severity {severity} or above{about}{where}{hints}"]
     for line in reached:
-        click.echo(f"metaquorum: {line}", err=True)
+        print_problem(line)
     report_limits(seen.limits.coverage, seen.limits.shown, json_lines=as_json)
     report_unknown(seen.limits.unknown)
     return log_exit_code(

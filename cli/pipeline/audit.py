@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from metaquorum.cli.errors import print_problem
 from metaquorum.cli.pipeline.paths import Place
 from metaquorum.cli.text.output import echo_json, echo_table, table_options, utc_text
 from metaquorum.metadata.extras import missing_module
@@ -118,7 +119,7 @@ def audit(
     chosen = [one for one in fleet.clusters if not clusters or one.cluster in clusters]
     found = [one for one in found if not clusters or one.cluster in clusters]
     for name in fleet.missing:
-        click.echo(f"metaquorum: there is no table {name}: its findings are missing", err=True)
+        print_problem(f"there is no table {name}: its findings are missing")
     if as_json:
         echo_json({**summary(chosen), "findings": found})
     else:

@@ -6,6 +6,8 @@ import importlib
 
 import click
 
+from metaquorum.cli.given import refuse_what_no_one_means
+
 _COMMANDS: dict[str, tuple[str, str]] = {
     "ingest": ("metaquorum.cli.pipeline.ingest:ingest", "Update tables from logs, with Spark."),
     "audit": ("metaquorum.cli.pipeline.audit:audit", "Print findings from the tables."),
@@ -28,6 +30,7 @@ class _Group(click.Group):
             return None
         module_name, attribute = _COMMANDS[cmd_name][0].split(":")
         command: click.Command = getattr(importlib.import_module(module_name), attribute)
+        refuse_what_no_one_means(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

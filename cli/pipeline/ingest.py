@@ -8,7 +8,7 @@ import time
 import click
 import msgspec
 
-from metaquorum.cli.errors import Failure
+from metaquorum.cli.errors import Failure, print_problem
 from metaquorum.cli.pipeline.paths import Place
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
 from metaquorum.pipeline.logs.places import NoLogsError
@@ -46,7 +46,7 @@ class IngestProgress:
 
     def say(self, line: str) -> None:
         self.end()
-        click.echo(f"metaquorum: {line}", err=True)
+        print_problem(line)
 
     def end(self) -> None:
         """Removes the redrawn line."""

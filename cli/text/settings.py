@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import click
 
-from metaquorum.cli.errors import EXIT_FAILED
+from metaquorum.cli.errors import EXIT_FAILED, print_problem
 from metaquorum.cli.text.output import echo_json
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import (
@@ -116,13 +116,13 @@ def report(
 
 def refuse(subject: str, error: ErrorCode, message: str | None) -> None:
     """Prints one line on standard error."""
-    click.echo(f"metaquorum: {subject}: {error.name}: {message or 'refused'}", err=True)
+    print_problem(f"{subject}: {error.name}: {message or 'refused'}")
 
 
 def remark(subject: str, note: str | None) -> None:
     """Prints one line on standard error about a change that was accepted and has no effect yet."""
     if note is not None:
-        click.echo(f"metaquorum: {subject}: note: {note}", err=True)
+        print_problem(f"{subject}: note: {note}")
 
 
 def pairs(texts: Sequence[str], what: str) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from metaquorum.config.files import read_properties
+from metaquorum.config.files import read_properties, read_small_file
 from metaquorum.config.keys import KEYS, parsed
 from metaquorum.config.security import (
     MECHANISMS,
@@ -95,7 +95,7 @@ def _token(url: str) -> str:
     if parts.scheme != "file" or parts.netloc not in {"", "localhost"} or not parts.path:
         raise ConfigError(f"{_TOKEN_URL} must name a local file with a token: write file:///path/to/token")
     try:
-        token = Path(unquote(parts.path)).read_text("ascii").strip()
+        token = read_small_file(Path(unquote(parts.path))).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not ASCII"
         raise ConfigError(f"{_TOKEN_URL}={url} cannot be read: {why}; correct the path") from error

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from metaquorum.lines import printable
 from metaquorum.metadata.records.batch_cause import BatchCause
-
-
-def printable(text: str) -> str:
-    """The text with everything else escaped: line ends, control sequences, changes of direction."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def asked_text(cause: BatchCause) -> str:

@@ -25,13 +25,13 @@ from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.states import WalkStep, state_at, steps
 from metaquorum.storage.disk.posix import PosixDisk
-from tests.conftest import shared_data_path
+from tests.conftest import needs_shared_data, shared_data_path
 from tests.images import describe_difference
 
 ROOT = shared_data_path() or Path("absent")
 pytestmark = [
     pytest.mark.shared_data,
-    pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"),
+    needs_shared_data,
 ]
 GOLDEN = "kafka-3.7/controller-3000"
 WITH_SNAPSHOTS = (

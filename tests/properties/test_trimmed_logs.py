@@ -23,12 +23,12 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.uuids import uuid_to_text
-from tests.conftest import shared_data_path
+from tests.conftest import needs_shared_data, shared_data_path
 
 ROOT = shared_data_path() or Path("absent")
 pytestmark = [
     pytest.mark.shared_data,
-    pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"),
+    needs_shared_data,
 ]
 LOGS = (
     "kafka-3.7/controller-3000/__cluster_metadata-0",

@@ -36,6 +36,7 @@ from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.replica.store.sync import DirectorySync
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.clock import Clock
+from metaquorum.lines import one_line
 from metaquorum.node.scheduler import StepEnd
 from metaquorum.storage.cleaner.cleaning import Cleaning
 from metaquorum.storage.errors import StorageError
@@ -217,7 +218,7 @@ class DirectoryThreads:
     def _take(self, item: DataEvent | _Failure) -> None:
         if isinstance(item, _Failure):
             if isinstance(item.error, StorageError):
-                self.fail(" ".join(str(item.error).split("\n")))
+                self.fail(one_line(item.error))
             elif not self.is_bad:
                 self.is_bad = True
                 self._crash(f"stopped by a bug: {type(item.error).__name__}: {item.error}")

@@ -21,6 +21,7 @@ from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data.watched_disk import DiskWatch, Faults, HangClock, WatchedDisk
 from metaquorum.config.node import NodeConfig
 from metaquorum.errors import StartError
+from metaquorum.lines import one_line
 from metaquorum.node.machine import OWN_PROCESS
 from metaquorum.node.replica import check_identity
 from metaquorum.storage.disk.file_pool import OpenFiles
@@ -148,7 +149,7 @@ async def _look(place: ConfiguredDirectory) -> None:
     try:
         place.identity = await _on_thread(place, identity)
     except (DiskError, FileMissingError, CorruptFileError) as error:
-        place.problem = " ".join(str(error).split("\n"))
+        place.problem = one_line(error)
 
 
 # ---- contents ------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ async def _open(
         except (LogDirectoryLockedError, CorruptFileError) as error:
             raise StartError(str(error)) from error
         except (DiskError, FileMissingError) as error:
-            problem = " ".join(str(error).split("\n"))
+            problem = one_line(error)
             known = None if place.identity is None else place.identity.directory_id
             found = FoundDirectory(path=place.path, directory_id=known, problem=problem)
     return LogDirectory(found=found, store=store, disk=place.disk, watch=place.watch)

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
+from metaquorum.lines import one_line
 from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, Lock, Mutex, join
 from metaquorum.storage.errors import FileMissingError, StorageError
 
@@ -220,7 +221,7 @@ class DirectoryProbe:
                 self._report(f"{self._directory} has disappeared: mount its disk, or restore it")
                 return
             except StorageError as error:
-                self._report(" ".join(str(error).split("\n")))
+                self._report(one_line(error))
                 return
 
     def _report(self, problem: str) -> None:

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.errors import Failure, print_problem
 from metaquorum.cli.given import FiniteRange, GivenPath
 from metaquorum.cli.log.input.options import offsets_text
 from metaquorum.cli.log.input.temporary import temporary_directory
+from metaquorum.lines import one_line
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.log.config import METADATA_DIRECTORY
@@ -90,7 +91,7 @@ class LiveCommand(click.Command):
                 copy.follow()
                 ctx.meta[FOLLOWED], ctx.meta[LIVE_COPY] = copy.check, copy
             else:
-                click.echo(f"metaquorum: {copy.refresh()}", err=True)
+                print_problem(copy.refresh())
                 ctx.meta[REFRESH], ctx.meta[VOTERS] = copy.refresh, copy.voters
             ctx.meta[BOOTSTRAP] = live.words()
             ctx.meta[CLUSTER] = live
@@ -249,16 +250,16 @@ class LiveCopy:
 
         def complete(log: LiveLog) -> None:
             self._log = log
-            click.echo(f"metaquorum: {live_line(log)}", err=True)
+            print_problem(live_line(log))
             self._is_complete.set()
 
         def trouble(text: str) -> None:
             self.is_lost = True
-            click.echo(f"metaquorum: {text}", err=True)
+            print_problem(text)
 
         def there_again(text: str) -> None:
             self.is_lost = False
-            click.echo(f"metaquorum: {text}", err=True)
+            print_problem(text)
 
         try:
             self._run(FollowingCopy(on_complete=complete, on_trouble=trouble, on_return=there_again))

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from metaquorum.cli.errors import print_problem
 from metaquorum.cli.given import GivenPath
 from metaquorum.cli.log.input import complete as log_complete
 from metaquorum.cli.log.input.select import entity_path, record_type
@@ -102,7 +103,7 @@ class Complaints:
             return
         self._seen.add(line)
         self.count += 1
-        click.echo(f"metaquorum: {line}", err=True)
+        print_problem(line)
 
 
 def suggestion_from(log: MetadataLog, entity: str) -> str:
@@ -131,10 +132,8 @@ def report_unknown(count: int, what: str = "changed nothing here") -> None:
     `what`: what happened to them."""
     if count:
         records, they = ("record is", "it") if count == 1 else ("records are", "they")
-        click.echo(
-            f"metaquorum: {count} {records} of a type or version that this release does not know; {they} "
-            f"{what}",
-            err=True,
+        print_problem(
+            f"{count} {records} of a type or version that this release does not know; {they} {what}"
         )
 
 
@@ -154,9 +153,9 @@ def report_limits(
     as another one. `json_lines`: for commands with one JSON object per line, also prints an object of kind
     `limits` as the last line."""
     for text in dict.fromkeys(place.text for place in shown if place is not None):
-        click.echo(f"metaquorum: {text}", err=True)
+        print_problem(text)
     for one in coverage:
-        click.echo(f"metaquorum: not covered: {one.line}", err=True)
+        print_problem(f"not covered: {one.line}")
     limits = limits_json(coverage, shown)
     if json_lines and limits:
         click.echo(json_line({"kind": "limits", **limits}))

@@ -6,8 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-import click
-
+from metaquorum.cli.errors import print_problem
 from metaquorum.cli.log.input.archive import is_archive, open_archive
 from metaquorum.metadata.errors import InspectError
 from metaquorum.metadata.inspect.log.log import Item, MetadataLog, ReadBatch, damage_line, decode_item
@@ -54,10 +53,9 @@ def open_path(path: str, *, progress: bool = True) -> MetadataLog:
         log = most_complete(logs)
         names = short_names(logs)
         chosen = names[logs.index(log)]
-        click.echo(
-            f"metaquorum: {path} holds the logs of {len(logs)} nodes ({', '.join(names)}); this is the log "
-            f"of {chosen}, which has the newest end; give another node's directory to see its log",
-            err=True,
+        print_problem(
+            f"{path} holds the logs of {len(logs)} nodes ({', '.join(names)}); this is the log "
+            f"of {chosen}, which has the newest end; give another node's directory to see its log"
         )
     return _with_progress(log) if progress else log
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from metaquorum.cli.errors import EXIT_FAILED, as_failure
+from metaquorum.cli.errors import EXIT_FAILED, as_failure, print_problem
 from metaquorum.cli.log.input.live import REFRESH, LiveCommand
 from metaquorum.cli.log.input.options import PATH, POINT, Complaints, past_corruption_option
 from metaquorum.cli.log.input.source import open_path
@@ -15,6 +15,7 @@ from metaquorum.cli.log.shell import moving, past_commands, state_commands
 from metaquorum.cli.log.shell.moving import where
 from metaquorum.cli.log.shell.session import ShellError, ShellSession
 from metaquorum.cli.text.output import secrets_option
+from metaquorum.lines import printable
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.platforms import line_editor
 
@@ -58,7 +59,7 @@ def _run(session: ShellSession, line: str) -> bool:
         for answer in session.execute(line):
             click.echo(printable(answer))
     except ShellError as error:
-        click.echo(f"metaquorum: {error}", err=True)
+        print_problem(error)
         return False
     except BrokenPipeError:
         raise
@@ -66,16 +67,9 @@ def _run(session: ShellSession, line: str) -> bool:
         failure = as_failure(error)
         if failure is None:
             raise
-        click.echo(f"metaquorum: {failure.format_message()}", err=True)
+        print_problem(failure.format_message())
         return False
     return True
-
-
-def printable(line: str) -> str:
-    """A line without control characters: names in a log may contain any character."""
-    if line.isprintable():
-        return line
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
 
 
 class _Editor:

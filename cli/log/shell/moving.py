@@ -112,7 +112,7 @@ def until(session: ShellSession, arguments: list[str]) -> Iterator[str]:
 
         step = session.cursor.search(holds)
     except PredicateError as error:
-        raise ShellError(f"{error.reason}, at character {error.column + 1} of {error.source!r}") from None
+        raise ShellError(str(error)) from None
     if step is None:
         raise ShellError(
             f"it is never true after offset {session.cursor.offset}; to search from the start, write at "

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from metaquorum import platforms
-from metaquorum.cli.errors import Failure, os_error_text
+from metaquorum.cli.errors import Failure, os_error_text, print_problem
 from metaquorum.cli.given import GivenPath
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.follow import COPY_INTERVAL_S, follow_story
@@ -153,7 +153,7 @@ def watch(
 
 
 def _tell(line: str) -> None:
-    click.echo(f"metaquorum: {line}", err=True)
+    print_problem(line)
 
 
 def _begun(state: StateFile, log: MetadataLog, cluster_id: str, start: Point | None) -> ReportedSoFar:

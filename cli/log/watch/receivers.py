@@ -13,8 +13,8 @@ import threading
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from metaquorum.cli.errors import one_line
 from metaquorum.cli.log.watch.incidents import WatchIncident
+from metaquorum.lines import one_line
 from metaquorum.metadata.text.addresses import address_text
 from metaquorum.network.tls import new_client_context
 

@@ -66,15 +66,14 @@ _PARTS = frozenset(MetadataImage.__struct_fields__) - {"provenance"}
 
 
 class PredicateError(Exception):
-    """A mistake in an expression. The text has the expression and a caret below the place."""
+    """A mistake in an expression. The text says where it is."""
 
     def __init__(self, source: str, column: int, reason: str) -> None:
         super().__init__(source, column, reason)
         self.source, self.column, self.reason = source, column, reason
 
     def __str__(self) -> str:
-        line = " ".join(self.source.splitlines())
-        return f"{self.reason}\n  {line}\n  {' ' * min(self.column, len(line))}^"
+        return f"{self.reason}, at character {self.column + 1} of {self.source!r}"
 
 
 class Verdict(enum.Enum):

@@ -11,7 +11,6 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BrokerRegistration, ImageBuilder, MetadataImage, NodeEndpoint
 from metaquorum.metadata.node_configs.replicas import ReplicaConfig
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
-from metaquorum.metadata.requests.status import ProcessState
 from tests.unit.broker.test_session import DIRECTORY, beat, error, running
 
 
@@ -110,17 +109,6 @@ def test_a_leader_is_reached_at_the_listener_for_brokers() -> None:
 
 
 # ---- a session's counts ----------------------------------------------------------------------------
-
-
-def test_kafkas_numbers_of_process_states() -> None:
-    assert {state.name: state.value for state in ProcessState} == {
-        "NOT_RUNNING": 0,
-        "STARTING": 1,
-        "RECOVERY": 2,
-        "RUNNING": 3,
-        "PENDING_CONTROLLED_SHUTDOWN": 6,
-        "SHUTTING_DOWN": 7,
-    }
 
 
 @pytest.mark.parametrize("failures", [1, 2, 5])

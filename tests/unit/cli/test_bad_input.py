@@ -7,17 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from metaquorum.cli.main import main
+from tests.unit.cli.running import run
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-upgrade"
 SEGMENT = DATA / "00000000000000000000.log"
 CHECKPOINT = DATA / "00000000000000000176-0000000001.checkpoint"
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
 
 
 def assert_one_line(result: Result, *parts: str) -> None:

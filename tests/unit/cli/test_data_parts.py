@@ -16,9 +16,6 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from metaquorum.cli.client import TlsOptions
-from metaquorum.cli.cluster import ClusterOptions
-from metaquorum.cli.data import cluster as cluster_module
 from metaquorum.cli.data import consume, produce
 from metaquorum.cli.data.cluster import KafkaCluster
 from metaquorum.cli.data.consume import (
@@ -31,8 +28,10 @@ from metaquorum.cli.data.consume import (
 from metaquorum.cli.data.produce import ProduceTotals
 from metaquorum.cli.errors import Failure
 from tests.unit.cli.test_consume_goes_on import PLAN
+from tests.unit.cli.test_data_answers import fixture_cluster
 
-OPTIONS = ClusterOptions(bootstrap="127.0.0.1:1", timeout_s=5.0, tls=TlsOptions())
+__all__ = ["fixture_cluster"]
+
 CUT, DOWN, SILENT = KafkaError._LOG_TRUNCATION, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT
 ANY: Any = None
 
@@ -45,17 +44,6 @@ def plan(**fields: Any) -> ConsumeOptions:
 def message(offset: int, partition: int = 0, code: int | None = None) -> Message:
     error = None if code is None else KafkaError(code)
     return Message(topic="t", partition=partition, offset=offset, value=b"v", error=error)
-
-
-@pytest.fixture(name="cluster")
-def fixture_cluster(monkeypatch: pytest.MonkeyPatch) -> KafkaCluster:
-    async def found(*_: object, **__: object) -> None:
-        return None
-
-    monkeypatch.setattr(cluster_module, "_look", found)
-    made = KafkaCluster(OPTIONS, ())
-    made.timeout_s = 0.05
-    return made
 
 
 # ---- records

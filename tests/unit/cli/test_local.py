@@ -13,21 +13,16 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from click.testing import CliRunner, Result
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import MANIFEST, Layout, create
 from metaquorum.cli.local.cluster import Processes
 from metaquorum.cli.local.recorded import ProcessRecord
-from metaquorum.cli.main import main
 from metaquorum.node import local_nodes
 from metaquorum.node.local_nodes import HOST, free_ports
+from tests.unit.cli.running import run
 
 OTHER_CLUSTER = "EeRffYZ4QIOTb7vyl6pGQw"
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
 
 
 @pytest.fixture

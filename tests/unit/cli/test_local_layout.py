@@ -6,20 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import MANIFEST, Layout, create, grow, open_layout
-from metaquorum.cli.main import main
 from metaquorum.config.load import load_config
 from metaquorum.node.local_nodes import LocalNode, free_ports
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
 from metaquorum.storage.uuids import uuid_from_text, uuid_to_text
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
+from tests.unit.cli.running import run
 
 
 @pytest.fixture

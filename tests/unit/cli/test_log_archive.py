@@ -16,13 +16,10 @@ import metaquorum
 from metaquorum.cli.main import main
 from metaquorum.storage.archive import HEAD
 from metaquorum.storage.disk.posix import PosixDisk
+from tests.unit.cli.running import run_log as run
 from tests.unit.metadata.made_logs import STORY, add_snapshot, all_files, make_node
 
 NODES = ("controller-3000", "controller-3001", "controller-3002")
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["log", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")

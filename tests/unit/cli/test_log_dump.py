@@ -9,14 +9,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from metaquorum.cli.log.input.select import record_type
-from metaquorum.cli.main import main
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
 from metaquorum.metadata.records.types import NoOpRecord
 from metaquorum.storage.batches.batch import encode_batch
+from tests.unit.cli.running import run
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-upgrade"
 SEGMENT = DATA / "00000000000000000000.log"
@@ -30,10 +29,6 @@ FILES = [
 KAFKA_LINE = re.compile(
     r"\| offset: (\d+) CreateTime: (\d+) .*? (?:payload: (\{.*\})|(SnapshotHeader|SnapshotFooter) .*)$"
 )
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
 
 
 def lines(*args: object) -> list[dict[str, object]]:

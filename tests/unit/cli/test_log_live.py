@@ -10,19 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from metaquorum.cli.interrupts import EXIT_TERMINATED
-from metaquorum.cli.main import main
 from tests.conftest import REPOSITORY
+from tests.unit.cli.running import run_log as run
 from tests.unit.server.nodes import silent_port
 
 UPGRADE = REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade"
 LIVE = ["dump", "state", "diff", "history", "timeline", "shell", "why", "bisect", "check", "archive"]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["log", *map(str, arguments)])
 
 
 @pytest.mark.parametrize("command", LIVE)

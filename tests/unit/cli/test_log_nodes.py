@@ -12,18 +12,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from metaquorum.cli.log.input import archive as log_archive
-from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.posix import PosixDisk
+from tests.unit.cli.running import run_log as run
 from tests.unit.metadata.made_logs import START_MS, STORY, make_node
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["log", *map(str, arguments)])
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point
 from metaquorum.metadata.inspect.walk.states import settle, state_at, steps
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY
+from tests.unit.cli.running import run_log as run
 from tests.unit.metadata.made_logs import STORY, Batch, make_node
 
 UPGRADE = REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade"
@@ -26,12 +26,6 @@ OPEN: list[Batch] = [
     (2, [r.EndTransactionRecord()]),  # 19
     (2, [r.NoOpRecord()]),  # 20
 ]
-
-
-def run(*args: object) -> Result:
-    result = CliRunner().invoke(main, ["log", *[str(arg) for arg in args]])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def made(tmp_path: Path, story: list[Batch] = STORY) -> Path:

@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from metaquorum.cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS
-from metaquorum.cli.main import main
 from metaquorum.config.addresses import parse_voters
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
@@ -18,6 +16,7 @@ from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
 from metaquorum.storage.uuids import uuid_to_text
+from tests.unit.cli.running import run_log as run
 from tests.unit.metadata.made_logs import (
     CLUSTER,
     START_MS,
@@ -28,10 +27,6 @@ from tests.unit.metadata.made_logs import (
     make_node,
     strict,
 )
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["log", *map(str, arguments)])
 
 
 def node(tmp_path: Path, name: str = "node", **more: object) -> NodeFiles:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 pytest.importorskip("pyarrow")
 
@@ -38,6 +38,7 @@ from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.types import LogPosition
+from tests.unit.cli.running import run_log as run
 from tests.unit.metadata.made_logs import STORY, Batch, add_snapshot, make_node
 from tests.unit.pipeline.local_tables import write_tables
 
@@ -80,10 +81,6 @@ def home(tmp_path: Path) -> Path:
     node = make_node(disk, SECRET_BATCHES, home=str(tmp_path / "node"))
     add_snapshot(node, 19)
     return tmp_path / "node"
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["log", *map(str, arguments)])
 
 
 SHELL = [

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.log.shell import command
-from metaquorum.cli.log.shell.command import COMMANDS, printable
+from metaquorum.cli.log.shell.command import COMMANDS
 from metaquorum.cli.log.shell.session import KEPT_STEPS, ShellError, ShellSession
 from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.entities.diff import changes_between
@@ -26,7 +26,7 @@ from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.states import state_at, steps
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
-from tests.conftest import REPOSITORY, shared_data_path
+from tests.conftest import REPOSITORY, needs_shared_data, shared_data_path
 from tests.unit.metadata.made_logs import (
     STORY,
     Batch,
@@ -42,7 +42,6 @@ UPGRADE = REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade"
 ROOT = shared_data_path() or Path("absent")
 RECORDED = sorted({path.parent for path in ROOT.rglob("__cluster_metadata-0/*.log")})
 CHECKPOINTS = sorted(path for path in ROOT.rglob("*.checkpoint"))[:3]
-needs_data = pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent")
 
 
 def session(batches: list[Batch] | None = None, at: Point = END) -> ShellSession:
@@ -423,10 +422,6 @@ def test_completion_offers_commands_then_paths() -> None:
     assert made.complete("frob x", "x") == []
 
 
-def test_a_name_with_control_characters_moves_no_cursor() -> None:
-    assert printable("topic/\x1b[2Jné\n") == "topic/\\x1b[2Jné\\n"
-
-
 # --- the command
 
 
@@ -470,7 +465,7 @@ def test_damage_is_told_and_can_be_passed(tmp_path: Path) -> None:
     assert passed.stdout.splitlines()[1:] == ["orders/", "payments/"]
 
 
-@needs_data
+@needs_shared_data
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: "/".join(path.relative_to(ROOT).parts))
 def test_every_recorded_log_can_be_walked(path: Path) -> None:
     kept = all_files(path)
@@ -501,7 +496,7 @@ def test_every_recorded_log_can_be_walked(path: Path) -> None:
     assert all_files(path) == kept
 
 
-@needs_data
+@needs_shared_data
 @pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: path.name)
 def test_a_checkpoint_is_one_state(path: Path) -> None:
     result = run(path, "-c", "ls", "-c", "cat feature/metadata.version", "-c", "next")

@@ -6,21 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.log.points import utc_text
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
-from tests.conftest import shared_data_path
+from tests.conftest import needs_shared_data, shared_data_path
+from tests.unit.cli.running import run
 from tests.unit.metadata.made_logs import STORY, make_node
 from tests.unit.metadata.test_inspect_diff import story
 from tests.unit.metadata.test_inspect_states import FUTURE, T0, TOPIC, feature
 
 ROOT = shared_data_path() or Path("absent")
-absent = pytest.mark.skipif(
-    shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"
-)
+absent = needs_shared_data
 FILES = sorted(
     str(path.relative_to(ROOT))
     for pattern in ("partition.metadata", "*.log", "*.checkpoint")
@@ -28,10 +25,6 @@ FILES = sorted(
     if "kafka-3.7-wire" not in path.parts or "__cluster_metadata-0" in path.parts
 )
 GOLDEN = ROOT / "kafka-3.7" / "controller-3000"
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
 
 
 def expected_codes(name: str, *fine: int) -> set[int]:

@@ -11,12 +11,9 @@ from click.testing import CliRunner, Result
 from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.causes.table import rule_lines
 from metaquorum.storage.batches.batch import encode_batch
-from tests.conftest import REPOSITORY, shared_data_path
+from tests.conftest import REPOSITORY, needs_shared_data, shared_data_path
 
 ROOT = shared_data_path() or Path("absent")
-needs_recording = pytest.mark.skipif(
-    shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"
-)
 LOGS = sorted(path.parent for path in ROOT.rglob("__cluster_metadata-0/partition.metadata"))
 FILES = sorted(
     path for path in ROOT.rglob("*") if path.suffix in (".log", ".checkpoint") and "kraft-wild" in str(path)
@@ -46,7 +43,7 @@ TOOLS: dict[str, tuple[list[str], set[int]]] = {
 }
 
 
-@needs_recording
+@needs_shared_data
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("path", LOGS, ids=short)
 def test_every_recorded_log_goes_through_every_tool(path: Path, tool: str) -> None:
@@ -61,7 +58,7 @@ def test_every_recorded_log_goes_through_every_tool(path: Path, tool: str) -> No
     assert result.stdout and not result.stderr
 
 
-@needs_recording
+@needs_shared_data
 @pytest.mark.parametrize("tool", ["timeline", "check"])
 @pytest.mark.parametrize("path", FILES, ids=short)
 def test_every_recorded_file_alone(path: Path, tool: str) -> None:
@@ -70,7 +67,7 @@ def test_every_recorded_file_alone(path: Path, tool: str) -> None:
     assert bool(result.stderr) is (ODD in str(path))
 
 
-@needs_recording
+@needs_shared_data
 def test_a_log_of_every_record_type_is_refused_record_by_record_but_shown() -> None:
     path = ROOT / "kafka-3.7" / ALL_RECORDS
     check = run("log", "check", path)
@@ -81,7 +78,7 @@ def test_a_log_of_every_record_type_is_refused_record_by_record_but_shown() -> N
     assert "record does not apply" in timeline.stdout
 
 
-@needs_recording
+@needs_shared_data
 def test_the_timeline_can_be_narrowed() -> None:
     critical = run("log", "timeline", GOLDEN, "--severity", "critical", "--from", "1500", "--to", "2000")
     assert [line.split()[0] for line in critical.stdout.splitlines()] == ["1717", "1790", "1921"]
@@ -97,7 +94,7 @@ def test_the_timeline_can_be_narrowed() -> None:
     assert [line.split()[0] for line in times.stdout.splitlines()][:1] == ["2323"]
 
 
-@needs_recording
+@needs_shared_data
 def test_colours_are_for_terminals_only() -> None:
     plain = run("log", "timeline", GOLDEN, "--severity", "critical")
     assert "\x1b[" not in plain.stdout
@@ -107,7 +104,7 @@ def test_colours_are_for_terminals_only() -> None:
     assert "\x1b[31m" in coloured.stdout
 
 
-@needs_recording
+@needs_shared_data
 def test_why_has_a_headline_and_can_begin_with_the_newest() -> None:
     found = run("log", "why", GOLDEN, "topic/t00/0.leader", "--at", "898")
     headline, *records, nobody = found.stdout.splitlines()
@@ -131,7 +128,7 @@ def test_why_has_a_headline_and_can_begin_with_the_newest() -> None:
     ]
 
 
-@needs_recording
+@needs_shared_data
 def test_bisect_says_how_it_searched_and_what_changed() -> None:
     found = run("log", "bisect", GOLDEN, "--predicate", "len(topics) < 24", "--monotone")
     lines = found.stdout.splitlines()

@@ -8,25 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from metaquorum.cli.main import main
-from tests.conftest import shared_data_path
+from tests.conftest import needs_shared_data, shared_data_path
+from tests.unit.cli.running import run_log as run
 
 ROOT = shared_data_path() or Path("absent")
 GOLDEN = ROOT / "kafka-3.7" / "controller-3000" / "__cluster_metadata-0"
 pytestmark = [
     pytest.mark.shared_data,
-    pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"),
+    needs_shared_data,
 ]
 BEGINS = 1850
 """The first offset of the golden log's second segment; snapshots end at 2280, 2520, ..., 4496."""
-
-
-def run(*args: object) -> Result:
-    result = CliRunner().invoke(main, ["log", *[str(arg) for arg in args]])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def lines(result: Result) -> list[dict[str, Any]]:

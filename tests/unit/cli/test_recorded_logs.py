@@ -6,23 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from metaquorum.cli.main import main
-from tests.conftest import shared_data_path
+from tests.conftest import needs_shared_data, shared_data_path
+from tests.unit.cli.running import run
 
 ROOT = shared_data_path() or Path("absent")
 pytestmark = [
     pytest.mark.shared_data,
-    pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"),
+    needs_shared_data,
 ]
 LOGS = sorted(path.parent for path in ROOT.rglob("__cluster_metadata-0/partition.metadata"))
 ODD = "synthetic-oddities"
 GOLDEN = ROOT / "kafka-3.7" / "controller-3000" / "__cluster_metadata-0"
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
 
 
 @pytest.mark.parametrize("command", ["dump", "state", "timeline"])

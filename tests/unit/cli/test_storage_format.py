@@ -6,25 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from metaquorum.cli.format_options import read_node_config
-from metaquorum.cli.main import main
 from metaquorum.clients.search import parse_bootstrap
 from metaquorum.node.formatted import bootstrap_checkpoint
 from metaquorum.storage.batches.batch import HEADER_BYTES, iter_batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
 from metaquorum.storage.uuids import uuid_from_text
+from tests.unit.cli.running import run
 
 GOLDEN = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-upgrade" / "bootstrap.checkpoint"
 CLUSTER = "ycvx3IyUTJ2ANvCy7N_YyA"
 OTHER_CLUSTER = "EeRffYZ4QIOTb7vyl6pGQw"
 DIRECTORY_ID = "OUM-3Whd4AdHUNf9WtN5vw"
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
 
 
 def format_one(directory: Path, *more: object) -> Result:

@@ -13,7 +13,7 @@ from fcntl import ioctl
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +24,7 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path
+from tests.unit.cli.running import run_log as run
 from tests.unit.metadata.made_logs import STORY, Batch, make_node
 
 GOLDEN = (shared_data_path() or Path("absent")) / "kafka-3.7" / "controller-3000"
@@ -47,10 +48,6 @@ NAMED: list[Batch] = [
 def node(tmp_path: Path) -> Path:
     make_node(PosixDisk(), NAMED, home=str(tmp_path / "node"))
     return tmp_path / "node"
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["log", *map(str, arguments)])
 
 
 def on_terminal(width: int, *arguments: object, **more: str) -> list[str]:

@@ -11,23 +11,18 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from metaquorum.cli.main import main
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.reader import LogReader
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from tests.conftest import REPOSITORY
+from tests.unit.cli.running import run_log as run
 from tests.unit.kafka.kafka_controller import KafkaController, on_a_thread
 from tests.waiting import LIMIT_S
 
 LOG = REPOSITORY / "tests" / "data" / "kafka-3.7-upgrade"
 FIRST = 100
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["log", *map(str, arguments)])
 
 
 def batches() -> list[tuple[LogPosition, int, bytes]]:

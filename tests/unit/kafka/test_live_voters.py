@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from metaquorum.cli.main import main
 from metaquorum.clients.kafka.message_forms import METADATA_TOPIC_ID
 from metaquorum.clients.kafka.observer import LiveLog, NothingHeard
 from metaquorum.clients.kafka.voters import VoterEnd, voter_ends, voter_reports
 from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.wire import messages as wire
 from tests.conftest import REPOSITORY
+from tests.unit.cli.running import run_log as run
 from tests.unit.clients.metadata_leader import ADDRESSES
 from tests.unit.kafka.kafka_controller import KafkaController, on_a_thread
 from tests.unit.server.nodes import silent_port
@@ -38,10 +37,6 @@ class Follower(KafkaController):
         return types(
             responses=(types.FetchableTopicResponse(topic_id=METADATA_TOPIC_ID, partitions=(partition,)),)
         )
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["log", *map(str, arguments)])
 
 
 @pytest.fixture(name="port")
@@ -114,6 +109,12 @@ def test_what_a_voter_says_is_told(
     assert leads.was_read and leads.line == "controller 1 at 127.0.0.1:9001 leads epoch 7: its log was read"
     assert (other.was_read, other.is_in_order, other.behind) == (False, in_order, 1)
     assert other.text.startswith(text)
+
+
+@pytest.mark.parametrize(("end", "behind"), [(9, 1), (10, 0), (11, 0), (-1, None)])
+def test_how_far_a_voter_is_behind_the_leader(end: int, behind: int | None) -> None:
+    _, other = voter_reports(log(), [VoterEnd(1, 10), VoterEnd(2, end)], ADDRESSES, {})
+    assert other.behind == behind
 
 
 def test_an_answer_without_the_quorum_is_none() -> None:

@@ -16,9 +16,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from metaquorum.cli.main import main
 from metaquorum.clients.kafka.live_log import LiveSource, LogSpool, copy_log
 from metaquorum.clients.kafka.observer import (
     AskNode,
@@ -43,6 +42,7 @@ from metaquorum.storage.types import LogPosition
 from metaquorum.wire import codec
 from metaquorum.wire import messages as wire
 from tests.conftest import REPOSITORY
+from tests.unit.cli.running import run_log as run
 from tests.unit.clients.metadata_leader import MemorySpool
 from tests.unit.kafka.kafka_controller import KafkaBroker, KafkaController, on_a_thread
 
@@ -212,10 +212,6 @@ def test_a_controller_names_the_others(shared_data: Path) -> None:
 
 
 # --- commands
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["log", *map(str, arguments)])
 
 
 def at(node: Any) -> str:

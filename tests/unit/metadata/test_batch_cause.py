@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from metaquorum.lines import printable
 from metaquorum.metadata.records.batch_cause import (
     CAUSE_TAG,
     ENCODED_MAX_BYTES,
@@ -17,7 +18,7 @@ from metaquorum.metadata.records.batch_cause import (
 )
 from metaquorum.metadata.records.codec import decode, encode
 from metaquorum.metadata.records.types import NoOpRecord, TopicRecord
-from metaquorum.metadata.text.cause_text import asked_json, asked_text, brief_text, printable
+from metaquorum.metadata.text.cause_text import asked_json, asked_text, brief_text
 from metaquorum.wire.primitives import uvarint
 
 TEXTS = st.none() | st.text(max_size=400)

@@ -19,7 +19,7 @@ from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.snapshots import snapshot_name
 from metaquorum.storage.types import LogPosition
-from tests.conftest import REPOSITORY, shared_data_path
+from tests.conftest import REPOSITORY, needs_shared_data, shared_data_path
 from tests.unit.metadata.made_logs import (
     ORDERS,
     STORY,
@@ -33,9 +33,6 @@ from tests.unit.metadata.made_logs import (
 )
 
 GOLDEN = (shared_data_path() or Path("absent")) / "kafka-3.7" / "controller-3000"
-needs_recording = pytest.mark.skipif(
-    shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"
-)
 
 
 def golden(
@@ -51,7 +48,7 @@ def place(found: Bisection) -> tuple[int | None, int | None]:
     return (None if step is None else step.offset), (None if record is None else record.offset)
 
 
-@needs_recording
+@needs_shared_data
 @pytest.mark.parametrize(
     ("name", "batch", "record"),
     [
@@ -70,7 +67,7 @@ def test_named_checks_scan_the_recorded_scenario(name: str, batch: int | None, r
     assert found.is_found is (batch is not None)
 
 
-@needs_recording
+@needs_shared_data
 def test_a_vouched_predicate_is_searched_by_halving_snapshots() -> None:
     scanned = golden("len(topics) < 24")
     halved = golden("len(topics) < 24", monotone=True)
@@ -86,7 +83,7 @@ def test_a_vouched_predicate_is_searched_by_halving_snapshots() -> None:
     assert "--monotone" in halved.reason
 
 
-@needs_recording
+@needs_shared_data
 @pytest.mark.parametrize("limit", [100, 1850, 2016, 3299, 4000, 4757])
 def test_offsets_and_epochs_are_found_without_states(limit: int) -> None:
     found = golden(f"offset <= {limit}")
@@ -96,7 +93,7 @@ def test_offsets_and_epochs_are_found_without_states(limit: int) -> None:
     assert found.record is not None and found.record.offset == limit
 
 
-@needs_recording
+@needs_shared_data
 def test_the_first_record_of_an_epoch_is_found_from_the_right_segment() -> None:
     found = golden("epoch < 6")
     assert place(found) == (2070, 2070)
@@ -104,7 +101,7 @@ def test_the_first_record_of_an_epoch_is_found_from_the_right_segment() -> None:
     assert golden("epoch <= 6").step is None
 
 
-@needs_recording
+@needs_shared_data
 def test_three_values() -> None:
     absent = golden("broker(77).fenced")
     assert (absent.step, absent.always_false) == (None, False), "never there is never false"
@@ -116,7 +113,7 @@ def test_three_values() -> None:
         golden("partition('t06', 9).leadr == 1")
 
 
-@needs_recording
+@needs_shared_data
 def test_the_range_can_be_narrowed() -> None:
     first = golden("leaderless() == 0")
     after = golden("leaderless() == 0", start=Point(offset=930))

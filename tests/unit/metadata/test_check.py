@@ -22,7 +22,7 @@ from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.snapshots import snapshot_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk
-from tests.conftest import shared_data_path
+from tests.conftest import needs_shared_data, shared_data_path
 from tests.unit.metadata.made_logs import (
     ORDERS,
     STORY,
@@ -37,9 +37,6 @@ from tests.unit.metadata.made_logs import (
 )
 
 ROOT = shared_data_path() or Path("absent")
-needs_recording = pytest.mark.skipif(
-    shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"
-)
 CRC_AT, CRC_FROM = 17, 21
 """Where a batch holds its CRC32C, and from where it is taken."""
 
@@ -65,7 +62,7 @@ def log_of(path: Path) -> MetadataLog:
     return open_log(PosixDisk(), str(path))
 
 
-@needs_recording
+@needs_shared_data
 def test_the_recorded_scenario_keeps_every_rule_and_agrees_with_its_snapshots() -> None:
     report = check_log(log_of(ROOT / "kafka-3.7" / "controller-3000"))
     # kafka-configs and kafka-reassign-partitions remove settings that were not there: Kafka writes that down.
@@ -77,14 +74,14 @@ def test_the_recorded_scenario_keeps_every_rule_and_agrees_with_its_snapshots() 
     assert (report.batches, report.records, report.end_offset, report.snapshots) == (1343, 4758, 4758, 15)
 
 
-@needs_recording
+@needs_shared_data
 def test_a_broker_that_led_while_fenced_is_a_warning_that_heals() -> None:
     report = check_log(log_of(ROOT / "kafka-3.7" / "upgrade" / "broker-0"))
     assert {found[:2] for found in rules(report)} == {(92, "leader-active"), (92, "isr-active")}
     assert report.errors == [] and report.lasting == frozenset()
 
 
-@needs_recording
+@needs_shared_data
 @pytest.mark.parametrize(
     ("folder", "lags"),
     [
@@ -100,7 +97,7 @@ def test_three_nodes_of_one_quorum_are_one_log_of_which_two_lag(folder: str, lag
     assert report.compared > 1000
 
 
-@needs_recording
+@needs_shared_data
 def test_logs_of_two_clusters_are_checked_alone_and_not_compared() -> None:
     logs = [
         log_of(ROOT / "kafka-3.7" / "controller-3000"),
@@ -112,7 +109,7 @@ def test_logs_of_two_clusters_are_checked_alone_and_not_compared() -> None:
     assert (report.compared, report.lags) == (0, {})
 
 
-@needs_recording
+@needs_shared_data
 @pytest.mark.parametrize(
     ("offset", "entity", "text"),
     [
@@ -308,7 +305,7 @@ def test_a_snapshot_inside_a_batch_or_of_another_epoch_is_wrong() -> None:
     assert any("its name says epoch 7" in text for text in texts)
 
 
-@needs_recording
+@needs_shared_data
 def test_a_checkpoint_and_a_segment_can_be_checked_alone() -> None:
     folder = ROOT / "kafka-3.7" / "controller-3000" / "__cluster_metadata-0"
     one = check_log(log_of(folder / "00000000000000002280-0000000006.checkpoint"))
@@ -322,7 +319,7 @@ def test_a_checkpoint_and_a_segment_can_be_checked_alone() -> None:
     )
 
 
-@needs_recording
+@needs_shared_data
 @pytest.mark.parametrize(
     "folder",
     ["kafka-3.7/upgrade/broker-0", "kraft-wild/kafka-3.7-three-nodes-lagging/kafka-data/broker-1"],

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.log.clock import JUMP_MS, LogClock, clock_of
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import utc_text
@@ -24,6 +22,7 @@ from metaquorum.metadata.records.codec import encode
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.disk.posix import PosixDisk
+from tests.unit.cli.running import run_log as run
 from tests.unit.metadata.made_logs import make_node, write
 
 ID = bytes(range(16))
@@ -138,10 +137,6 @@ JUMPS = {
     "behind at the end of it": with_stamp(8, BEHIND),
     "a stretch": [*SECONDS[:6], AHEAD, AHEAD + 1, *SECONDS[8:]],
 }
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["log", *map(str, arguments)])
 
 
 def at(second: float) -> str:

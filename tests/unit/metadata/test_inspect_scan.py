@@ -48,7 +48,7 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.uuids import uuid_to_text
-from tests.conftest import shared_data_path
+from tests.conftest import needs_shared_data, shared_data_path
 from tests.unit.metadata.made_logs import START_MS, Batch, leads, make_node, memory_disk, topic
 
 ROOT = shared_data_path() or Path("absent")
@@ -371,7 +371,7 @@ def test_random_clocks_are_told_alike_and_never_run_backwards_unmarked(
     assert all(row.to_ms is None or row.from_ms <= row.to_ms for row in rows) or marked
 
 
-@pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent")
+@needs_shared_data
 @pytest.mark.parametrize("path", RECORDED, ids=str)
 def test_recorded_logs_are_told_as_if_every_batch_were_looked_at(path: Path) -> None:
     log = open_log(PosixDisk(), str(path))

@@ -29,7 +29,7 @@ from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faults import PowerLossError
-from tests.conftest import shared_data_path
+from tests.conftest import needs_shared_data, shared_data_path
 from tests.images import replay_all
 from tests.unit.metadata.made_logs import (
     HOME,
@@ -53,7 +53,6 @@ from tests.unit.metadata.made_logs import (
 NEW = "/new"
 ROOT = shared_data_path() or Path("absent")
 RECORDED = sorted({path.parent for path in ROOT.rglob("__cluster_metadata-0/*.log")})
-needs_data = pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent")
 
 
 def repaired(node: NodeFiles, **request: object) -> tuple[RepairReport, MetadataLog]:
@@ -408,7 +407,7 @@ def strict_image(log: MetadataLog) -> MetadataImage:
     return replay_all(state, (one for one in strict(log) if one.header.next_offset > state.end_offset)).image
 
 
-@needs_data
+@needs_shared_data
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: "/".join(path.relative_to(ROOT).parts))
 def test_every_recorded_log_is_repaired_and_never_touched(path: Path, tmp_path: Path) -> None:
     kept = all_files(path)
@@ -445,7 +444,7 @@ def test_every_recorded_log_is_repaired_and_never_touched(path: Path, tmp_path: 
     assert NO_OP in dropped.data
 
 
-@needs_data
+@needs_shared_data
 @pytest.mark.parametrize(("at", "how"), [(0.3, "begins"), (0.7, "adjusted")])
 def test_a_golden_log_with_a_flipped_byte_is_usable_again(tmp_path: Path, at: float, how: str) -> None:
     """The second byte is one of a base offset, which no CRC covers: it is put back from its neighbours."""

@@ -35,7 +35,7 @@ from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state
 from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
-from tests.conftest import shared_data_path
+from tests.conftest import needs_shared_data, shared_data_path
 from tests.unit.metadata.made_logs import (
     CLUSTER,
     START_MS,
@@ -55,7 +55,6 @@ from tests.unit.metadata.made_logs import (
 
 ROOT = shared_data_path() or Path("absent")
 RECORDED = sorted({path.parent for path in ROOT.rglob("__cluster_metadata-0/partition.metadata")})
-needs_data = pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent")
 NO_OP: Batch = (2, [r.NoOpRecord()])
 
 
@@ -199,7 +198,7 @@ def test_a_state_that_cannot_be_replayed_is_to_be_repaired_first() -> None:
         write_voters(ranking, [voter(1)], ["/new"], CLUSTER)
 
 
-@needs_data
+@needs_shared_data
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: "/".join(path.relative_to(ROOT).parts[:-1]))
 def test_every_recorded_log_can_be_the_last_survivor(path: Path, tmp_path: Path) -> None:
     kept = all_files(path)
@@ -236,7 +235,7 @@ class ReplicaStoreClosed:
         self._store.close()
 
 
-@needs_data
+@needs_shared_data
 @pytest.mark.parametrize("folder", ["kafka-3.3-three-nodes-lagging", "kafka-3.7-three-nodes-lagging"])
 def test_members_that_lag_rank_behind_and_diverge_nowhere(folder: str) -> None:
     paths = [path for path in RECORDED if folder in str(path)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from metaquorum.metadata.inspect.causes.brokers import FENCES
 from metaquorum.metadata.inspect.causes.rule import SEVERITIES
@@ -31,6 +32,23 @@ def test_the_page_is_what_the_table_makes() -> None:
     assert generated == render_document(), (
         "docs/log-tools.md is out of date: run this test with METAQUORUM_REWRITE_DOCS=1, review"
     )
+
+
+BY_THEIR_TEXT = frozenset(
+    (
+        "broker-id-unused directory-assigned eligible-leaders-off fence-requested fenced-broker-leads "
+        "leadership-began metadata-lag new-incarnation token-expired transaction-abandoned"
+    ).split()
+)
+"""Rules that tests know by what they answer. A new rule is not one of them."""
+
+
+def test_a_test_or_a_story_names_every_rule() -> None:
+    tests = [*Path(__file__).parent.glob("test_*.py"), *(REPOSITORY / "tests" / "stories").glob("*.txt")]
+    text = "".join(path.read_text("utf-8") for path in tests if path != Path(__file__))
+    names = {rule.name for rules in (*TABLE, WRITTEN) for rule in rules.rules}
+    missing = {name for name in names if name not in text} - BY_THEIR_TEXT
+    assert not missing, f"test_same_records.py has no records that match {missing}, nor some that do not"
 
 
 def test_every_rule_is_whole_and_comes_once_per_kind_of_change() -> None:

@@ -20,15 +20,12 @@ from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.types import FENCED
 from metaquorum.storage.disk.posix import PosixDisk
-from tests.conftest import REPOSITORY, shared_data_path
+from tests.conftest import REPOSITORY, needs_shared_data, shared_data_path
 from tests.unit.metadata.made_logs import add_snapshot, flip, make_node, memory_disk
 
 ROOT = shared_data_path() or Path("absent")
 GOLDEN = ROOT / "kafka-3.7" / "controller-3000"
 ID, OTHER = bytes(range(16)), bytes(range(1, 17))
-needs_recording = pytest.mark.skipif(
-    shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py"
-)
 
 
 def golden(entity: str, at: int | None = None) -> Explanation:
@@ -139,7 +136,7 @@ RECORDED = [
 ]
 
 
-@needs_recording
+@needs_shared_data
 @pytest.mark.parametrize(("entity", "at", "value", "offset", "rules", "text"), RECORDED)
 def test_causes_in_the_recorded_scenario(
     entity: str, at: int, value: object, offset: int, rules: list[str], text: str
@@ -155,7 +152,7 @@ def test_causes_in_the_recorded_scenario(
     assert any(text in cause.text for cause in last.causes), last.causes
 
 
-@needs_recording
+@needs_shared_data
 def test_the_whole_chain_of_a_leader() -> None:
     chain = golden("topic/unclean/0.leader").links
     assert [(link.offset, link.changes[0][1:]) for link in chain] == [
@@ -168,7 +165,7 @@ def test_the_whole_chain_of_a_leader() -> None:
     ]
 
 
-@needs_recording
+@needs_shared_data
 def test_what_was_deleted_says_so() -> None:
     found = golden("topic/t05/0")
     assert (found.exists, found.value) == (False, None)
@@ -181,7 +178,7 @@ def test_what_was_deleted_says_so() -> None:
     assert golden("config/topic/t01").value == {"max.message.bytes": "2000000"}
 
 
-@needs_recording
+@needs_shared_data
 @pytest.mark.parametrize(
     ("entity", "hint"),
     [

@@ -23,7 +23,7 @@ from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.snapshots import snapshot_path
 from metaquorum.storage.types import LogPosition
-from tests.conftest import shared_data_path
+from tests.conftest import needs_shared_data, shared_data_path
 from tests.images import replay_all
 from tests.sums.survey import Survey, text_of
 from tests.unit.metadata.made_logs import memory_disk, strict, write
@@ -136,7 +136,7 @@ def test_stories_are_explained_alike_wherever_a_snapshot_is(
                 assert answer(*asked, whole=False) == answer(*asked, whole=True), (text, field, last)
 
 
-@pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py")
+@needs_shared_data
 def test_the_recorded_log_is_explained_alike(monkeypatch: pytest.MonkeyPatch, enough: list[bool]) -> None:
     log = open_log(PosixDisk(), str(RECORDED))
     targets = ("topic/t01/0", "topic/unclean/0.leader", "topic/t18/1.isr", "topic/t04/0.replicas")

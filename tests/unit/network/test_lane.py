@@ -19,7 +19,9 @@ from metaquorum.config.security import TlsFiles
 from metaquorum.controller.server.main import lane_listener
 from metaquorum.errors import StartError
 from metaquorum.network import lane as lanes
+from metaquorum.network.files_plan import FilePlan
 from metaquorum.network.lane import PORT_KEY, Lane, LaneListener, Offer, take_up
+from metaquorum.network.limits import ConnectionLimits
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.raft.events import (
     RaftRequestAbandoned,
@@ -27,27 +29,18 @@ from metaquorum.raft.events import (
     RaftRequestFailed,
     RaftResponseArrived,
 )
-from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
+from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.rpc import raft_server
 from metaquorum.rpc.channels import bind, new_server
 from metaquorum.rpc.raft_client import RECONNECT, PeerAddress, RaftClient
 from metaquorum.rpc.raft_server import RaftService, add_raft_service
 from tests.conformance.test_transport import until
+from tests.unit.rpc.fetches import fetch
 from tests.unit.server.certificates import certificate_files
 from tests.waiting import within
 
 HOST = "127.0.0.1"
-FETCH = FetchRequest(
-    cluster_id="c",
-    replica_id=1,
-    replica_directory_id=bytes(16),
-    epoch=1,
-    fetch_offset=0,
-    last_fetched_epoch=0,
-    high_watermark=-1,
-    max_wait_ms=100,
-    max_bytes=1000,
-)
+FETCH = fetch(1)
 
 ANSWER = FetchResponse(error=RaftError.NONE, epoch=1, leader_id=2, high_watermark=0, log_start_offset=0)
 
@@ -58,7 +51,7 @@ def nothing() -> None:
 
 @pytest.fixture
 async def listener() -> AsyncIterator[LaneListener]:
-    made = LaneListener(HOST, 0)
+    made = LaneListener(HOST, 0, ConnectionLimits())
     await made.open()
     yield made
     made.close()
@@ -156,7 +149,7 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
         with pytest.raises(
             StartError, match=f"cannot listen on {HOST}:{port}: .*controller.quorum.lane.port"
         ):
-            await LaneListener(HOST, port).open()
+            await LaneListener(HOST, port, ConnectionLimits()).open()
 
 
 def test_what_is_no_offer_is_refused() -> None:
@@ -343,7 +336,7 @@ def test_a_controller_offers_lanes_by_its_configuration(
         lines[PORT_KEY] = port
     path = tmp_path / "node.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    listener = lane_listener(load_config(path, "controller"), None)
+    listener = lane_listener(load_config(path, "controller"), None, FilePlan.unlimited())
     assert (listener is not None) is offers
     if port == "9193":
         assert listener is not None and listener.address == (HOST, 9193)
@@ -364,7 +357,7 @@ async def test_with_tls_a_lane_is_for_those_whose_certificate_is_trusted(tmp_pat
         f"ssl.client.auth=required\nssl.keystore.location={tmp_path}/node.pem\n"
         f"ssl.truststore.location={tmp_path}/authority.crt\n"
     )
-    listener = lane_listener(load_config(path, "controller"), files["node"])
+    listener = lane_listener(load_config(path, "controller"), files["node"], FilePlan.unlimited())
     assert listener is not None
     await listener.open()
     here, there = End(), End()

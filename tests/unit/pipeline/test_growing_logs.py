@@ -9,9 +9,8 @@ import pytest
 
 import metaquorum.pipeline.ingest.job as job
 from metaquorum.pipeline.ingest.job import IngestReport, ingest
-from metaquorum.pipeline.ingest.tasks import run_task
-from metaquorum.pipeline.ingest.work import Task, TaskResult
 from metaquorum.pipeline.tables import TABLES
+from tests.unit.pipeline.here import run_here
 from tests.unit.pipeline.recorded import GOLDEN, WILD, node_copy, table, without_files
 
 NOBODY: Any = None
@@ -20,11 +19,6 @@ pytestmark = pytest.mark.shared_data
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_here(
-        session: object, tasks: list[Task], show: object = None, watch: object = None
-    ) -> list[TaskResult]:
-        return [run_task(task) for task in tasks]
-
     monkeypatch.setattr(job, "run_tasks", run_here)
 
 

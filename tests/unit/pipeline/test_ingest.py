@@ -27,6 +27,7 @@ from metaquorum.pipeline.ingest.work import (
     TaskResult,
 )
 from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema
+from tests.unit.pipeline.here import run_here
 from tests.unit.pipeline.intervals.telling import read_log, replayed, tables_of
 from tests.unit.pipeline.intervals.test_resume import story
 from tests.unit.pipeline.intervals.test_what_nobody_saw import image_at
@@ -37,11 +38,6 @@ NOBODY: Any = None
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_here(
-        session: object, tasks: list[Task], show: object = None, watch: object = None
-    ) -> list[TaskResult]:
-        return [run_task(task) for task in tasks]
-
     monkeypatch.setattr(job, "run_tasks", run_here)
 
 

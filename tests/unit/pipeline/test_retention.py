@@ -17,11 +17,10 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.pipeline.audit.source import TableSource
-from metaquorum.pipeline.ingest.tasks import run_task
-from metaquorum.pipeline.ingest.work import Task, TaskResult
 from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 from metaquorum.storage.types import LogPosition
+from tests.unit.pipeline.here import run_here
 from tests.unit.pipeline.intervals.telling import (
     Line,
     alive,
@@ -39,12 +38,6 @@ EVERY = 20
 FOLDER = "__cluster_metadata-0"
 NOOP = encode(r.NoOpRecord(), 0)
 KINDS = ("broker", "broker", "fence", "topic", "change", "change", "config", "idle", "gone", "elect")
-
-
-def run_here(
-    session: object, tasks: list[Task], show: object = None, watch: object = None
-) -> list[TaskResult]:
-    return [run_task(task) for task in tasks]
 
 
 @pytest.fixture(autouse=True)

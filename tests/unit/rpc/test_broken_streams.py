@@ -15,6 +15,7 @@ from metaquorum.rpc.channels import END_OF_STREAM
 from metaquorum.rpc.messages import raft as raft_codec
 from metaquorum.rpc.raft_server import RaftService
 from metaquorum.rpc.transport import TransportEvent
+from tests.unit.rpc.fetches import fetch
 
 
 async def settle(turns: int = 20) -> None:
@@ -42,21 +43,6 @@ class Caller:
         if len(self.written) == self._room:
             await asyncio.Event().wait()
         self.written.append(raft.RaftEnvelope.FromString(envelope).correlation_id)
-
-
-def fetch(node_id: int) -> FetchRequest:
-    return FetchRequest(
-        cluster_id="c",
-        replica_id=node_id,
-        replica_directory_id=bytes(16),
-        epoch=1,
-        fetch_offset=0,
-        last_fetched_epoch=0,
-        high_watermark=-1,
-        max_wait_ms=100,
-        max_bytes=1000,
-        read_round=0,
-    )
 
 
 ANSWER = FetchResponse(error=RaftError.NONE, epoch=1, leader_id=1, high_watermark=0, log_start_offset=0)

@@ -11,22 +11,12 @@ import pytest
 
 from metaquorum.proto import raft_pb2 as pb
 from metaquorum.raft.events import RaftRequestFailed
-from metaquorum.raft.messages import FetchRequest
 from metaquorum.rpc import raft_client
 from metaquorum.rpc.raft_client import PeerAddress, RaftClient
 from tests.conformance.test_transport import until
+from tests.unit.rpc.fetches import fetch
 
-FETCH = FetchRequest(
-    cluster_id="c",
-    replica_id=1,
-    replica_directory_id=bytes(16),
-    epoch=1,
-    fetch_offset=0,
-    last_fetched_epoch=0,
-    high_watermark=-1,
-    max_wait_ms=100,
-    max_bytes=1000,
-)
+FETCH = fetch(1)
 
 
 class Stream:

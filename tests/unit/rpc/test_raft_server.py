@@ -17,6 +17,7 @@ from metaquorum.rpc.messages import raft as raft_codec
 from metaquorum.rpc.raft_server import OTHERS_BYTES_PER_TURN, OTHERS_PER_TURN, RaftService
 from metaquorum.rpc.transport import TransportEvent
 from metaquorum.storage.types import LogPosition
+from tests.unit.rpc.fetches import fetch
 
 PEER = 3001
 FIRST_BROKER = 100
@@ -47,21 +48,6 @@ class Caller:
     async def write(self, envelope: bytes) -> None:
         assert pb.RaftEnvelope.FromString(envelope).correlation_id == 1
         self._written.append(self.node_id)
-
-
-def fetch(node_id: int) -> FetchRequest:
-    return FetchRequest(
-        cluster_id="c",
-        replica_id=node_id,
-        replica_directory_id=bytes(16),
-        epoch=1,
-        fetch_offset=0,
-        last_fetched_epoch=0,
-        high_watermark=-1,
-        max_wait_ms=100,
-        max_bytes=1000,
-        read_round=0,
-    )
 
 
 def response(records: bytes = b"") -> FetchResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,12 @@ def test_the_page_has_a_line_for_every_rule() -> None:
     page = (REPOSITORY / "docs" / "pipeline.md").read_text("utf-8")
     missing = [kind for kind in RULES if f"\n- `{kind}` (" not in page]
     assert not missing, f"docs/pipeline.md lists the findings of `audit`; it lacks {missing}"
+
+
+def test_a_test_names_every_kind() -> None:
+    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    missing = [kind for kind in RULES if f'"{kind}"' not in tests]
+    assert not missing, f"test_audit.py has no fleet with {missing}, nor one that is nearly alike without it"
 
 
 def told(one: ClusterFacts, **limits: int) -> list[AuditFinding]:

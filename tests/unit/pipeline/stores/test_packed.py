@@ -12,7 +12,6 @@ import pytest
 import metaquorum.pipeline.ingest.job as job
 from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.ingest.tasks import run_task
-from metaquorum.pipeline.ingest.work import Task, TaskResult
 from metaquorum.pipeline.logs.places import NoLogsError, find_logs
 from metaquorum.pipeline.logs.survey import hop, survey
 from metaquorum.pipeline.stores.disk import StoreDisk
@@ -20,6 +19,7 @@ from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.archive_writer import ArchiveSource, write_archive
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import StorageError
+from tests.unit.pipeline.here import run_here
 from tests.unit.pipeline.recorded import GOLDEN, LOG
 
 pytestmark = pytest.mark.shared_data
@@ -28,11 +28,6 @@ NOBODY: Any = None
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_here(
-        session: object, tasks: list[Task], show: object = None, watch: object = None
-    ) -> list[TaskResult]:
-        return [run_task(task) for task in tasks]
-
     monkeypatch.setattr(job, "run_tasks", run_here)
 
 

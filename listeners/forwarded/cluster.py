@@ -62,7 +62,7 @@ def _partition(
             DescribeQuorumResponse.ReplicaState(
                 replica_id=each.node_id,
                 # Encoders refuse a field that the version does not have.
-                replica_directory_id=each.directory_id if call.version >= 2 else ZERO_ID,
+                replica_directory_id=(each.directory_id or ZERO_ID) if call.version >= 2 else ZERO_ID,
                 log_end_offset=each.log_end_offset,
                 last_fetch_timestamp=_time(each, each.last_fetch_ms, quorum.leader_id, call),
                 last_caught_up_timestamp=_time(each, each.last_caught_up_ms, quorum.leader_id, call),

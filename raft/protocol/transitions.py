@@ -95,12 +95,12 @@ def become_follower(
     """`endpoints` are where the leader listens, from the message that named it; if empty, they stay as
     they were."""
     state.election_attempts = 0
-    if endpoints or (epoch, leader_id) != (state.epoch, state.known_leader_id):
-        state.announced_endpoints = endpoints
     vote = state.vote if epoch == state.epoch else None
     _change(
         state, follower_role(state, leader_id, now_ms=now_ms), epoch=epoch, vote=vote, leader_id=leader_id
     )
+    if endpoints:
+        state.announced_endpoints = endpoints
 
 
 def become_resigned(state: RaftState, successors: tuple[PreferredCandidate, ...], *, now_ms: int) -> None:
@@ -159,6 +159,10 @@ def _change(
     old = state.role
     if isinstance(old, roles.Leader):
         memory.fold(state, old.view)
+    if (epoch, leader_id) != (state.epoch, state.known_leader_id):
+        # They are of the leader that announced them. This node may lead now, at kraft.version 0 without
+        # endpoints of its own, and voters of Kafka 3.9 would look for it at those.
+        state.announced_endpoints = ()
     hard_state = (state.epoch, state.vote, state.known_leader_id)
     state.role = role
     state.epoch, state.vote, state.known_leader_id = epoch, vote, leader_id

@@ -17,6 +17,7 @@ from metaquorum.metadata.records.types import ControllerEndpoint, ControllerReco
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.common import DescribeQuorumRequest, DescribeQuorumResponse, ReplicaStatus
 from metaquorum.wire import codec
+from metaquorum.wire import messages as wire
 from metaquorum.wire.messages import ApiVersionsRequest, DescribeClusterRequest
 from metaquorum.wire.table import API_BY_NAME, request_type
 
@@ -91,6 +92,22 @@ async def test_controllers_are_where_they_registered_or_where_the_quorum_names_t
     wrong, asked = await ask("DescribeCluster", 2, DescribeClusterRequest(endpoint_type=1))
     assert (wrong.error_code, wrong.brokers, asked) == (114, (), [])
     assert wrong.error_message == "controllers describe only controllers: set endpoint type 2"
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_a_voter_whose_directory_is_unknown_has_the_zero_id(version: int) -> None:
+    """A static voter that has not fetched since this controller leads."""
+    voters = voter(3), replace(voter(2), directory_id=bytes([2]) * 16)
+    topic = wire.DescribeQuorumRequest.TopicData(
+        topic_name="__cluster_metadata",
+        partitions=(wire.DescribeQuorumRequest.PartitionData(partition_index=0),),
+    )
+    quorum = replace(QUORUM, voters=voters, observers=voters)
+    answer, _ = await ask("DescribeQuorum", version, wire.DescribeQuorumRequest(topics=(topic,)), quorum)
+    (part,) = answer.topics[0].partitions
+    expected = [bytes(16), bytes([2]) * 16 if version >= 2 else bytes(16)]
+    for replicas in (part.current_voters, part.observers):
+        assert [each.replica_directory_id for each in replicas] == expected
 
 
 async def test_versions_are_those_of_the_table_with_the_quorums_level() -> None:

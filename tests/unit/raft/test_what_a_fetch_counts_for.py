@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from metaquorum.raft import memory
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.effects import ReadReady, RespondWithRecords, Warn
-from metaquorum.raft.messages import RaftError, VoteRequest
+from metaquorum.raft.effects import ReadReady, Respond, RespondWithRecords, SendRequest, Warn
+from metaquorum.raft.messages import BeginQuorumEpochRequest, RaftError, VoteRequest
 from metaquorum.raft.protocol import election, transitions
 from metaquorum.raft.roles import Candidate, Leader, ReplicaState
 from metaquorum.raft.voters import Endpoint
@@ -198,3 +198,20 @@ def test_a_leader_that_is_found_again_may_listen_elsewhere() -> None:
         assert core.state.announced_endpoints == (endpoints or before)
     transitions.follow(core.state, 5, 3, (), now_ms=5)
     assert (core.leader_id, core.state.announced_endpoints) == (3, ())
+
+
+def test_a_node_that_leads_does_not_announce_where_the_leader_before_it_listened() -> None:
+    """At kraft.version 0 it has no endpoints of its own, but a leader of Kafka 3.9 that it followed has
+    announced some."""
+    core, _ = follower()
+    assert core.state.kraft_version == 0
+    transitions.follow(core.state, 4, 2, (Endpoint("L", "there", 9),), now_ms=5)
+    assert core.state.leader_endpoints
+    transitions.become_prospective(core.state, now_ms=5)
+    transitions.become_candidate(core.state, now_ms=5)
+    transitions.become_leader(core.state, {1, 3}, now_ms=5)
+    begins = [one.request for one in core.tick(now_ms=5) if isinstance(one, SendRequest)]
+    assert begins and all(isinstance(one, BeginQuorumEpochRequest) for one in begins)
+    assert {one.leader_endpoints for one in begins if isinstance(one, BeginQuorumEpochRequest)} == {()}
+    answer = core.on_request(500, fetch_of(2, 0), now_ms=5)
+    assert [one.response.leader_endpoints for one in answer if isinstance(one, Respond)] == [()]

@@ -24,6 +24,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.story import Seen, events
 from metaquorum.metadata.inspect.timeline.timeline import SpanCounts
+from metaquorum.metadata.inspect.walk.mentions import Mentions, mentions_of
 from metaquorum.platforms import interrupts_held, lower_priority
 from metaquorum.storage.errors import StorageError
 
@@ -63,8 +64,14 @@ class ReaderLostError(Exception):
     """The other process is gone, or could not be started."""
 
 
-def pieces(log: MetadataLog) -> Iterator[EventPiece | EventsEnd]:
-    """The events of the whole log, read in this process. Raises errors of which `is_users` holds."""
+Piece = Mentions | EventPiece | EventsEnd
+
+
+def pieces(log: MetadataLog) -> Iterator[Piece]:
+    """Where a sound log mentions what, then the events of the whole log, read in this process. Raises errors
+    of which `is_users` holds."""
+    if (mentions := mentions_of(log)) is not None:
+        yield mentions
     made: list[TimelineEvent] = []
     counts: list[SpanCounts] = []
     problems: list[str] = []
@@ -98,7 +105,7 @@ class _Failed(msgspec.Struct, frozen=True, kw_only=True):
     is_users: bool
 
 
-def pieces_apart(log: MetadataLog, is_stopped: Callable[[], bool]) -> Iterator[EventPiece | EventsEnd]:
+def pieces_apart(log: MetadataLog, is_stopped: Callable[[], bool]) -> Iterator[Piece]:
     """As `pieces`, read in another process; ends early once `is_stopped`. Raises ReaderLostError if that
     process cannot be started or ends by itself."""
     context = multiprocessing.get_context("spawn")

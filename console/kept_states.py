@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import msgspec
 
 from metaquorum.metadata.image.packed import PackedImage, packed
-from metaquorum.metadata.inspect.walk.states import FoundState
+from metaquorum.metadata.inspect.walk.states import FoundState, LogPart
 from metaquorum.metadata.replay import ReplayState
 
 SMALL_BYTES = 1 << 16
@@ -58,6 +59,7 @@ class KeptStates:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
+        self._reserved_bytes = 0
         self._states: list[_Kept] = []
         self._lock = threading.Lock()
 
@@ -79,8 +81,30 @@ class KeptStates:
             at = bisect_left(self._states, made.offset, key=lambda kept: kept.offset)
             self._states.insert(at, made)
             self._weigh(at)
-            while len(self._states) > 2 and self.cost_bytes > self._limit_bytes:
-                self._drop()
+            self._fit()
+
+    def reserve(self, size_bytes: int) -> None:
+        """Leaves so much of the limit to what is kept besides."""
+        with self._lock:
+            self._reserved_bytes = size_bytes
+            self._fit()
+
+    def parts(self, ranges: Iterable[tuple[int, int]]) -> Iterator[LogPart]:
+        """Parts of the log that hold all of these ranges of offsets, which ascend; none overlap. Ranges
+        before the first state are left out."""
+        with self._lock:
+            states = [kept for kept in self._states if kept.rest.state.transaction is None]
+        made: list[tuple[_Kept, int]] = []
+        for start, end in ranges:
+            at = bisect_right(states, start, key=lambda kept: kept.offset)
+            if not at:
+                continue
+            begun = states[at - 1]
+            if made and begun.offset <= made[-1][1]:
+                begun = made.pop()[0]
+            made.append((begun, end))
+        for begun, end in made:
+            yield LogPart(begun=begun.state(), end_offset=end)
 
     def up_to(self, offset: int, above: int) -> FoundState | None:
         """The newest state up to an offset; None if none is after `above`."""
@@ -99,6 +123,10 @@ class KeptStates:
             self._states[index].cost_bytes = self._states[index].bytes_beside(before)
         for kept in self._states[max(0, number - 1) : number + 2]:
             kept.frees_bytes = None
+
+    def _fit(self) -> None:
+        while len(self._states) > 2 and self.cost_bytes + self._reserved_bytes > self._limit_bytes:
+            self._drop()
 
     def _drop(self) -> None:
         """Drops one. The first and the last stay: nothing replaces them."""

@@ -12,15 +12,18 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from metaquorum.console.kept_states import KeptStates
+from metaquorum.console.kept_states import SMALL_BYTES, KeptStates
 from metaquorum.metadata.errors import InspectError
+from metaquorum.metadata.image.packed import loaded_bytes
 from metaquorum.metadata.inspect.log.clock import LogClock, clock_of
 from metaquorum.metadata.inspect.log.coverage import known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import ShownAs, behind_batch
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point
+from metaquorum.metadata.inspect.walk.mentions import Mentions
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
+    LogPart,
     inside_transaction,
     settle,
     state_at,
@@ -32,8 +35,12 @@ KEPT_STATES = 256
 """Into how many parts of equal length a log is divided."""
 PART_RECORDS = 20_000
 """Parts are not longer, however long the log is."""
+PASSED_STEPS = 8
+"""A replay that a view waits for keeps one state in so many parts; `fill` keeps the others."""
 RECENT_STATES = 16
-"""How many of the states that were asked for last are kept besides."""
+"""How many of the states that were asked for last are kept besides; fewer if they are large."""
+_RECENT_SHARE = 2
+"""They take at most one in so many bytes of the memory limit."""
 _PAUSE_S = 0.005
 _GIVES_WAY_S = 0.2
 """How long work in the background waits for views before it goes on by a piece."""
@@ -45,6 +52,8 @@ class Moments:
     def __init__(self, log: MetadataLog, memory_bytes: int) -> None:
         self.log = log
         self._kept = KeptStates(memory_bytes)
+        self._recent_limit_bytes = memory_bytes // _RECENT_SHARE
+        self._mentions: Mentions | None = None
         self._filled: FoundState | None = None
         """How far `fill` has come."""
         self._recent: OrderedDict[int, FoundState] = OrderedDict()
@@ -141,10 +150,43 @@ class Moments:
             state = self._recent.get(offset)
             if state is None:
                 state = self._recent[offset] = self._at(offset)
-                while len(self._recent) > RECENT_STATES:
-                    self._recent.popitem(last=False)
+                self._fit()
             self._recent.move_to_end(offset)
             return state
+
+    def _fit(self) -> None:
+        """Drops recent states that are too many, and leaves to those along the log what the others need."""
+        while True:
+            recent_bytes = len(self._recent) * SMALL_BYTES
+            recent_bytes += loaded_bytes(state.state.newest for state in self._recent.values())
+            is_much = len(self._recent) > RECENT_STATES or recent_bytes > self._recent_limit_bytes
+            if len(self._recent) < 2 or not is_much:
+                break
+            self._recent.popitem(last=False)
+        index_bytes = 0 if self._mentions is None else self._mentions.size_bytes
+        self._kept.reserve(recent_bytes + index_bytes)
+
+    def learn(self, mentions: Mentions) -> None:
+        """Takes what says where the log mentions what; it may end before the log does."""
+        with self._replaying:
+            self._mentions = mentions
+            self._fit()
+
+    def parts_about(
+        self, entity: str, end_offset: int | None = None, *, changes: bool
+    ) -> Iterator[LogPart] | None:
+        """The parts of the log up to an offset (None: its end) that hold all records about a topic or broker;
+        without `changes`, those that only change a topic's partitions may be elsewhere. None while that is
+        not known."""
+        mentions, log = self._mentions, self.log
+        if mentions is None or self._filled is None or self._sound_end is not None:
+            return None
+        ranges = mentions.parts_about(entity, changes=changes)
+        if ranges is None or known_from(log) != log.start_offset:
+            return None
+        end = self.clock().end_offset if end_offset is None else end_offset
+        ranges = [(start, min(until, end)) for start, until in ranges if start < end]
+        return self._kept.parts([*ranges, (min(mentions.end_offset, end), end)])
 
     def _place(self, point: Point) -> tuple[int, ShownAs | None]:
         if point.after and (behind := self._behind(point)) is not None:
@@ -205,7 +247,7 @@ class Moments:
             return start
         filled = 0 if self._filled is None else self._filled.end_offset
         end = self.clock().end_offset
-        step = _step(known_from(self.log) or 0, end)
+        step = PASSED_STEPS * _step(known_from(self.log) or 0, end)
         between = range(max(start.end_offset, filled) + step, min(offset, end), step)
         state = start
         for state in states_along(self.log, start, (*between, offset)):

@@ -93,9 +93,9 @@ def leaders_and_in_sync(image: MetadataImage) -> tuple[Counter[int], Counter[int
     return leaders, in_sync
 
 
-def offline_replicas(image: MetadataImage) -> dict[int, int]:
-    """How many replicas each broker has in log directories that are offline according to its registration;
-    brokers without any are absent."""
+def offline_replicas(image: MetadataImage) -> dict[int, dict[bytes, int]]:
+    """How many replicas each broker has in each log directory that is offline according to its registration;
+    brokers and directories without any are absent."""
     columns = image.topics.columns
     usual = np.full(len(columns.directories), _NO_ONE, dtype=np.int64)  # which broker has a directory online
     for broker_id, known in image.brokers.items():
@@ -111,11 +111,11 @@ def offline_replicas(image: MetadataImage) -> dict[int, int]:
         if odd.any():
             pairs, counts = np.unique(np.stack((brokers[odd], codes[odd])), axis=1, return_counts=True)
             doubtful.update(dict(zip(map(tuple, pairs.T.tolist()), counts.tolist(), strict=True)))
-    found: dict[int, int] = {}
+    found: dict[int, dict[bytes, int]] = {}
     for (broker_id, code), count in doubtful.items():
         (directory,) = columns.directories.ids([code])
         if not directory_online(image.brokers, broker_id, directory):
-            found[broker_id] = found.get(broker_id, 0) + count
+            found.setdefault(broker_id, {})[directory] = count
     return found
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from metaquorum.console.partitions import offline_replicas, topics_in_trouble
-from metaquorum.console.strip import ACTIVE, DIRECTORY_FAILED, TOPIC_DELETED, UNCLEAN_ELECTION
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.console.partitions import UNDER_MIN_ISR, offline_replicas, topics_in_trouble
+from metaquorum.console.strip import ACTIVE, DIRECTORY_FAILED, SHUTDOWN, TOPIC_DELETED, UNCLEAN_ELECTION
+from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
 from metaquorum.metadata.inspect.causes.brokers import STATES
 from metaquorum.metadata.inspect.causes.rule import CRITICAL, DETAIL, INFO, WARNING
 from metaquorum.metadata.inspect.causes.table import severity_of
+from metaquorum.metadata.inspect.changes.changes import MIN_INSYNC_REPLICAS
+from metaquorum.metadata.inspect.entities.views import config_path
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import count
+from metaquorum.metadata.inspect.timeline.spans import min_isr_setting
 from metaquorum.metadata.inspect.walk.states import FoundState
+from metaquorum.storage.uuids import uuid_to_text
 
 Problem = dict[str, Any]
 TOPICS_MAX = 20
@@ -44,8 +48,9 @@ def problems(
     return sorted(found, key=_rank)
 
 
-def _rank(problem: Problem) -> tuple[int, bool, int]:
-    return _ORDER[problem["severity"]], problem["at"] != "", -problem["count"]
+def _rank(problem: Problem) -> tuple[int, bool, bool, int]:
+    is_rest = problem["path"] == "topic"
+    return _ORDER[problem["severity"]], problem["at"] != "", is_rest, -problem["count"]
 
 
 def _of_brokers(image: MetadataImage, brokers: Mapping[int, str]) -> Iterator[Problem]:
@@ -55,30 +60,34 @@ def _of_brokers(image: MetadataImage, brokers: Mapping[int, str]) -> Iterator[Pr
     for broker_id, name in brokers.items():
         if name != ACTIVE:
             number, path = held.get(broker_id, 0), f"broker/{broker_id}"
-            word = "is fenced" if name == "fenced" else "is shutting down"
             severity = WARNING if number else INFO
-            text = f"broker {broker_id} {word}; it holds {number} replicas"
+            holds = f"holds {count(number, 'replica')}"
+            text = f"broker {broker_id} is fenced; it {holds}"
+            if name == SHUTDOWN:
+                led = count(len(image.topics.rows_led_by(broker_id)), "partition")
+                text = f"broker {broker_id} is in controlled shutdown; it leads {led} and {holds}"
             yield _problem(severity, text, path, path, number)
 
 
-def _of_directories(image: MetadataImage, offline: Mapping[int, int]) -> Iterator[Problem]:
+def _of_directories(image: MetadataImage, offline: Mapping[int, Mapping[bytes, int]]) -> Iterator[Problem]:
     """The replicas of registered brokers that are in no directory which their broker has online."""
     severity = severity_of(STATES, "directory-failed", WARNING)
-    for broker_id, number in sorted(offline.items()):
+    for broker_id, directories in sorted(offline.items()):
         if broker_id in image.brokers:
-            path = f"broker/{broker_id}"
+            path, number = f"broker/{broker_id}", sum(directories.values())
             text = f"broker {broker_id} has {count(number, 'replica')} in log directories that are offline"
             yield _problem(severity, text, path, f"{path}.logDirs", number)
 
 
 def _of_empty_directories(
-    image: MetadataImage, offline: Mapping[int, int], losses: Iterable[TimelineEvent]
+    image: MetadataImage, offline: Mapping[int, Mapping[bytes, int]], losses: Iterable[TimelineEvent]
 ) -> Iterator[Problem]:
-    """Log directories that failed since their broker registered, of brokers without offline replicas."""
+    """Log directories that failed since their broker registered, if no replica is offline in them."""
     for event in {event.text: event for event in losses if event.kind == DIRECTORY_FAILED}.values():
         broker_id = int(event.entity.partition("/")[2])
         known = image.brokers.get(broker_id)
-        if known is not None and event.offset > known.epoch and broker_id not in offline:
+        is_said = any(uuid_to_text(directory) in event.text for directory in offline.get(broker_id, ()))
+        if known is not None and event.offset > known.epoch and not is_said:
             path = f"broker/{broker_id}"
             text = f"{event.text.partition(';')[0]}; no replica is in it now"
             yield _problem(event.severity, text, path, f"{path}.logDirs", 0)
@@ -86,29 +95,39 @@ def _of_empty_directories(
 
 def _of_partitions(image: MetadataImage, counts: Mapping[str, int]) -> Iterator[Problem]:
     texts = {
-        "leaderless": (CRITICAL, "without a leader", ".leader"),
-        "underMinIsr": (WARNING, "under min ISR", ".isr"),
-        "outOfSync": (INFO, "with replicas out of the ISR", ".isr"),
-        "reassigning": (INFO, "being reassigned", ""),
+        "leaderless": (CRITICAL, "is ", "without a leader", ".leader"),
+        "underMinIsr": (WARNING, "is ", "under min ISR", ".isr"),
+        "outOfSync": (INFO, "", "with replicas out of the ISR", ".isr"),
+        "reassigning": (INFO, "is ", "being reassigned", ""),
     }
-    for show, (severity, text, field) in texts.items():
+    for show, words in texts.items():
         if counts[show]:
-            yield from _by_topic(image, show, (severity, text, field))
+            yield from _by_topic(image, show, words)
 
 
-def _by_topic(image: MetadataImage, show: str, words: tuple[str, str, str]) -> Iterator[Problem]:
+def _by_topic(image: MetadataImage, show: str, words: tuple[str, str, str, str]) -> Iterator[Problem]:
     """A problem per topic; of the others, how many there are."""
-    severity, text, field = words
+    severity, verb, text, field = words
     worst, more, rest = topics_in_trouble(image, show, TOPICS_MAX)
     for name, number, index in worst:
         first = f"topic/{name}/{index}"
-        if number == 1:
-            yield _problem(severity, f"{name}-{index} is {text}", first, first + field, 1)
-        else:
-            text_of_all = f"{name}: {number} partitions {text}"
-            yield _problem(severity, text_of_all, f"topic/{name}", first + field, number)
+        said = f"{name}-{index} {verb}{text}" if number == 1 else f"{name}: {number} partitions {text}"
+        path = first if number == 1 else f"topic/{name}"
+        problem = _problem(severity, said, path, first + field, number)
+        if show == UNDER_MIN_ISR and (setting := min_isr_setting(image, name)) is not None:
+            problem["text"] += f" ({MIN_INSYNC_REPLICAS}={setting})"
+            problem["also"] = f"{_setting_of(image, name)}/{MIN_INSYNC_REPLICAS}"
+        yield problem
     if more:
-        yield _problem(severity, f"{more} more topics: {rest} partitions {text}", "topic", "", rest)
+        others = f"{count(more, 'more topic')}: {count(rest, 'partition')} {text}"
+        yield _problem(severity, others, "topic", "", rest)
+
+
+def _setting_of(image: MetadataImage, topic: str) -> str:
+    """Where the min.insync.replicas of a topic is set."""
+    own = ConfigResource(TOPIC_RESOURCE, topic)
+    is_own = MIN_INSYNC_REPLICAS in (image.configs.get(own) or {})
+    return config_path(own if is_own else ConfigResource(BROKER_RESOURCE, ""))
 
 
 def _lost_records(losses: Iterable[TimelineEvent]) -> Iterator[Problem]:
@@ -136,11 +155,21 @@ def _lost_records(losses: Iterable[TimelineEvent]) -> Iterator[Problem]:
     if len(elected) > TOPICS_MAX:
         rest = list(reversed(elected.values()))[TOPICS_MAX:]
         number = sum(map(len, rest))
-        text = f"{len(rest)} more topics: {number} partitions had an unclean election earlier"
+        text = (
+            f"{count(len(rest), 'more topic')}: {count(number, 'partition')} had an unclean election earlier"
+        )
         yield _problem(CRITICAL, text, "events", "", number, moment="0")
 
 
 def _problem(severity: str, text: str, path: str, target: str, number: int, moment: str = "") -> Problem:
     """`path` is what the line is about, `target` what `why` explains, at `moment` or (empty) at that
-    of the page."""
-    return {"severity": severity, "text": text, "path": path, "target": target, "count": number, "at": moment}
+    of the page; `also` is a second target, if there is one."""
+    return {
+        "severity": severity,
+        "text": text,
+        "path": path,
+        "target": target,
+        "also": "",
+        "count": number,
+        "at": moment,
+    }

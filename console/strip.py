@@ -21,6 +21,7 @@ from metaquorum.console.event_reader import (
     APART_FROM_BYTES,
     EventPiece,
     EventsEnd,
+    Piece,
     ReaderLostError,
     is_users,
     pieces,
@@ -36,6 +37,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.spans import under_min_isr_rows
 from metaquorum.metadata.inspect.timeline.timeline import SpanCounts
+from metaquorum.metadata.inspect.walk.mentions import Mentions
 from metaquorum.metadata.inspect.walk.states import FoundState
 
 ACTIVE, FENCED, SHUTDOWN, GONE = "active", "fenced", "shutdown", "gone"
@@ -246,7 +248,7 @@ class Strip:
         with contextlib.suppress(InspectError):  # its beginning is gone: there are events, but no state
             self.moments.state()
 
-    def _pieces(self) -> Iterator[EventPiece | EventsEnd]:
+    def _pieces(self) -> Iterator[Piece]:
         if self._log.size_bytes() >= APART_FROM_BYTES:
             has_begun = False
             try:
@@ -275,6 +277,9 @@ class Strip:
                 self._fine, self._fine_end = made, piece.end_offset
                 self.uncovered, self.unknown = piece.uncovered, piece.unknown
                 return True
+            if isinstance(piece, Mentions):
+                self.moments.learn(piece)
+                continue
             made.take(piece)
             if is_first and piece.events:
                 self._fine_end = piece.events[-1].offset

@@ -237,7 +237,10 @@ class Views:
         entity = resolved(wanted.entity, state.image)
         wanted = EntityTarget(entity=entity, field=wanted.field)
         at = END if self._log.is_checkpoint else Point(offset=state.end_offset)
-        answer = explain(self._log, wanted, at, past_corruption=True, last=last)
+        parts = None
+        if entity.startswith("topic/") and wanted.partition is None:
+            parts = self.moments.parts_about(entity, state.end_offset, changes=False)
+        answer = explain(self._log, wanted, at, past_corruption=True, last=last, parts=parts)
         links = answer.links[-last:][::-1]
         return {
             **explanation_json(answer, links),
@@ -249,12 +252,10 @@ class Views:
         """The states of an entity over the whole log, the newest first."""
         wanted = _target(target)
         state = self.state(where)
-        limits = Limits()
+        limits, entity = Limits(), resolved(wanted.entity, state.image)
+        parts = self.moments.parts_about(entity, changes=True)
         rows = history(
-            self._log,
-            Wanted(resolved(wanted.entity, state.image), wanted.field),
-            limits=limits,
-            past_corruption=True,
+            self._log, Wanted(entity, wanted.field), limits=limits, past_corruption=True, parts=parts
         )
         spans = sorted(islice(rows, SPANS_MAX), key=lambda span: -span.from_offset)
         return {

@@ -167,8 +167,8 @@ def take(browser: Browser, shown: Night, out: Path) -> None:
     for name, fragment in shown.fragments().items():
         browser.go(f"#/{fragment.replace('+', '%2B')}")
         if name == "overview":
-            browser.run("document.querySelector('.problems details').open = true")
-            browser.wait("document.querySelector('.problems details a')", "why")
+            browser.run("document.querySelector('.problems button').click()")
+            browser.wait("document.querySelector('.problems .why a')", "why")
         browser.screenshot(out / f"{name}.png")
 
 

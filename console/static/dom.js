@@ -2,13 +2,21 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+/** Characters that nobody sees but that turn, hide or break the text around them, as escapes. */
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]/g;
+
+function visible(child) {
+  if (typeof child !== "string") return child;
+  return child.replace(UNSEEN, (each) => `\\u${each.codePointAt(0).toString(16).padStart(4, "0")}`);
+}
+
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false).map(visible));
   return element;
 }
 
@@ -35,6 +43,11 @@ export function timeText(ms, precise = true) {
   const [year, month, day, hour, minute, second] = parts;
   const text = `${pad(year, 4)}-${pad(month)}-${pad(day)} ${pad(hour)}:${pad(minute)}:${pad(second)}`;
   return (precise ? `${text}.${pad(((ms % 1000) + 1000) % 1000, 3)}` : text) + (settings.utc ? "Z" : "");
+}
+
+/** A sentence of the tools with its times as the page writes them. */
+export function withTimes(text) {
+  return text.replace(/\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z/g, (each) => timeText(Date.parse(each)));
 }
 
 /** A duration as the tools write it: 340 ms, 8.9 s, 4 min 12 s, 3 h 5 min, 2 d 4 h. */

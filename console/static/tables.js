@@ -51,6 +51,7 @@ function cell(row, name, number) {
   if (name.endsWith("TimestampMs")) return h("td", { class: "time" }, timeText(value));
   if (name === "leader" && value === -1) return h("td", {}, word("none", "critical"));
   if (name === "leader") return h("td", {}, valueText(value));
+  if (name === "replicas" && Array.isArray(value) && Array.isArray(row.isr)) return h("td", {}, value.map((each, at) => [at ? "," : "", row.isr.includes(each) ? String(each) : h("span", { class: "critical", title: "out of sync" }, `${each}`)]));
   if (typeof value === "number") return h("td", { class: "number" }, String(value));
   const text = valueText(value);
   return h("td", { class: text.length > 24 ? "long" : null }, text);
@@ -80,7 +81,7 @@ export function pager(kind, page, params, more = []) {
 export function captionOf(kind, page, params) {
   const start = Number(params.start || 0), last = Math.min(start + page.rows.length, page.count);
   const fits = page.count === page.total ? `${page.total}` : `${page.count} of ${page.total}`;
-  return `${kind}: ${fits}${page.count > page.rows.length ? `, shown ${start + 1} to ${last}` : ""}`;
+  return `${kind === "acls" ? "ACLs" : kind}: ${fits}${page.count > page.rows.length ? `, shown ${start + 1} to ${last}` : ""}`;
 }
 
 /** Links to the whole table as files. */

@@ -1,7 +1,7 @@
 // The views. Each returns {title, nodes, command, moment}, from what the server answered for the moments of the URL.
 
 import { ask } from "./api.js";
-import { h, s, spanText, timeText, valueText, word } from "./dom.js";
+import { h, s, spanText, timeText, valueText, withTimes, word } from "./dom.js";
 import { change, entityLink, go, here, link, moments } from "./place.js";
 import { pager, sheet, SIZE, sorter, table } from "./tables.js";
 
@@ -54,7 +54,7 @@ export async function overview(params, signal) {
   const href = (each) => (each.path === "events" ? link("events", { ...moments(), severity: each.severity, text: "unclean election" })
     : each.path.includes("/") ? entityLink(each.path) : link("partitions", moments()));
   const problems = answer.problems.map((each) => h("li", {}, word(each.severity, each.severity), " ",
-    h("a", { href: href(each) }, each.text), each.target && whyDetails(each.target, each.at || params.at)));
+    h("a", { href: href(each) }, each.text), each.target && whyDetails([each.target, each.also].filter(Boolean), each.at || params.at)));
   const unread = answer.progress < 1 ? " The log is still being read: an unclean election may be added." : "";
   return {
     title: "Overview", command: answer.command, moment: answer,
@@ -82,21 +82,24 @@ function lastChanges(end, signal) {
   return made;
 }
 
-/** `why` at a moment, asked when it is opened. */
-function whyDetails(target, at) {
-  const body = h("p", {}, "Reading the records…");
-  const details = h("details", {}, h("summary", {}, "why?"), body);
-  details.addEventListener("toggle", async () => {
-    if (!details.open || body.dataset.done) return;
+/** `why` of one or two things at a moment, asked when it is opened. */
+function whyDetails(targets, at) {
+  const body = h("p", { class: "why", hidden: true }, "Reading the records…");
+  const button = h("button", { type: "button", class: "plain", "aria-expanded": "false" }, "why?");
+  button.addEventListener("click", async () => {
+    body.hidden = !body.hidden;
+    button.setAttribute("aria-expanded", String(!body.hidden));
+    if (body.dataset.done) return;
     body.dataset.done = "1";
     try {
-      const found = await ask("why", { target, at, last: 1 });
-      body.replaceChildren(found.headline, ". ", ...found.records.map((each) => recordLink(each.offset)));
+      const answers = await Promise.all(targets.map((target) => ask("why", { target, at, last: 1 })));
+      body.replaceChildren(...answers.flatMap((found, number) => [number ? h("br", {}) : "", `${withTimes(found.headline)}. `,
+        found.askedBy ? `${found.askedByText[0].toUpperCase()}${found.askedByText.slice(1)}. ` : "", ...found.records.map((each) => recordLink(each.offset, `See record ${each.offset}`))]));
     } catch (error) {
       body.textContent = error.message;
     }
   });
-  return details;
+  return [" ", button, body];
 }
 
 const DIFFERS = { brokers: "broker", racks: "broker", topics: "topic", partitions: "topic", configs: "config", features: "feature", acls: "acl", users: "user", quotas: "quota", tokens: "token", "producer-ids": "producer-ids", quorum: "quorum" };
@@ -113,9 +116,9 @@ export function tableView(kind) {
 }
 
 async function accessForm(params, signal) {
-  const field = (name, text, value) => h("label", {}, `${text} `, h("input", { name, value: params[name] || value, size: 14 }));
+  const field = (name, text, example) => h("label", {}, `${text} `, h("input", { name, value: params[name] || "", placeholder: `like ${example}`, size: 17, required: true }));
   const form = h("form", { class: "bar", "aria-label": "Who may do what" }, field("principal", "May", "User:alice"), field("operation", "perform", "READ"),
-    field("resource", "on", "topic/orders"), field("host", "from host", "*"), h("button", {}, "Answer"));
+    field("resource", "on", "topic/orders"), h("label", {}, "from host ", h("input", { name: "host", value: params.host || "", placeholder: "any", size: 10 })), h("button", {}, "Answer"));
   form.addEventListener("submit", (event) => { event.preventDefault(); change({ ...Object.fromEntries(new FormData(form)), asked: "1" }); });
   if (!params.asked) return form;
   let answer;
@@ -125,7 +128,7 @@ async function accessForm(params, signal) {
   } catch (error) {
     return [form, h("p", { class: "error" }, error.message)];
   }
-  return [form, h("p", { class: "error" }, word(answer.allowed ? "allowed" : "denied", answer.allowed ? "state-active" : "state-fenced"), ` ${answer.sentence}.`),
+  return [form, h("p", { class: answer.allowed ? "sheet empty" : "error" }, word(answer.allowed ? "allowed" : "denied", answer.allowed ? "state-active" : "state-fenced"), ` ${answer.sentence}.`),
     answer.entries.length > 0 && sheet("entries that decide", ["entry", "principal", "permission", "operation", "resource", "pattern", "host"],
       answer.entries.map((each) => [h("a", { href: entityLink(each.path) }, each.path), each.principal, each.permissionType, each.operation, `${each.resourceType.toLowerCase()}/${each.resourceName}`, each.patternType, each.host]), "")];
 }
@@ -208,11 +211,12 @@ function story(path, params, signal, isOnDemand) {
 }
 
 function chain(answer) {
-  if (!answer.records.length) return h("p", { class: "empty sheet" }, `${answer.headline}.`);
-  return [h("p", {}, `${answer.headline}.`), answer.askedByText && h("p", { class: "moment" }, `${answer.askedByText}.`), h("ol", { class: "chain" }, answer.records.map((each) => h("li", {},
+  const headline = withTimes(answer.headline);
+  if (!answer.records.length) return h("p", { class: "empty sheet" }, `${headline}.`);
+  return [h("p", {}, `${headline}.`), answer.askedByText && h("p", { class: "moment" }, `${answer.askedByText}.`), h("ol", { class: "chain" }, answer.records.map((each) => h("li", {},
     recordLink(each.offset), ` ${timeText(each.createTime)} ${each.type} `,
     h("span", { class: "mono" }, each.changes.map((one) => (one.before === null ? `${one.field} ${valueText(one.after)}` : `${one.field} ${valueText(one.before)} → ${valueText(one.after)}`)).join(", ")),
-    each.causes.map((cause) => h("p", { class: "cause" }, `${cause.rule}: ${cause.text} `, cause.offset !== null && recordLink(cause.offset, `(record ${cause.offset})`)))))),
+    each.causes.map((cause) => h("p", { class: "cause" }, `${cause.rule}: ${withTimes(cause.text)} `, cause.offset !== null && recordLink(cause.offset, `(record ${cause.offset})`)))))),
     answer.earlierRecords ? h("p", { class: "moment" }, `${answer.earlierRecords} earlier records are not shown.`) : null,
     answer.uncovered.map((each) => h("p", { class: "notes" }, each.text))];
 }
@@ -250,7 +254,7 @@ const EVENT_COLUMNS = ["time", "severity", "kind", "what happened", "entity", "r
 function eventCells(each) {
   return [
     h("td", { class: "time" }, momentLink(each.offset, timeText(each.createTime))), word(each.severity, each.severity), each.kind,
-    h("td", { class: "long" }, each.text, each.rule ? ` [${each.rule}]` : "", each.askedBy && (each.askedBy.request || each.askedBy.rule !== each.rule) ? ` (${askedText(each.askedBy)})` : ""),
+    h("td", { class: "long" }, withTimes(each.text), each.rule ? ` [${each.rule}]` : "", each.askedBy && (each.askedBy.request || each.askedBy.rule !== each.rule) ? ` (${askedText(each.askedBy)})` : ""),
     h("td", { class: "name" }, aboutLinks(each)), recordLink(each.offset, String(each.offset)),
   ];
 }

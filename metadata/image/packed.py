@@ -7,6 +7,7 @@ that are still in use somewhere.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import cramjam
@@ -65,6 +66,12 @@ class PackedImage(msgspec.Struct, frozen=True, eq=False):
         theirs = () if other is None else other.chunks
         shared = sum(len(one.stored) for one, two in zip(self.chunks, theirs, strict=False) if one is two)
         return sum(len(each.stored) for each in self.chunks) - shared
+
+
+def loaded_bytes(images: Iterable[MetadataImage]) -> int:
+    """The size of the partitions of some images in bytes; what they share counts once."""
+    rows = {id(chunk.data): chunk.data.nbytes for image in images for chunk in image.topics.columns.chunks}
+    return sum(rows.values())
 
 
 def packed(image: MetadataImage, before: PackedImage | None = None) -> PackedImage:

@@ -6,7 +6,7 @@ it. Memory is that of an image and of the open rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import TypedDict
 
@@ -30,6 +30,7 @@ from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
+    LogPart,
     OnProblem,
     Passed,
     WalkStep,
@@ -71,10 +72,12 @@ def history(
     limits: Limits | None = None,
     *,
     past_corruption: bool = False,
+    parts: Iterable[LogPart] | None = None,
 ) -> Iterator[Span]:
     """The rows of every wanted entity, in the order in which they ended; those that still hold are last.
 
-    `limits` receives what the rows do not cover. Only the visible state counts: records inside an open
+    `limits` receives what the rows do not cover. `parts`: where all records about what is wanted are, up to
+    `end`. Only the visible state counts: records inside an open
     metadata transaction make no row. Raises InspectError for a checkpoint, which is one state, and as `steps`
     does.
     """
@@ -101,7 +104,7 @@ def history(
     if before is not None:
         follower.take_over(before)
     last: WalkStep | None = None
-    for step in steps_about(log, found, filter_of(wanted), end, on_problem, **options):
+    for step in _steps(log, found, filter_of(wanted), end, parts, on_problem, options):
         if isinstance(step, Passed):
             continue
         last = step
@@ -138,6 +141,22 @@ def _alone(
         place = Point(offset=reached) if follower.is_over and not end.is_end else END
         limits.coverage.add(before_the_state(log, start, place, text))
     return follower
+
+
+def _steps(
+    log: MetadataLog,
+    found: FoundState,
+    batch_filter: BatchFilter,
+    end: Point,
+    parts: Iterable[LogPart] | None,
+    on_problem: OnProblem | None,
+    options: _Options,
+) -> Iterator[WalkStep | Passed]:
+    if parts is None:
+        yield from steps_about(log, found, batch_filter, end, on_problem, **options)
+    for part in parts or ():
+        until = Point(offset=part.end_offset)
+        yield from steps_about(log, part.begun, batch_filter, until, on_problem, **options)
 
 
 _OF_MANY_KEYS = ("config/", "quota/")

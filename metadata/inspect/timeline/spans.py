@@ -273,10 +273,13 @@ def under_min_isr_rows(image: MetadataImage) -> RowArray:
 def is_under_min_isr(image: MetadataImage, key: PartitionKey) -> bool:
     """Whether `under_min_isr` includes one partition of an image."""
     info, topic = image.topics.partition(*key), image.topics.topic(key[0])
-    if info is None or topic is None:
-        return False
-    for resource in (ConfigResource(TOPIC_RESOURCE, topic.name), ConfigResource(BROKER_RESOURCE, "")):
+    return info is not None and topic is not None and _is_short(min_isr_setting(image, topic.name), info)
+
+
+def min_isr_setting(image: MetadataImage, topic: str) -> str | None:
+    """min.insync.replicas of a topic: its own, else the brokers' default, else None."""
+    for resource in (ConfigResource(TOPIC_RESOURCE, topic), ConfigResource(BROKER_RESOURCE, "")):
         setting = (image.configs.get(resource) or {}).get(MIN_INSYNC_REPLICAS)
         if setting is not None:
-            return _is_short(setting, info)
-    return _is_short(None, info)
+            return setting
+    return None

@@ -18,13 +18,14 @@ from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_
 from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.walk.batch_filter import BatchFilter
 from metaquorum.metadata.inspect.walk.log_replay import LogReplay, Notes, OnProblem
-from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, WalkStep
+from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, LogPart, Passed, WalkStep
 from metaquorum.metadata.replay import ReplayState
 
 __all__ = [
     "END",
     "SHOWN_PROBLEMS",
     "FoundState",
+    "LogPart",
     "OnProblem",
     "Passed",
     "Point",

@@ -51,6 +51,13 @@ class FoundState:
         return self.state.end_offset
 
 
+class LogPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a log: from where the state is `begun`, outside a transaction, up to `end_offset`."""
+
+    begun: FoundState
+    end_offset: int
+
+
 class WalkStep(msgspec.Struct, frozen=True, kw_only=True):
     """One batch and its effect. Images are immutable and share unchanged parts.
 

@@ -8,7 +8,7 @@ is that of the oldest snapshot, and before that what records say on their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from metaquorum.metadata.errors import InspectError
@@ -31,7 +31,14 @@ from metaquorum.metadata.inspect.walk.reader import (
     StateKnown,
     WrongPlace,
 )
-from metaquorum.metadata.inspect.walk.states import OnProblem, known_state, nothing_known, settle, state_at
+from metaquorum.metadata.inspect.walk.states import (
+    LogPart,
+    OnProblem,
+    known_state,
+    nothing_known,
+    settle,
+    state_at,
+)
 from metaquorum.metadata.inspect.why.explanation import MAX_LINKS, Explanation, is_change
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.storage.batches.batch import RecordBatch
@@ -52,9 +59,11 @@ def explain(
     past_corruption: bool = False,
     secrets: bool = False,
     last: int | None = None,
+    parts: Iterable[LogPart] | None = None,
 ) -> Explanation:
     """The chain of records up to `point` that led to the state of `target` there. With `last`, at least that
     many of its newest links, if it has them; nothing before the snapshot at which the chain begins is read.
+    `parts`: for a target that is a whole topic, where all records about it are; the last one ends at `point`.
 
     Stops at missing records, after calling `on_problem`, unless `past_corruption`. With `secrets`, causes
     show the values of secret settings. Raises InspectError for a target without records, and for a place that
@@ -65,7 +74,7 @@ def explain(
     if point.offset is not None and point.offset < base:
         raise InspectError(f"{log.path} begins at offset {base}, after {point.offset}; give {base} or more")
     clock = None if log.is_checkpoint else partial(clock_of, log)
-    for start in _starts(log, target, point, last, known):
+    for start in () if parts is not None else _starts(log, target, point, last, known):
         lines: list[str] = []
         found = state_at(log, Point(offset=start), lines.append, past_corruption=True)
         chain = Chain(target, found.image, secrets=secrets, clock=clock, is_middle=True)
@@ -89,7 +98,12 @@ def explain(
             target, nothing_known(base).image, is_known=False, names=names, secrets=secrets, clock=clock
         )
     chain.limits.place(shown)
-    feeding.feed(chain, base, None if known == base else known)
+    if parts is None:
+        feeding.feed(chain, base, None if known == base else known)
+    for part in parts or ():
+        chain.skip_to(part.begun.image)
+        end = Point(offset=part.end_offset)
+        _Feeding(log, end, on_problem, past_corruption).feed(chain, part.begun.end_offset)
     if known != base and not chain.is_whole(known) and not _reaches(chain, known, last):
         reached = Point(offset=chain.end_offset) if feeding.is_over else point
         chain.limits.coverage.add(before_the_state(log, None, reached, ALONE))
@@ -107,7 +121,11 @@ def _starts(
 ) -> Iterator[int]:
     """Ends of snapshots at which the chain may begin, newest first, each twice as far back."""
     kind, _, name = target.entity.partition("/")
-    topic = name.partition("/")[0] if kind == "topic" else ""
+    topic, slash, _ = name.partition("/")
+    if kind != "topic":
+        topic = ""
+    elif topic and not slash:
+        last = None  # its chain has few links after its creation: trying whether they are enough costs more
     if known is None or log.is_checkpoint or kind == "quorum" or (last is None and not topic):
         return
     snapshots = [at for at in log.snapshots() if at.offset > known]

@@ -119,6 +119,12 @@ class Chain:
         self._is_moved = stamp_ms != self._last_ms
         return self._feed.pass_over(part, self._clock.time_ms)
 
+    def skip_to(self, image: MetadataImage) -> None:
+        """Goes on at a later state: no record up to it is about the target, and no transaction is open."""
+        if image.provenance.offset > self._end:
+            self._feed.learn(image)
+            self._end = image.provenance.offset
+
     def lose(self, ends_behind: Callable[[], bool]) -> None:
         """Records are lost, so the leader and the time of the last write are unknown. An open transaction
         that does not end after them takes effect."""

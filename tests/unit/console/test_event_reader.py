@@ -11,6 +11,7 @@ from metaquorum.cli.local.demo_checks import KAFKA_DATA
 from metaquorum.console.event_reader import (
     EventPiece,
     EventsEnd,
+    Piece,
     ReaderLostError,
     pieces,
     pieces_apart,
@@ -21,12 +22,14 @@ from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent, at_least
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import SpanCounts
+from metaquorum.metadata.inspect.walk.mentions import Mentions
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.console.asked import Asked
 
 
-def whole(told: Iterable[EventPiece | EventsEnd]) -> tuple[list[TimelineEvent], list[SpanCounts], EventsEnd]:
-    *parts, end = told
+def whole(told: Iterable[Piece]) -> tuple[list[TimelineEvent], list[SpanCounts], EventsEnd]:
+    mentions, *parts, end = told
+    assert isinstance(mentions, Mentions)
     assert isinstance(end, EventsEnd)
     told_parts = [part for part in parts if isinstance(part, EventPiece)]
     assert len(told_parts) == len(parts)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from metaquorum.console import problems
 from metaquorum.console.partitions import offline_replicas
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.uuids import uuid_to_text
 from tests.unit.console.asked import Asked
 from tests.unit.console.test_views import GOLDEN, moments_of
 from tests.unit.metadata.made_logs import ORDERS, Batch, leads, make_node, topic
@@ -66,6 +69,24 @@ def test_what_goes_on_is_said_before_what_is_over(tmp_path: Path) -> None:
     ]
 
 
+def test_the_topics_that_have_no_line_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(problems, "TOPICS_MAX", 1)
+    lost = [r.PartitionChangeRecord(at, GOOD, replicas=(1, 2), isr=(1,)) for at in (0, 1)]
+    console = asked(
+        tmp_path,
+        (1, topic("payments", GOOD)),
+        (1, [r.PartitionChangeRecord(1, ORDERS, replicas=(1, 2), isr=(1,))]),  # 10
+        (1, lost),
+    )
+    (one,) = lines(console, 11, "out of the ISR")
+    assert one["text"] == "orders-1 with replicas out of the ISR"
+    texts = [each["text"] for each in lines(console, "end", "out of the ISR")]
+    assert texts == [
+        "payments: 2 partitions with replicas out of the ISR",
+        "1 more topic: 1 partition with replicas out of the ISR",
+    ]
+
+
 def test_replicas_in_a_failed_log_directory_are_a_line_of_their_broker(tmp_path: Path) -> None:
     placed = [
         r.PartitionChangeRecord(0, ORDERS, directories=(FAILED,)),
@@ -110,15 +131,58 @@ def test_a_failed_log_directory_without_replicas_is_a_line_until_its_broker_regi
     assert one["text"] == "broker 1 has 1 replica in log directories that are offline"
 
 
+def test_a_second_directory_that_failed_is_said_beside_one_with_replicas(tmp_path: Path) -> None:
+    other = b"o" * 16
+    console = asked(
+        tmp_path,
+        (1, [r.BrokerRecord(1, GOOD, 7, fenced=False, log_dirs=(GOOD, FAILED, other))]),  # 7
+        (1, [r.PartitionChangeRecord(0, ORDERS, directories=(FAILED,))]),  # 8
+        (1, [r.BrokerRegistrationChangeRecord(1, 7, log_dirs=(GOOD, other))]),  # 9
+        (1, [r.BrokerRegistrationChangeRecord(1, 7, log_dirs=(GOOD,))]),  # 10
+    )
+    texts = sorted(each["text"] for each in lines(console, "end", "director"))
+    assert texts[0] == "broker 1 has 1 replica in log directories that are offline"
+    assert [text.endswith("no replica is in it now") for text in texts] == [False, True]
+    assert uuid_to_text(other) in texts[1]
+
+
+def test_a_setting_that_put_partitions_under_min_isr_is_in_the_line(tmp_path: Path) -> None:
+    console = asked(
+        tmp_path,
+        (1, [r.PartitionChangeRecord(1, ORDERS, replicas=(1, 2), isr=(1,))]),  # 7
+        (1, [r.ConfigRecord(2, "orders", "min.insync.replicas", "2")]),  # 8
+        (1, [r.ConfigRecord(2, "orders", "min.insync.replicas", None)]),  # 9
+        (1, [r.ConfigRecord(4, "", "min.insync.replicas", "3")]),  # 10
+    )
+    assert lines(console, 8, "min ISR") == lines(console, 10, "min ISR") == []
+    assert lines(console, 9, "min ISR")[0]["text"] == "orders-1 is under min ISR (min.insync.replicas=2)"
+    assert lines(console, 11, "min ISR")[0]["text"] == "orders-1 is under min ISR (min.insync.replicas=3)"
+    for at, record in ((9, 8), (11, 10)):
+        why = console.view("why", target=lines(console, at, "min ISR")[0]["also"], at=at, last=1)
+        assert [each["offset"] for each in why["records"]] == [record]
+
+
+def test_a_controlled_shutdown_says_what_the_broker_still_leads(tmp_path: Path) -> None:
+    console = asked(
+        tmp_path,
+        (1, [r.BrokerRegistrationChangeRecord(1, 2, in_controlled_shutdown=1)]),  # 7
+        (1, [r.PartitionChangeRecord(0, ORDERS, replicas=(1, 2), isr=(2,), leader=2)]),  # 8
+    )
+    (before,), (after,) = (lines(console, at, "shutdown") for at in (8, 9))
+    assert before["text"] == "broker 1 is in controlled shutdown; it leads 2 partitions and holds 2 replicas"
+    assert after["text"] == "broker 1 is in controlled shutdown; it leads 1 partition and holds 2 replicas"
+
+
 @pytest.mark.parametrize("path", GOLDEN, ids=[path.name for path in GOLDEN])
 def test_as_many_replicas_are_offline_as_the_rule_of_the_controllers_says(path: Path) -> None:
     console = Asked(path)
     for offset in moments_of(console.log, 12):
         image = console.moments.state(Point(offset=offset)).image
-        found: dict[int, int] = {}
+        found: dict[int, Counter[bytes]] = {}
         for entry in image.topics.all():
             for info in image.topics.partitions_of(entry.topic_id):
                 for broker_id, directory in zip(info.replicas, info.directories, strict=True):
                     if not directory_online(image.brokers, broker_id, directory):
-                        found[broker_id] = found.get(broker_id, 0) + 1
+                        own = found.setdefault(broker_id, Counter())
+                        own[directory] += 1
         assert offline_replicas(image) == found

@@ -1,0 +1,157 @@
+"""What a question reads of a log once it is known where that mentions what, and that it answers the same."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from metaquorum.cli.local.demo_checks import KAFKA_DATA
+from metaquorum.console.kept_states import SMALL_BYTES
+from metaquorum.console.moments import Moments
+from metaquorum.metadata.image.packed import loaded_bytes
+from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.walk import mentions
+from metaquorum.metadata.inspect.walk.mentions import Mentions, mentions_of
+from metaquorum.metadata.records import types as r
+from tests.conftest import shared_data_path
+from tests.unit.console.asked import Asked
+from tests.unit.metadata.made_logs import (
+    HOME,
+    ORDERS,
+    STORY,
+    Batch,
+    add_snapshot,
+    flip,
+    make_node,
+    memory_disk,
+    strict,
+)
+
+SHARED = shared_data_path()
+GOLDEN = [KAFKA_DATA, *([SHARED / "kafka-3.7" / "controller-3000"] if SHARED else [])]
+INVOICES = bytes(15) + b"\x07"
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=[path.name for path in GOLDEN])
+def test_why_and_history_answer_the_same_from_parts_of_the_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With large and small parts, and with few states to begin at."""
+    asked, few = Asked(path), Asked(path, memory_bytes=1)
+    middle = asked.log.end_offset // 2
+    topics = [row["path"] for row in asked.view("table", kind="topics", at=middle)["rows"]]
+    (topic,) = random.Random(path.name).sample(topics, 1)
+    for target in (topic, f"{topic}/0", "broker/1"):
+        for at in ("end", middle):
+            params = {"target": target, "at": at}
+            asked.moments._mentions = None
+            history, why = asked.view("history", **params), asked.view("why", **params, last=3)
+            for part_records, console in ((7, asked), (64, few)):
+                monkeypatch.setattr(mentions, "PART_RECORDS", part_records)
+                found = mentions_of(asked.log)
+                assert found is not None and len(found.starts) > 1
+                console.moments.learn(found)
+                assert console.moments.parts_about("broker/1", changes=True) is not None
+                assert console.view("history", **params) == history
+                assert console.view("why", **params, last=3) == why
+
+
+def test_only_the_parts_that_mention_an_entity_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mentions, "PART_RECORDS", 100)
+    changes: list[Batch] = [(2, [r.PartitionChangeRecord(0, ORDERS, leader=at % 2)]) for at in range(1000)]
+    made: list[Batch] = [(2, [r.TopicRecord("invoices", INVOICES)])]
+    asked = _moments([*STORY, *changes[:500], *made, *changes[500:]])
+    (made_at,) = [at for at in asked[1] if at]
+    parts = asked[0].parts_about("topic/invoices", changes=True)
+    assert parts is not None
+    read = [(part.begun.end_offset, part.end_offset) for part in parts]
+    assert any(start <= made_at < end for start, end in read)
+    assert sum(end - start for start, end in read) < 250
+    orders = asked[0].parts_about("topic/orders", changes=False)
+    assert orders is not None and sum(part.end_offset - part.begun.end_offset for part in orders) < 250
+    assert asked[0].parts_about("topic/absent", changes=True) is None
+    assert asked[0].parts_about("config/topic/orders", changes=True) is None
+
+
+def _moments(batches: list[Batch]) -> tuple[Moments, list[int]]:
+    """The moments of a log that was read, and where it creates the topic invoices."""
+    disk = memory_disk()
+    make_node(disk, batches)
+    log = open_log(disk, HOME)
+    moments = Moments(log, 64 << 20)
+    list(moments.fill())
+    found = mentions_of(log)
+    assert found is not None
+    moments.learn(found)
+    offset, places = 0, []
+    for _, records in batches:
+        for record in records:
+            if isinstance(record, r.TopicRecord) and record.name == "invoices":
+                places.append(offset)
+            offset += 1
+    return moments, places
+
+
+def test_a_transaction_is_read_as_one_whatever_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mentions, "PART_RECORDS", 10)
+    idle: Batch = (2, [r.NoOpRecord()])
+    inside: list[Batch] = [
+        (2, [r.BeginTransactionRecord("t")]),
+        (2, [r.PartitionChangeRecord(0, ORDERS, leader=2)]),
+        *[idle] * 40,
+        (2, [r.EndTransactionRecord()]),
+    ]
+    moments, _ = _moments([*STORY, *[idle] * 40, *inside, *[idle] * 40])
+    parts = moments.parts_about("broker/1", changes=True)
+    assert parts is not None
+    read = [(part.begun.end_offset, part.end_offset) for part in parts]
+    began = moments.log.end_offset - 40 - len(inside)
+    assert any(start <= began and began + len(inside) <= end for start, end in read)
+
+
+def test_where_the_log_grew_since_is_read_and_a_damaged_log_has_no_parts() -> None:
+    disk = memory_disk()
+    node = make_node(disk, STORY)
+    moments = Moments(open_log(disk, HOME), 64 << 20)
+    assert moments.parts_about("topic/orders", changes=True) is None  # nothing was read yet
+    list(moments.fill())
+    found = mentions_of(moments.log)
+    assert found is not None
+    end = moments.log.end_offset
+    moments.learn(Mentions(starts=[0], named=found.named, changed=found.changed, end_offset=end - 2))
+    parts = list(moments.parts_about("topic/orders", changes=True) or ())
+    assert parts[-1].end_offset == end and parts[-1].begun.end_offset <= end - 2
+    flip(node, strict(node.log)[2].header.base_offset)
+    assert mentions_of(open_log(disk, HOME)) is None
+
+
+@pytest.fixture
+def log() -> MetadataLog:
+    changes: list[Batch] = [
+        (2, [r.PartitionChangeRecord(at % 2, ORDERS, leader=at % 3 - 1)]) for at in range(1000)
+    ]
+    disk = memory_disk()
+    add_snapshot(make_node(disk, [*STORY, *changes]), 100)
+    return open_log(disk, HOME)
+
+
+def test_the_limit_counts_recent_states_and_where_the_log_mentions_what(log: MetadataLog) -> None:
+    """A state along the log gives way to those that a page asked for last, and these to one another."""
+    each_bytes = SMALL_BYTES + loaded_bytes([Moments(log, 1 << 20).state().state.newest])
+    limit_bytes = 12 * each_bytes
+    moments = Moments(log, limit_bytes)
+    list(moments.fill())
+    kept_before = len(moments._kept)
+    found = mentions_of(log)
+    assert found is not None
+    moments.learn(found)
+    for offset in range(200, 230):
+        moments.state(Point(offset=offset))
+    recent_bytes = len(moments._recent) * SMALL_BYTES
+    recent_bytes += loaded_bytes(state.image for state in moments._recent.values())
+    assert 1 < len(moments._recent) and recent_bytes <= limit_bytes // 2
+    assert moments._kept.cost_bytes + recent_bytes + found.size_bytes <= limit_bytes
+    assert 2 < len(moments._kept) < kept_before

@@ -40,6 +40,7 @@ from metaquorum.listeners.quotas import Quotas
 from metaquorum.listeners.request_memory import RequestMemory, Share
 from metaquorum.listeners.response_memory import Unsent, UnsentShare
 from metaquorum.listeners.services import Client, EndConnection, Handler, Services
+from metaquorum.metadata.text.addresses import address_text, plain_host
 from metaquorum.network.framing import REQUEST_MAX_BYTES, SCRATCH_BYTES, FrameBuffer, FrameError
 from metaquorum.network.limits import ConnectionPlace
 from metaquorum.network.refused_callers import RefusedCallers, kind_of
@@ -117,8 +118,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._outgoing = Outgoing(self._transport, self._unsent.sent)
         self._step_responses = StepResponses(self._config.step_end, self._outgoing.write)
         peer = transport.get_extra_info("peername") or ("", 0)
-        self._client = Client(listener=self._config.listener, address=str(peer[0]), connection=next(_numbers))
-        self._peer = f"{peer[0]}:{peer[1]}"
+        address = plain_host(peer[0])
+        self._client = Client(listener=self._config.listener, address=address, connection=next(_numbers))
+        self._peer = address_text(address, peer[1])
         self._place.end = self.cut_off
         self._begun(self)
         if self._is_too_fast():

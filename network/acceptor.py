@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from metaquorum.metadata.text.addresses import address_text
+from metaquorum.metadata.text.addresses import address_text, plain_host
 from metaquorum.network.limits import ConnectionLimits, ConnectionPlace, CreationRate
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.storage.disk.descriptors import DESCRIPTORS, NO_MORE
@@ -85,7 +85,8 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE):
-            wait_s = max((rate.wait_s(self._loop.time()) for rate in self._rates), default=0.0)
+            now_s = self._loop.time()
+            wait_s = max((rate.wait_s(now_s) for rate in self._rates), default=0.0)
             if wait_s > 0:
                 self._stop(wait_s)
                 return
@@ -96,7 +97,9 @@ class Acceptor:
             except OSError as error:
                 self._failed(error)
                 return
-            host = str(address[0]).removeprefix("::ffff:")  # IPv4, at a socket of IPv6
+            for rate in self._rates:
+                rate.accepted(now_s)
+            host = plain_host(address[0])
             self._admit(client, address_text(host, address[1]), host)
 
     def _failed(self, error: OSError) -> None:

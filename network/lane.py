@@ -31,9 +31,6 @@ PORT_KEY: Final = "controller.quorum.lane.port"
 HANDSHAKE_S = 2.0
 """The time limit of a new connection's handshake."""
 
-NEW_MAX = 64
-"""The most connections in their handshake, unless the limits say otherwise."""
-
 _LENGTH = struct.Struct(">i")
 _SECRET_BYTES = 16
 _FRAME_MAX_BYTES = 64 * 1024 * 1024
@@ -195,12 +192,12 @@ class LaneListener:
         self,
         host: str,
         port: int,
+        limits: ConnectionLimits,
         tls: ssl.SSLContext | None = None,
-        limits: ConnectionLimits | None = None,
     ) -> None:
         self.address = host, port
+        self._limits = limits
         self._tls = tls
-        self._limits = limits or ConnectionLimits(new_max=NEW_MAX)
         self._bound: socket.socket | None = None
         self._acceptor: Acceptor | None = None
         self._offers: dict[bytes, tuple[Offer, Callable[[Lane], None]]] = {}

@@ -151,12 +151,12 @@ class CreationRate:
         self._free_at_s = 0.0
 
     def wait_s(self, now_s: float) -> float:
-        """0: it may be accepted now, and is counted."""
-        wait_s = self._free_at_s - now_s - 1.0
-        if wait_s > 0:
-            return wait_s
+        """0: it may be accepted now."""
+        return max(self._free_at_s - now_s - 1.0, 0.0)
+
+    def accepted(self, now_s: float) -> None:
+        """Counts a connection."""
         self._free_at_s = max(self._free_at_s, now_s) + 1 / self._per_s
-        return 0.0
 
 
 def _nothing(reason: str) -> None:

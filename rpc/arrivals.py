@@ -16,6 +16,7 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from metaquorum.metadata.text.addresses import plain_host
 from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
 from metaquorum.network.refused_callers import RefusedCallers
 from metaquorum.platforms import folder_of_descriptors, keep_silent_ones_away
@@ -158,7 +159,7 @@ class Arrivals:
         with contextlib.suppress(OSError):
             if self._is_here(found):
                 host, port = found.getpeername()[:2]
-                plain = host.removeprefix("::ffff:")
+                plain = plain_host(host)
                 if ":" in plain:
                     return plain, f"[{plain}]:{port}", f"ipv6:%5B{plain}%5D:{port}"
                 return plain, f"{plain}:{port}", f"ipv4:{plain}:{port}"

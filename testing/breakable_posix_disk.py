@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 from metaquorum.storage.disk.interface import DiskFile
 from metaquorum.storage.disk.posix import PosixDisk, PosixFile, PosixFileSystem
@@ -14,6 +15,16 @@ class BreakablePosixDisk(PosixDisk):
 
     def __init__(self) -> None:
         self.faults: tuple[DiskFault, ...] = ()
+        self._fault_changed = threading.Condition()
+
+    def wait(self, seconds: float, is_healed: Callable[[], bool]) -> None:
+        """See `BreakableDisk`."""
+        with self._fault_changed:
+            self._fault_changed.wait_for(is_healed, seconds)
+
+    def fault_healed(self) -> None:
+        with self._fault_changed:
+            self._fault_changed.notify_all()
 
     def meet(self, operation: str, path: str, size: int = 0) -> None:
         """Raises DiskError, or waits, as the faults have it."""

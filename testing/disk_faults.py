@@ -15,6 +15,9 @@ from metaquorum.testing.memory_disk import NO_SPACE, DiskFault
 
 _WRITES = frozenset({"write", "truncate", "sync", "sync_directory", "mkdir", "rename", "remove", "utime"})
 
+_changing = threading.Lock()
+"""Tests and chaos begin and heal faults in threads of their own."""
+
 DiskKind = Literal["full", "read-only", "failing", "slow"]
 
 
@@ -32,21 +35,30 @@ class BreakableDisk(Protocol):
 
     faults: tuple[DiskFault, ...]
 
+    def wait(self, seconds: float, is_healed: Callable[[], bool]) -> None:
+        """For a fault: an operation takes so long, unless it heals."""
+        ...
+
+    def fault_healed(self) -> None:
+        """A fault is no longer in `faults`."""
+        ...
+
 
 def begin_disk_fault(disk: BreakableDisk, wanted: DiskFaultOrder) -> Callable[[], None]:
     """The fault is in force; returns what heals it."""
-    healed = threading.Event()
-    fault = _made(wanted, healed)
-    disk.faults = (*disk.faults, fault)
+    fault = _made(wanted, disk)
+    with _changing:
+        disk.faults = (*disk.faults, fault)
 
     def heal() -> None:
-        healed.set()
-        disk.faults = tuple(each for each in disk.faults if each is not fault)
+        with _changing:
+            disk.faults = tuple(each for each in disk.faults if each is not fault)
+        disk.fault_healed()
 
     return heal
 
 
-def _made(wanted: DiskFaultOrder, healed: threading.Event) -> DiskFault:
+def _made(wanted: DiskFaultOrder, disk: BreakableDisk) -> DiskFault:
     match wanted.kind:
         case "full":
             return full(wanted.directory)
@@ -55,7 +67,7 @@ def _made(wanted: DiskFaultOrder, healed: threading.Event) -> DiskFault:
         case "failing":
             return failing(wanted.directory, int(wanted.value))
         case "slow":
-            return slow(wanted.directory, wanted.value, healed)
+            return slow(wanted.directory, wanted.value, disk)
         case _:
             assert_never(wanted.kind)
 
@@ -98,11 +110,11 @@ def read_only(directory: str) -> DiskFault:
     return fault
 
 
-def slow(directory: str, delay_s: float, healed: threading.Event) -> DiskFault:
+def slow(directory: str, delay_s: float, disk: BreakableDisk) -> DiskFault:
     """Every operation that changes something takes this much longer, until it is healed."""
 
     def fault(operation: str, path: str, size: int) -> None:
         if operation in _WRITES and is_below(path, directory):
-            healed.wait(delay_s)
+            disk.wait(delay_s, lambda: fault not in disk.faults)
 
     return fault

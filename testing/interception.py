@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from metaquorum.listeners.services import Client, EndConnection, Handler, Later,
 from metaquorum.network.deferred import Driven
 from metaquorum.testing.happenings import Observed
 from metaquorum.testing.network import Delay
+from metaquorum.testing.release import Release
 from metaquorum.testing.request_faults import CarryOut, RequestFault, TopicNames, with_error
 from metaquorum.wire.codec import Request
 from metaquorum.wire.table import APIS, response_type
@@ -39,7 +39,7 @@ class ClientFault:
         self.node = node
         self.asks, self.answers = ways
         self._delay = delay
-        self._healed = asyncio.Event()
+        self._healed = Release()
 
     def matches(self, node: int, request: Request, client: Client) -> bool:
         client_id = request.header.client_id
@@ -51,14 +51,12 @@ class ClientFault:
 
     async def passed(self, rng: random.Random) -> None:
         """Returns once something may pass."""
-        if self._delay is None:
-            await self._healed.wait()
-            return
-        ms, jitter = self._delay
-        await asyncio.sleep(max(0.0, ms + rng.uniform(-jitter, jitter)) / 1000)
+        ms, jitter = self._delay or (0.0, 0.0)
+        late_s = max(0.0, ms + rng.uniform(-jitter, jitter)) / 1000
+        await self._healed.wait(None if self._delay is None else late_s)
 
     def heal(self) -> None:
-        """For the loop: what waits goes on."""
+        """What waits goes on."""
         self._healed.set()
 
 
@@ -163,9 +161,7 @@ class RequestPassage:
         api = APIS[request.header.api_key].name
         shared = self._shared
         shared.client_ids[client.connection] = request.header.client_id
-        for fault in tuple(shared.client_faults):
-            if fault.asks and fault.matches(self._node, request, client):
-                await fault.passed(shared.rng)
+        await self._way_is_free(request, client, lambda fault: fault.asks)
         met = None
         for each in tuple(shared.faults):  # those that only count do so whatever else meets the request
             if (each.only_counts or met is None) and self._meets(each, api, request, client):
@@ -183,10 +179,23 @@ class RequestPassage:
             answer = await _resolved(handler(request, client))
         if request.header.client_id != OWN_CLIENT and not is_of_a_broker(request):
             shared.observed.answered(api, self._node, request, _body(answer))
-        for fault in tuple(shared.client_faults):
-            if fault.answers and fault.matches(self._node, request, client):
-                await fault.passed(shared.rng)
+        await self._way_is_free(request, client, lambda fault: fault.answers)
         return answer
+
+    async def _way_is_free(
+        self, request: Request, client: Client, concerns: Callable[[ClientFault], bool]
+    ) -> None:
+        """Returns once something may pass between a client and this node: a fault that begins meanwhile stops
+        it, too."""
+        shared = self._shared
+        passed: list[ClientFault] = []
+        while ahead := [
+            each
+            for each in shared.client_faults
+            if each not in passed and concerns(each) and each.matches(self._node, request, client)
+        ]:
+            await ahead[0].passed(shared.rng)
+            passed.append(ahead[0])
 
     def _meets(self, fault: RequestFault, api: str, request: Request, client: Client) -> bool:
         return fault.api == api and fault.takes(self._node, request, client, self._topics)
@@ -205,8 +214,7 @@ class RequestPassage:
     async def _faulty(self, fault: RequestFault, request: Request, carry_out: CarryOut) -> Any:
         how = fault.how
         if how.get("hold"):
-            while not fault.released.is_set():
-                await _real_pause()
+            await fault.released.wait()
         if how.get("disconnect"):
             raise EndConnection("a fault of the test")
 
@@ -214,7 +222,7 @@ class RequestPassage:
         if how.get("lose_answer"):
             raise EndConnection("a fault of the test lost the answer")
         if "delay_s" in how:
-            await asyncio.sleep(how["delay_s"])
+            await fault.released.wait(how["delay_s"])
         if "throttle_ms" in how and answer is not None:
             answer = replace(answer, throttle_time_ms=how["throttle_ms"])
         return answer
@@ -251,8 +259,3 @@ async def _resolved(answer: Any) -> Any:
         return answer.finish(await answer.deferred)
     # Of a task, which it may need.
     return await asyncio.ensure_future(answer) if isinstance(answer, Awaitable) else answer
-
-
-async def _real_pause() -> None:
-    """A moment by the real clock: the cluster's may wait for the test."""
-    await asyncio.get_running_loop().run_in_executor(None, threading.Event().wait, 0.005)

@@ -45,6 +45,9 @@ class MemoryDisk:
         self.faults: tuple[DiskFault, ...] = ()
         self._lock = threading.Lock()
         self._ends = False
+        self._lives = 0
+        """How often the node was killed."""
+        self._fault_changed = threading.Condition(self._lock)
         self._disk = FaultyDisk(rng, FaultProfile(sync_ms=0))
         self._disk.wall_ms = wall_ms
 
@@ -52,8 +55,10 @@ class MemoryDisk:
 
     def kill(self) -> None:
         """The node is being killed: whatever its threads have yet to do fails, until `killed`."""
-        with self._lock:
+        with self._fault_changed:
             self._ends = True
+            self._lives += 1
+            self._fault_changed.notify_all()
 
     def killed(self, *, power_lost: bool) -> None:
         """The node was killed: files that it has open cannot be used from now on. `power_lost`: what was not
@@ -74,6 +79,19 @@ class MemoryDisk:
             self._disk.kill()
             self._disk = earlier.disk.copy() if earlier is not None else self._disk.emptied()
             self.used_bytes = self._disk.used_bytes()
+
+    # --- for faults
+
+    def wait(self, seconds: float, is_healed: Callable[[], bool]) -> None:
+        """An operation takes so long, unless the fault heals or the node is killed."""
+        with self._fault_changed:
+            lives = self._lives
+            self._fault_changed.wait_for(lambda: is_healed() or self._ends or self._lives != lives, seconds)
+
+    def fault_healed(self) -> None:
+        """Operations that wait look at it."""
+        with self._fault_changed:
+            self._fault_changed.notify_all()
 
     # --- for files
 

@@ -46,15 +46,18 @@ class Sending:
             end.look()
 
     def end(self, delay: Delay | None) -> None:
-        """Ends what `begin` began: what waits goes on, what is under way arrives at once."""
+        """Ends what `begin` began: what waits goes on, and what is under way is as late as the faults still
+        in force have it."""
         if delay is not None:
             self.delays.remove(delay)
-        else:
-            self._cuts -= 1
-            if not self._cuts:
-                self.passes.set()
-        for end in tuple(self.ends):
-            end.hurry()
+            for end in tuple(self.ends):
+                end.hurry()
+            return
+        self._cuts -= 1
+        if not self._cuts:
+            self.passes.set()
+            for end in tuple(self.ends):
+                end.look()
 
     def next_delay_s(self) -> float:
         """How much later the next bytes arrive."""
@@ -71,8 +74,11 @@ class _End(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         """None: not connected yet."""
         self._sending = sending
-        self._queue: deque[tuple[float, bytes | None]] = deque()
-        """What is under way, and when it arrives; None: the end of the connection."""
+        self.is_over = False
+        """It was aborted."""
+        self._queue: deque[tuple[float, float, bytes | None]] = deque()
+        """What is under way: when it was sent and when it arrives, in s of the loop's time, and the bytes;
+        None: the end of the connection."""
         self._timer: asyncio.TimerHandle | None = None
         self._other_is_full = False
         self._loop = asyncio.get_running_loop()
@@ -101,7 +107,8 @@ class _End(asyncio.Protocol):
             target.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._put(None)
+        if not self.is_over:
+            self._put(None)
 
     def pause_writing(self) -> None:
         self.other._takes_more(False)
@@ -114,34 +121,38 @@ class _End(asyncio.Protocol):
         self.look()
 
     def hurry(self) -> None:
-        """What is under way arrives at once."""
-        self._queue = deque((0.0, data) for _, data in self._queue)
-        if self._timer is not None:
-            # Set for what arrives now: what is sent next may be due long before it.
-            self._timer.cancel()
-            self._timer = None
+        """What is under way arrives as early as the delays still in force let it."""
+        earliest_s, waiting = 0.0, self._queue
+        self._queue = deque()
+        for sent_s, due_s, data in waiting:
+            earliest_s = max(earliest_s, min(due_s, sent_s + self._sending.next_delay_s()))
+            self._queue.append((sent_s, earliest_s, data))
+        self._stop_timer()
         self.look()
 
     def abort(self) -> None:
         """Ends the connection for both nodes, at once."""
         for end in (self, self.other):
+            end.is_over = True
             end._queue.clear()
+            end._stop_timer()
             end._sending.ends.discard(end)
             if end.transport is not None:
                 end.transport.abort()
 
     def _put(self, data: bytes | None) -> None:
-        due_s = self._loop.time() + self._sending.next_delay_s()
+        now_s = self._loop.time()
+        due_s = now_s + self._sending.next_delay_s()
         if self._queue:
-            due_s = max(due_s, self._queue[-1][0])
-        self._queue.append((due_s, data))
+            due_s = max(due_s, self._queue[-1][1])
+        self._queue.append((now_s, due_s, data))
         self._deliver()
 
     def _deliver(self) -> None:
         """Passes on what is due."""
         target = self.other.transport
         while self._queue and self._sending.passes.is_set() and target is not None:
-            due_s, data = self._queue[0]
+            _, due_s, data = self._queue[0]
             if due_s > self._loop.time():
                 if self._timer is None:
                     self._timer = self._loop.call_at(due_s, self._wake)
@@ -156,6 +167,11 @@ class _End(asyncio.Protocol):
     def _wake(self) -> None:
         self._timer = None
         self._deliver()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class ClusterNetwork(Protocol):
@@ -180,6 +196,7 @@ class Network:
         self._sendings: dict[Pair, Sending] = {}
         self._entries: dict[tuple[int, str, int], int] = {}
         """The port here at which a node reaches a host and port."""
+        self._listening: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -218,17 +235,21 @@ class Network:
             self.sending(*pair).end(delay)
 
     async def drop(self, a: int, b: int) -> int:
-        """Ends all connections between two nodes; returns how many."""
-        ends = tuple(self.sending(a, b).ends)
-        for end in ends:
-            end.abort()
-        return len(ends)
+        """Ends all connections between two nodes, also those that are still being made; returns how many."""
+        count = 0
+        for end in (*self.sending(a, b).ends, *self.sending(b, a).ends):
+            if not end.is_over:  # by its other end
+                end.abort()
+                count += 1
+        return count
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         for server in self._servers:
             server.close()
+        for listening in self._listening:
+            listening.close()
         for sending in self._sendings.values():
             for end in tuple(sending.ends):
                 end.abort()
@@ -238,6 +259,7 @@ class Network:
         """Listens for the connections of one node to another; returns the port."""
         listening = socket.create_server((HOST, 0))
         listening.setblocking(False)
+        self._listening.append(listening)
         there, back = self.sending(source, target), self.sending(target, source)
 
         def accept() -> asyncio.Protocol:
@@ -263,9 +285,14 @@ async def _join(near: _End, far: _End, ways: tuple[Sending, Sending], address: t
     while not all(way.passes.is_set() for way in ways):
         for way in ways:
             await way.passes.wait()
+    if near.is_over:
+        return
     try:
         await asyncio.get_running_loop().create_connection(lambda: far, *address)
     except OSError:
         near.abort()
+        return
+    if near.is_over:
+        far.abort()
     else:
         near.look()

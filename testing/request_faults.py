@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from metaquorum.listeners.services import Client
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.testing.errors import ClusterError
+from metaquorum.testing.release import Release
 from metaquorum.wire.codec import Request
 from metaquorum.wire.table import API_BY_NAME, response_type
 
@@ -106,7 +107,7 @@ class How(Which, total=False):
     error: str
     """The name of the code to answer, where the broker puts it; the rest of the request is carried out."""
     delay_s: float
-    """Seconds by which the answer is late, by the cluster's clock."""
+    """Seconds by which the answer is late, by the cluster's clock; at most until the fault is removed."""
     throttle_ms: int
     """The answer asks the client to wait."""
     hold: bool
@@ -127,7 +128,7 @@ class RequestFault:
     hits: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
     """Notified of each hit."""
-    released: threading.Event = field(default_factory=threading.Event)
+    released: Release = field(default_factory=Release)
     """Set when it was removed."""
 
     @classmethod

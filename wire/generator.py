@@ -451,8 +451,11 @@ def _write_structs(out: SourceWriter, field: Field, target: str, hint: str) -> N
     nested = out.bind("nested", compile_writer(field.struct, out.version, out.flexible, hint))
     if field.is_array:
         _write_length(out, target)
-        out.line("for item in v:")
-        out.line(f"{nested}(item, {target})", 1)
+        out.line("if v.__class__ is Repeated:")
+        out.line(f"{target} += v.written({nested})", 1)
+        out.line("else:")
+        out.line("for item in v:", 1)
+        out.line(f"{nested}(item, {target})", 2)
         return
     if field.nullable_at(out.version):
         out.line(f"{target} += b'\\x01'")

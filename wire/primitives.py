@@ -32,6 +32,7 @@ GENERATED_CODE_CALLS = (
     *("write_ints", "write_uuids", "write_strings", "write_string", "write_bytes", "write_fixed"),
     *("write_ints_classic", "write_uuids_classic", "write_strings_classic"),
     *("write_string_classic", "write_bytes_classic", "write_fixed_classic", "add_records"),
+    "Repeated",
 )
 """The names of this module that generated code uses."""
 
@@ -51,6 +52,21 @@ class Chunks(bytearray):
             self.chunks.append(bytes(self))
             self.clear()
         return self.chunks
+
+
+class Repeated(tuple[Any, ...]):
+    """Structures that go into many messages: what was written of them once is kept."""
+
+    def written(self, write: Callable[[Any, bytearray], None]) -> bytes:
+        """All of them, without their number. `write` appends one."""
+        kept: dict[Any, bytes] = self.__dict__
+        encoded = kept.get(write)
+        if encoded is None:
+            out = bytearray()
+            for each in self:
+                write(each, out)
+            encoded = kept[write] = bytes(out)
+        return encoded
 
 
 def add_records(out: bytearray, records: Buffer) -> None:

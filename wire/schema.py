@@ -61,7 +61,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     default: Any
     since: int = 0
     until: int | None = None
-    nullable: bool = False
+    nullable: bool
     nullable_since: int = 0
     tag: int | None = None
     ignorable: bool = False

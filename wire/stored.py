@@ -121,8 +121,8 @@ def encode_stored(record: StoredRecord) -> tuple[bytes, bytes | None]:
 def _version(data: bytes, what: str) -> int:
     if len(data) < _VERSION.size:
         raise DecodeError(f"{what} has {len(data)} bytes: it must begin with a version of 2 bytes")
-    version: int = _VERSION.unpack_from(data)[0]
-    return version
+    (version,) = _VERSION.unpack_from(data)
+    return int(version)
 
 
 def _decode(schema: StructSchema, data: bytes, version: int, *, flexible: bool) -> Any:

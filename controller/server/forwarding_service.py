@@ -14,6 +14,7 @@ from metaquorum.controller.server.voter_changes import VoterChanges
 from metaquorum.controller.settings.access import TokenSecret
 from metaquorum.listeners.forwarded.call import Call
 from metaquorum.listeners.forwarded.direct import DIRECT_BY_KEY, NotTheLeader
+from metaquorum.listeners.forwarded.shown_configs import NewTopics
 from metaquorum.listeners.forwarded.table import FORWARDED_BY_KEY, Forwarded
 from metaquorum.listeners.forwarded.too_many import TOO_MANY, names_too_many, refused_in_slices
 from metaquorum.listeners.long_work import LongWork
@@ -70,7 +71,7 @@ class KafkaCalls:
         self._voter_changes = voter_changes
         self.image = image
         self._wall_ms = wall_ms
-        self._static = static
+        self._new_topics = NewTopics(static)
         self._token_hmac = None if token_key is None else TokenSecret(key=token_key).hmac_of
 
     async def answer(
@@ -91,7 +92,7 @@ class KafkaCalls:
             principal=caller.principal,
             address=caller.address,
             by_token=caller.by_token,
-            static=self._static,
+            new_topics=self._new_topics,
             token_hmac=self._token_hmac,
         )
         CALLER.set(

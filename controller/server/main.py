@@ -140,9 +140,7 @@ def _by_kafka(
     return KafkaRaftClient(process.controllers, sink, way, process.rng, by_grpc)
 
 
-def lane_listener(
-    config: NodeConfig, tls: TlsMaterial | None, plan: FilePlan | None = None
-) -> LaneListener | None:
+def lane_listener(config: NodeConfig, tls: TlsMaterial | None, plan: FilePlan) -> LaneListener | None:
     """The listener for other voters' lanes; None if the configuration wants none."""
     listener, port = next(iter(config.grpc_listeners), None), config.number(PORT_KEY)
     if port < 0 or listener is None or config.quorum_speaks_kafka:
@@ -150,8 +148,7 @@ def lane_listener(
     context = None
     if listener.is_tls and tls is not None:
         context = tls.server_context("required" if config.tls_of(listener.name).client_auth else "none")
-    limits = None if plan is None else port_limits(config, plan.grpc)
-    return LaneListener(listener.host, port, context, limits)
+    return LaneListener(listener.host, port, port_limits(config, plan.grpc), context)
 
 
 class ControllerRole:

@@ -8,11 +8,12 @@ that refuses, they produce the refusal of their request.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
+from metaquorum.listeners.forwarded.shown_configs import NewTopics
 from metaquorum.metadata.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
@@ -39,8 +40,8 @@ class Result(Protocol):
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """The context of a call. `ask` returns the controller's response or refusal. `principal`, `address` and
     `by_token` are the client's, `node_id` is that of the broker that received the request. `image` is this
-    node's, `static` has the keys set in its file, `token_hmac` returns the secret of a token (None:
-    delegation tokens are disabled), and `wall_ms` is the Unix time."""
+    node's, `new_topics` lists the settings of created topics, `token_hmac` returns the secret of a token
+    (None: delegation tokens are disabled), and `wall_ms` is the Unix time."""
 
     version: int
     ask: Callable[[ControllerRequest], Awaitable[ControllerResponse | ApiError]]
@@ -50,7 +51,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     principal: str = ANONYMOUS
     address: str = ""
     by_token: bool = False
-    static: Mapping[str, str] = msgspec.field(default_factory=dict)
+    new_topics: NewTopics = msgspec.field(default_factory=lambda: NewTopics({}))
     token_hmac: Callable[[str], bytes] | None = None
 
     async def answer(self, request: ControllerRequest, expected: type[Answer]) -> Answer | ApiError:

@@ -1,8 +1,10 @@
-"""Configuration entries as DescribeConfigs returns them: types, read-only keys, documentation."""
+"""Configuration entries as DescribeConfigs returns them (types, read-only keys, documentation), and as
+CreateTopics does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -10,9 +12,23 @@ from metaquorum.config.keys import KEYS
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from metaquorum.metadata.settings.broker_keys import broker_key
-from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, key_of
+from metaquorum.metadata.settings.configs import (
+    CLUSTER_DEFAULT,
+    ConfigEntry,
+    ConfigSource,
+    describe_new_topic,
+    key_of,
+)
 from metaquorum.metadata.settings.keys import Kind
-from metaquorum.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
+from metaquorum.wire.messages import (
+    CreateTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+)
+from metaquorum.wire.primitives import Repeated
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
 
 _TYPES = {
     Kind.BOOLEAN: 1,
@@ -98,3 +114,30 @@ def _words(resource_type: int, name: str) -> str | None:
         key = key_of(resource_type, name)
         names = () if key is None else key.synonyms
     return next((KEYS[each].text for each in names if each in KEYS), None)
+
+
+class NewTopics:
+    """The configurations that answers about created topics list. `static`: the keys in this node's file. The
+    last list is kept: few topics are created with settings of their own."""
+
+    def __init__(self, static: Mapping[str, str]) -> None:
+        self._static = static
+        self._settings: Any = None
+        self._configs = Repeated()
+
+    def configs(self, image: MetadataImage, own: tuple[tuple[str, str], ...]) -> Repeated:
+        """Every key of a topic created with `own`."""
+        settings = own, image.configs.get(CLUSTER_DEFAULT)
+        if settings != self._settings:
+            entries = describe_new_topic(image, dict(own), static=self._static)
+            self._configs = Repeated(
+                CreateTopicsResponse.CreatableTopicConfigs(
+                    name=entry.name,
+                    value=entry.value,
+                    config_source=entry.source.value,
+                    is_sensitive=entry.sensitive,
+                )
+                for entry in entries
+            )
+            self._settings = settings
+        return self._configs

@@ -19,7 +19,6 @@ from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.requests import common as core
 from metaquorum.metadata.requests.partitions import CreatePartitionsRequest as Grow
 from metaquorum.metadata.requests.partitions import TopicGrowth
-from metaquorum.metadata.settings.configs import describe_new_topic
 from metaquorum.wire.messages import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -90,7 +89,6 @@ def _created(
         return CreateTopicsResponse.CreatableTopicResult(
             name=topic.name, error_code=code, error_message=message, configs=()
         )
-    entries = describe_new_topic(call.image, dict(topic.configs), static=call.static)
     return CreateTopicsResponse.CreatableTopicResult(
         name=topic.name,
         # A success has no text in Kafka; metaquorum's commands show this note about keys without effect.
@@ -98,15 +96,7 @@ def _created(
         topic_id=result.topic_id or ZERO_ID,
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,
-        configs=tuple(
-            CreateTopicsResponse.CreatableTopicConfigs(
-                name=entry.name,
-                value=entry.value,
-                config_source=entry.source.value,
-                is_sensitive=entry.sensitive,
-            )
-            for entry in entries
-        ),
+        configs=call.new_topics.configs(call.image, topic.configs),
     )
 
 

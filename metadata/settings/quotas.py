@@ -131,6 +131,8 @@ def _is_meant(wanted: QuotaFilter, entity: QuotaEntity) -> bool:
 def quota_of(image: MetadataImage, kind: str, user: str, client_id: str) -> tuple[float, QuotaKey] | None:
     """The quota that applies to a client, and the key under which its use is counted: that of the most
     specific entity, users before client ids (KIP-546)."""
+    if not image.quotas:
+        return None
     for entity, (of_user, of_client) in _entities(user, client_id):
         bound = (image.quotas.get(entity) or {}).get(kind)
         if bound is not None:

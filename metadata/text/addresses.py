@@ -11,3 +11,9 @@ def address_text(host: str, port: int) -> str:
 def listener_text(name: str, host: str, port: int) -> str:
     """`NAME://host:port`, as in `listeners`."""
     return f"{name}://{address_text(host, port)}"
+
+
+def plain_host(host: str) -> str:
+    """A peer's address as rules and people write it: a socket for IPv6 and IPv4 shows `::ffff:10.0.0.1`."""
+    mapped = host.removeprefix("::ffff:")
+    return mapped if "." in mapped else host

@@ -24,7 +24,7 @@ from prometheus_client.metrics_core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
 from metaquorum.clock import Clock
-from metaquorum.metadata.text.addresses import address_text
+from metaquorum.metadata.text.addresses import address_text, plain_host
 from metaquorum.network.acceptor import Acceptor
 from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
 from metaquorum.network.refused_callers import RefusedCallers
@@ -138,7 +138,7 @@ class MetricsEndpoint:
 def _caller(writer: asyncio.StreamWriter) -> Scraper:
     tls = writer.get_extra_info("ssl_object")
     certificate = None if tls is None else tls.getpeercert(binary_form=True)
-    return certificate, str((writer.get_extra_info("peername") or ("",))[0])
+    return certificate, plain_host((writer.get_extra_info("peername") or ("",))[0])
 
 
 class _Connection:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from metaquorum.network.lane import LaneListener
+from metaquorum.network.limits import ConnectionLimits
 from metaquorum.raft.events import (
     RaftRequestAbandoned,
     RaftRequestArrived,
@@ -149,7 +150,7 @@ class GrpcPair(Pair):
 
 class LanePair(GrpcPair):
     async def start(self) -> None:
-        self.lane_listener = LaneListener("127.0.0.1", 0)
+        self.lane_listener = LaneListener("127.0.0.1", 0, ConnectionLimits())
         await self.lane_listener.open()
         await super().start()
         self.caller.send(2, 999, fetch(), PATIENT_MS)

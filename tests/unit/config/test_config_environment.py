@@ -72,6 +72,7 @@ def test_without_any_configuration_it_is_a_cluster_that_a_file_may_describe(tmp_
 ALONE = {
     "one voter": ({"process.roles": "controller", "controller.quorum.voters": "1@h:1"}, True),
     "itself to ask": ({"process.roles": "controller", "controller.quorum.bootstrap.servers": "h:1"}, True),
+    "one voter and a comma": ({"process.roles": "controller", "controller.quorum.voters": "1@h:1, "}, True),
     "three voters": ({"process.roles": "controller", "controller.quorum.voters": "1@h:1,2@i:1,3@j:1"}, False),
     "a broker": ({"process.roles": "broker", "controller.quorum.voters": "1@h:1"}, False),
     "nothing": ({}, False),

@@ -13,7 +13,8 @@ from metaquorum.config.load import load_config
 from metaquorum.errors import ConfigError
 from metaquorum.metadata.settings.keys import BROKER, CONTROLLER
 from metaquorum.network import files_plan
-from metaquorum.network.files_plan import FilePlan, log_plan, plan_files
+from metaquorum.network.files_plan import FilePlan, log_plan, plan_files, port_limits
+from metaquorum.network.limits import ConnectionPlace
 from metaquorum.storage.disk.descriptors import DESCRIPTORS
 from tests.unit.server.nodes import new_site
 
@@ -90,6 +91,31 @@ def test_overrides_that_say_nothing_are_refused(tmp_path: Path, value: str) -> N
     file = new_site(tmp_path).broker_file({"max.connections.per.ip.overrides": value})
     with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides"):
         load_config(file)
+
+
+@pytest.mark.parametrize("role", ["controller", "broker"])
+def test_the_ports_of_nodes_have_the_limits_of_the_file(tmp_path: Path, role: str) -> None:
+    """max.connections is of a broker's clients, who have ports of their own."""
+    site = new_site(tmp_path)
+    file = site.controller_file if role == "controller" else site.broker_file
+    keys = {
+        "max.connections": "7",
+        "max.connections.per.ip": "5",
+        "max.connections.per.ip.overrides": "127.0.0.2:3",
+    }
+
+    def let_in(address: str) -> int:
+        limits = port_limits(load_config(file(keys)), 9)
+        count = 0
+        for number in range(20):
+            place = limits.admit("GRPC", address.format(number))
+            if isinstance(place, ConnectionPlace):
+                place.known()
+                count += 1
+        return count
+
+    assert (let_in("127.0.0.1"), let_in("127.0.0.2")) == (5, 3)
+    assert let_in("10.0.0.{}") == (7 if role == "controller" else 9)
 
 
 def python(code: str, limit: str) -> str:

@@ -8,6 +8,8 @@ import contextlib
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import grpc
 import grpc.aio
@@ -15,9 +17,12 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from metaquorum.clients.kafka.cluster import client_context
+from metaquorum.clients.kafka.security import ClientSecurity
+from metaquorum.config.node import NodeConfig
 from metaquorum.config.security import TlsFiles
 from metaquorum.network import tls
-from metaquorum.network.tls import TlsMaterial
+from metaquorum.network.tls import NodeTls, TlsMaterial
 from tests.unit.server.certificates import Extension, Issuer, certificate_files, constraints
 from tests.unit.sources import REPOSITORY, files, name_of, tree_of
 
@@ -171,8 +176,9 @@ def fixture_sides(tmp_path: Path, kind: Callable[[Path], None]) -> dict[str, Tls
     }
 
 
-def accepts(server: ssl.SSLContext, client: ssl.SSLContext) -> bool:
-    """A handshake in memory: false if either side refuses the other's certificate."""
+def met(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
+    """A handshake in memory: `refused` if either side refuses the other's certificate, `known` if the server
+    has the client's, else `unknown`."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         client.wrap_bio(back, there, server_hostname=HOST),
@@ -183,9 +189,10 @@ def accepts(server: ssl.SSLContext, client: ssl.SSLContext) -> bool:
             end.do_handshake()
         except ssl.SSLWantReadError:
             continue
-        except ssl.SSLCertVerificationError:
-            return False
-    return True
+        except ssl.SSLError as error:
+            assert error.reason in ("CERTIFICATE_VERIFY_FAILED", "PEER_DID_NOT_RETURN_A_CERTIFICATE")
+            return "refused"
+    return "known" if ends[1].getpeercert(binary_form=True) else "unknown"
 
 
 @pytest.mark.parametrize(("kind", "taken"), KINDS, ids=[kind.__name__ for kind, _ in KINDS])
@@ -193,8 +200,33 @@ def test_a_server_and_a_client_accept_the_same_certificates(
     kind: Callable[[Path], None], taken: bool, sides: dict[str, TlsMaterial]
 ) -> None:
     shows, judges = sides["shows"], sides["judges"]
-    assert accepts(shows.server_context("required"), judges.client_context()) is taken
-    assert accepts(judges.server_context("required"), shows.client_context()) is taken
+    expected = "known" if taken else "refused"
+    assert met(shows.server_context("required"), judges.client_context()) == expected
+    assert met(judges.server_context("required"), shows.client_context()) == expected
+
+
+@pytest.mark.parametrize(
+    ("asks", "expected"),
+    [
+        ("none", ("unknown", "unknown", "unknown")),
+        ("requested", ("known", "refused", "unknown")),
+        ("required", ("known", "refused", "refused")),
+    ],
+)
+def test_whom_a_listener_lets_in_by_its_client_auth(
+    tmp_path: Path, asks: str, expected: tuple[str, ...]
+) -> None:
+    """A client with a certificate of the CA, one with a stranger's, and one without: as in Kafka, who is
+    asked need not answer, but must not answer anything."""
+    plain(tmp_path)
+    certificate_files(tmp_path, "odd", None)
+    trusted = tmp_path / "authority.crt"
+    server = TlsMaterial.load(TlsFiles(keystore=tmp_path / "node.pem", truststore=trusted))
+    clients = [
+        TlsMaterial.load(TlsFiles(keystore=own and tmp_path / own, truststore=trusted)).client_context()
+        for own in ("node.pem", "odd.pem", None)
+    ]
+    assert tuple(met(server.server_context(asks), client) for client in clients) == expected
 
 
 @pytest.mark.parametrize(("kind", "taken"), KINDS, ids=[kind.__name__ for kind, _ in KINDS])
@@ -215,6 +247,44 @@ async def test_grpc_accepts_the_same_and_takes_whatever_is_trusted_for_a_ca(
             with contextlib.suppress(asyncio.CancelledError):
                 await channel.close()
                 await made.stop(None)
+
+
+def test_new_files_count_for_connections_that_this_node_opens(tmp_path: Path) -> None:
+    plain(tmp_path)
+    server = TlsMaterial.load(TlsFiles(keystore=tmp_path / "node.pem")).server_context("none")
+    certificate_files(tmp_path, "other", None)
+    trusted = tmp_path / "trusted.crt"
+    trusted.write_bytes((tmp_path / "other.crt").read_bytes())
+    client = TlsMaterial.load(TlsFiles(truststore=trusted))
+    assert met(server, client.client_context()) == "refused"
+    trusted.write_bytes((tmp_path / "authority.crt").read_bytes() + b"\n")
+    assert met(server, client.client_context()) == "unknown"
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_a_client_checks_the_name_of_a_node_unless_its_file_says_not_to(tmp_path: Path, checks: bool) -> None:
+    plain(tmp_path)
+    files = TlsFiles(truststore=tmp_path / "authority.crt")
+    context = client_context(ClientSecurity(tls=files, checks_names=checks))
+    assert context is not None
+    assert (context.check_hostname, context.verify_mode) == (checks, ssl.CERT_REQUIRED)
+
+
+def test_each_connection_uses_the_files_of_its_listener(tmp_path: Path) -> None:
+    for name in ("CONTROLLERS", "GRPC", "BROKERS", "CLIENTS"):
+        certificate_files(tmp_path, name, None)
+    config = SimpleNamespace(
+        tls_listeners=("CONTROLLERS", "GRPC", "BROKERS", "CLIENTS"),
+        tls_of=lambda name: TlsFiles(keystore=tmp_path / f"{name}.pem"),
+        controllers_use_tls=True,
+        controller_listener="CONTROLLERS",
+        grpc_controller_listener="GRPC",
+        inter_broker_listener=SimpleNamespace(name="BROKERS"),
+    )
+    node = NodeTls(cast("NodeConfig", config))
+    used = (node.controllers, node.grpc_controllers, node.brokers, node.of("CLIENTS"))
+    names = [each.keystore.stem for each in used if each is not None and each.keystore is not None]
+    assert (names, node.of("PLAIN")) == (["CONTROLLERS", "GRPC", "BROKERS", "CLIENTS"], None)
 
 
 def test_only_one_module_creates_contexts_and_they_are_the_same_on_every_python() -> None:

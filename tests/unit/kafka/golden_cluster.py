@@ -33,6 +33,7 @@ from metaquorum.listeners.forwarded.describe import (
     describe_user_scram_credentials,
     list_config_resources,
 )
+from metaquorum.listeners.forwarded.shown_configs import NewTopics
 from metaquorum.listeners.forwarded.table import FORWARDED_BY_KEY
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
@@ -98,7 +99,7 @@ class GoldenNode:
 
     def __init__(self, cluster: GoldenCluster, image: MetadataImage, node_id: int) -> None:
         self._own = OwnConfig(node_id=node_id, static=cluster.static(f"broker-{node_id}"), fixed=())
-        self._controller_static = cluster.static("controller-3000")
+        self._new_topics = NewTopics(cluster.static("controller-3000"))
         config = ControllerConfig(
             cluster_id="d2lyZS1jYXB0dXJlLTM3MA",
             node_id=CONTROLLERS[0],
@@ -139,7 +140,7 @@ class GoldenNode:
                 wall_ms=WALL_MS,
                 image=self.image,
                 principal=principal,
-                static=self._controller_static,
+                new_topics=self._new_topics,
                 token_hmac=TokenSecret(key=SECRET).hmac_of,
             )
             body = asyncio.run(FORWARDED_BY_KEY[header.api_key].handle(request.body, call))  # type: ignore[arg-type]

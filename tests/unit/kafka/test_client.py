@@ -88,6 +88,20 @@ def test_an_answer_belongs_to_the_oldest_request() -> None:
         exchange.answer(answers[1])
 
 
+def test_a_node_may_refuse_the_version_of_api_versions_with_nothing_but_the_code() -> None:
+    exchange = PendingRequests("me")
+    exchange.request(exchange.api_versions(3), 3)
+    answer = exchange.answer(bytes(4) + b"\0\x23")
+    assert (answer.version, answer.body) == (0, ApiVersionsResponse(error_code=35))
+
+
+def test_numbers_of_requests_start_again_at_zero() -> None:
+    exchange, last = PendingRequests("me"), 2**31 - 1
+    exchange._next_correlation_id = last
+    sent = [b"".join(exchange.request(FindCoordinatorRequest(key="g"), 1)) for _ in range(3)]
+    assert [int.from_bytes(frame[8:12], "big") for frame in sent] == [last, 0, 1]
+
+
 def test_a_request_that_a_version_cannot_carry_is_not_sent() -> None:
     exchange = PendingRequests("me")
     with pytest.raises(EncodeError):

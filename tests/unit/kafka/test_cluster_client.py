@@ -12,8 +12,10 @@ from metaquorum.clients.kafka.cluster import Coordinator, KafkaClient, common_re
 from metaquorum.clients.kafka.connection import ConnectionFailed
 from metaquorum.clients.search import ClientError
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import CONTROLLERS
 from metaquorum.wire.messages import (
     DeleteTopicsResponse,
+    DescribeClusterResponse,
     FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -26,6 +28,7 @@ from metaquorum.wire.messages import (
 from tests.unit.kafka.kafka_node import FakeNode, running
 from tests.unit.server.nodes import silent_port
 
+HOST = "127.0.0.1"
 UNREGISTER = UnregisterBrokerRequest(broker_id=7)
 
 
@@ -76,19 +79,20 @@ async def test_a_fenced_broker_is_not_believed() -> None:
     assert fenced.asked == ["Metadata"]
 
 
+@pytest.mark.parametrize("key_type", [0, 1])
 @pytest.mark.parametrize("find", [(0, 3), (4, 6)])
-async def test_a_coordinator_is_found_and_found_again(find: tuple[int, int]) -> None:
+async def test_a_coordinator_is_found_and_found_again(find: tuple[int, int], key_type: int) -> None:
     homes = [0, 0, 1]
 
     def found(body: Any) -> FindCoordinatorResponse:
         at = {"host": "127.0.0.1", "port": nodes[homes.pop(0)].port}
         if find[0] >= 4:
-            assert (body.key_type, body.coordinator_keys) == (0, ("g",))
+            assert (body.key_type, body.coordinator_keys) == (key_type, ("g",))
             one = FindCoordinatorResponse.Coordinator(
                 key="g", node_id=1, **at, error_code=0, error_message=None
             )
             return FindCoordinatorResponse(coordinators=(one,))
-        assert (body.key_type, body.key) == (0, "g")
+        assert (body.key_type, body.key) == (key_type, "g")
         return FindCoordinatorResponse(**at)
 
     def beat(code: ErrorCode) -> Any:
@@ -103,7 +107,7 @@ async def test_a_coordinator_is_found_and_found_again(find: tuple[int, int]) -> 
     body = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     async with running(*nodes) as servers:
         async with KafkaClient(servers, timeout_ms=60_000) as client:
-            assert (await client.ask(body, at=Coordinator(0, "g"))).error_code == 0
+            assert (await client.ask(body, at=Coordinator(key_type, "g"))).error_code == 0
     assert nodes[1].asked.count("Heartbeat") == 1
 
 
@@ -123,6 +127,44 @@ async def test_the_broker_that_is_named_is_asked() -> None:
             await client.ask(ListGroupsRequest(), at=2)
             await client.ask(ListGroupsRequest(), at=1)
     assert [each.asked for each in nodes] == [["Metadata"], ["ListGroups"], ["ListGroups"]]
+
+
+async def test_a_controller_that_is_named_is_found_at_controllers() -> None:
+    def controllers(body: Any) -> DescribeClusterResponse:
+        assert body.endpoint_type == CONTROLLERS
+        Broker = DescribeClusterResponse.DescribeClusterBroker
+        brokers = tuple(Broker(broker_id=at, host=HOST, port=each.port) for at, each in enumerate(nodes))
+        return DescribeClusterResponse(controller_id=1, brokers=brokers)
+
+    def handlers(code: ErrorCode) -> dict[str, Any]:
+        unused: Any = None
+        return {
+            "DescribeCluster": controllers,
+            "FetchSnapshot": unused,
+            "UnregisterBroker": refusing(code),
+            "ListGroups": lambda _: ListGroupsResponse(),
+        }
+
+    nodes = [FakeNode(handlers(code)) for code in (ErrorCode.NOT_CONTROLLER, ErrorCode.NONE)]
+    async with running(*nodes) as servers:
+        async with KafkaClient(servers.split(",")[0], timeout_ms=60_000) as client:
+            assert (await client.ask(UNREGISTER)).error_code == 0
+            await client.ask(ListGroupsRequest(), at=0)
+    assert [each.asked for each in nodes] == [
+        ["UnregisterBroker", "DescribeCluster", "ListGroups"],
+        ["UnregisterBroker"],
+    ]
+
+
+async def test_a_node_that_says_wait_is_asked_again_and_no_other() -> None:
+    nodes = [
+        FakeNode({"UnregisterBroker": refusing(code, ErrorCode.NONE)})
+        for code in (ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.NONE)
+    ]
+    async with running(*nodes) as servers:
+        async with KafkaClient(servers, timeout_ms=60_000) as client:
+            assert (await client.ask(UNREGISTER)).error_code == 0
+    assert [each.asked for each in nodes] == [["UnregisterBroker"] * 2, []]
 
 
 async def test_what_time_does_not_cure_is_not_asked_again() -> None:

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from metaquorum.listeners.forwarded.call import Call
+from metaquorum.listeners.forwarded.shown_configs import NewTopics
 from metaquorum.listeners.forwarded.table import FORWARDED
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
@@ -151,7 +152,7 @@ async def told(api: str, version: int, known: MetadataImage) -> list[str]:
             image=known,
             principal="User:ann",
             address="10.0.0.9",
-            static={"num.partitions": "3"},
+            new_topics=NewTopics({"num.partitions": "3"}),
             token_hmac=lambda token_id: b"hmac of " + token_id.encode(),
             answers=REFUSED if codes is None else Answers(codes),
             asked=[],

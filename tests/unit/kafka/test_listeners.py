@@ -26,6 +26,7 @@ from metaquorum.listeners.services import Features, Services
 from metaquorum.metadata.authorizer import Caller
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.acls import Operation, ResourceType
+from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
 from metaquorum.network.tls import NodeTls
 from metaquorum.node.scheduler import StepEnd
 from metaquorum.wire import codec
@@ -81,6 +82,42 @@ async def test_an_address_that_is_taken_is_one_clear_line(site: Site) -> None:
             found.bind()
 
 
+def for_both_families() -> socket.socket:
+    """A socket of IPv6 that takes IPv4 too, as of a listener without a host, but only of this machine."""
+    bound = socket.socket(socket.AF_INET6)
+    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    bound.bind(("::ffff:127.0.0.1", 0))
+    return bound
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+async def test_a_client_of_ipv4_has_an_address_of_ipv4_at_a_listener_for_both(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ACLs, quotas and limits name it so, and a rule that denies must not pass it over."""
+    bound, admit = for_both_families(), ConnectionLimits.admit
+    admitted: list[str] = []
+
+    def noted(limits: ConnectionLimits, listener: str, address: str) -> ConnectionPlace | str:
+        admitted.append(address)
+        return admit(limits, listener, address)
+
+    monkeypatch.setattr(module, "_bound", lambda host, port: bound)
+    monkeypatch.setattr(ConnectionLimits, "admit", noted)
+    listening = {"listeners": f"GRPC://127.0.0.1:{free_port()},PLAINTEXT://127.0.0.1:{free_port()}"}
+    listeners = KafkaListeners(load_config(site.broker_file(listening)), None)
+    listeners.bind()
+    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
+    try:
+        with socket.create_connection(("127.0.0.1", bound.getsockname()[1])):
+            await until(lambda: len(listeners))
+            connected: list[str] = []
+            listeners.end_those(lambda client: connected.append(client.address) is not None)
+        assert connected == admitted == ["127.0.0.1"]
+    finally:
+        await listeners.close()
+
+
 async def ask(port: int, context: ssl.SSLContext) -> int:
     """How many APIs are offered, asked over TLS."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
@@ -117,6 +154,22 @@ async def test_connections_wait_to_be_accepted_up_to_the_backlog(
         for each in callers:
             each.close()
         await listeners.close()
+
+
+async def test_a_rate_of_the_whole_broker_does_not_delay_brokers(site: Site) -> None:
+    keys = {
+        "listeners": f"GRPC://127.0.0.1:{free_port()},IN://127.0.0.1:{free_port()},OUT://127.0.0.1:{free_port()}",
+        "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT",
+        "inter.broker.listener.name": "IN",
+        "max.connection.creation.rate": "9",
+        "listener.name.in.max.connection.creation.rate": "2",
+    }
+    listeners = KafkaListeners(load_config(site.broker_file(keys)), None)
+    listeners.bind()
+    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
+    rates = [[rate._per_s for rate in each._rates] for each in listeners._acceptors]
+    await listeners.close()
+    assert rates == [[2], [9]]
 
 
 async def test_a_listener_with_a_keystore_of_its_own_shows_that_certificate(

@@ -111,6 +111,12 @@ def test_what_a_voter_says_is_told(
     assert other.text.startswith(text)
 
 
+@pytest.mark.parametrize(("end", "behind"), [(9, 1), (10, 0), (11, 0), (-1, None)])
+def test_how_far_a_voter_is_behind_the_leader(end: int, behind: int | None) -> None:
+    _, other = voter_reports(log(), [VoterEnd(1, 10), VoterEnd(2, end)], ADDRESSES, {})
+    assert other.behind == behind
+
+
 def test_an_answer_without_the_quorum_is_none() -> None:
     refused = voter_ends(wire.DescribeQuorumResponse())
     assert isinstance(refused, NothingHeard) and refused.text.endswith("it names no partition")

@@ -156,6 +156,8 @@ def test_a_produce_is_told_to_wait() -> None:
     quotas = quotas_of(image(a=100))
     wait_ms, answer = charged(quotas, 0, ProduceRequest(), ProduceResponse(), 1_500)
     assert wait_ms == 5_000 and answer == ProduceResponse(throttle_time_ms=5_000)
+    longer = ProduceResponse(throttle_time_ms=9_000)
+    assert charged(quotas_of(image(a=100)), 0, ProduceRequest(), longer, 1_500) == (9_000, longer)
     # One that asks for no answer waits as well.
     assert charged(quotas, 0, ProduceRequest(), None, 1) == (5_010, None)
 

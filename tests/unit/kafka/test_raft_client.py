@@ -29,7 +29,7 @@ from metaquorum.raft.events import (
     RaftRequestFailed,
     RaftResponseArrived,
 )
-from metaquorum.raft.messages import RaftError, VoteRequest, VoteResponse
+from metaquorum.raft.messages import FetchRequest, FetchSnapshotRequest, RaftError, VoteRequest, VoteResponse
 from metaquorum.rpc.channels import bind, new_server
 from metaquorum.rpc.raft_client import IN_FLIGHT_MAX, PeerAddress, RaftClient
 from metaquorum.rpc.raft_server import RaftService, add_raft_service
@@ -101,6 +101,10 @@ class Voter:
         assert isinstance(place, ConnectionPlace)
         return ClientConnection(self._config, self._services, place, self.open.add, self.open.discard)
 
+    def becomes_older(self) -> None:
+        """It is another release from now on, with fewer versions."""
+        self._services.limit({"ApiVersions": 3, "Fetch": 16})
+
     async def start(self) -> Voter:
         self._server = await asyncio.get_running_loop().create_server(
             self._connection, HOST, self.port, ssl=self._tls
@@ -157,15 +161,20 @@ async def test_every_message_arrives_as_it_was_sent(exchange: tuple[Any, Any]) -
         )
 
 
-async def test_a_vote_does_not_wait_behind_a_fetch_that_the_leader_holds() -> None:
+FETCHES = [pair for pair in EXCHANGES if isinstance(pair[0], FetchRequest | FetchSnapshotRequest)]
+
+
+@pytest.mark.parametrize("exchange", FETCHES, ids=lambda pair: type(pair[1]).__name__)
+async def test_a_vote_does_not_wait_behind_a_fetch_that_the_leader_holds(exchange: tuple[Any, Any]) -> None:
+    request, response = exchange
     async with pair() as (caller, voter):
-        caller.client.send(2, 1, fetch(), PATIENT_MS)
+        caller.client.send(2, 1, request, PATIENT_MS)
         held = await voter.sink.next(RaftRequestArrived)
         caller.client.send(2, 2, VOTE, PATIENT_MS)
         assert await voter.answer(GRANTED) == VOTE
         answer = await caller.sink.next(RaftResponseArrived)
         assert (answer.correlation_id, answer.response) == (2, GRANTED)
-        voter.service.respond(held.key, fetched(3))
+        voter.service.respond(held.key, response)
         assert (await caller.sink.next(RaftResponseArrived)).correlation_id == 1
 
 
@@ -182,6 +191,7 @@ async def test_a_crashed_peer_fails_everything_outstanding_refuses_and_is_reache
         refused = await caller.sink.next(RaftRequestFailed)
         assert f"cannot reach node 2 at {HOST}:{voter.port}" in refused.reason
         again = await Voter(port=voter.port).start()
+        again.becomes_older()
         number = 4
         while again.sink.events.empty():
             caller.client.send(2, number, fetch(), PATIENT_MS)
@@ -229,6 +239,27 @@ async def test_a_voter_logs_in_again_before_its_session_ends(caplog: pytest.LogC
     assert caller.sink.events.empty()
     assert not [each for each in caplog.records if "session" in each.getMessage()]
     assert len(voter.open) <= 2, "the connections whose sessions end are closed"
+    await caller.client.close()
+    voter.kill()
+
+
+async def test_a_session_that_ends_costs_no_request_that_waits() -> None:
+    voter = await Voter(session_ms=3_600_000).start()
+    caller = Caller(voter.port, Credentials(mechanism="PLAIN", user="node", password="secret"))
+    caller.client.send(2, 1, fetch(), PATIENT_MS)
+    held = await voter.sink.next(RaftRequestArrived)
+    connection = caller.client._peers[2]._fetches._connection
+    assert connection is not None
+    connection._replaced_s = 0.0
+    caller.client.send(2, 2, fetch(), PATIENT_MS)
+    voter.service.respond(held.key, fetched())
+    await voter.answer(fetched())
+    answered = [(await caller.sink.next(RaftResponseArrived)).correlation_id for _ in range(2)]
+    assert (answered, voter.logins) == ([1, 2], 1)
+    caller.client.send(2, 3, fetch(), PATIENT_MS)
+    await voter.answer(fetched())
+    assert (await caller.sink.next(RaftResponseArrived)).correlation_id == 3
+    assert voter.logins == 2
     await caller.client.close()
     voter.kill()
 

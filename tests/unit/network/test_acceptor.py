@@ -7,7 +7,7 @@ import contextlib
 import errno
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from metaquorum.network import acceptor as module
 from metaquorum.network import lane as lanes
 from metaquorum.network.acceptor import Acceptor
 from metaquorum.network.lane import LaneListener
-from metaquorum.network.limits import ConnectionLimits, ConnectionPlace
+from metaquorum.network.limits import ConnectionLimits, ConnectionPlace, CreationRate
 from metaquorum.network.refused_callers import RefusedCallers
 from tests.unit.kafka.test_connection import until
 from tests.unit.server.test_servers import certificate_files
@@ -43,7 +43,9 @@ class Scarce:
 
 
 @contextlib.asynccontextmanager
-async def accepting(limits: ConnectionLimits) -> AsyncIterator[tuple[Scarce, list[socket.socket]]]:
+async def accepting(
+    limits: ConnectionLimits, rates: Sequence[CreationRate] = ()
+) -> AsyncIterator[tuple[Scarce, list[socket.socket]]]:
     let_in: list[socket.socket] = []
 
     async def take(client: socket.socket, peer: str, place: ConnectionPlace) -> None:
@@ -56,7 +58,14 @@ async def accepting(limits: ConnectionLimits) -> AsyncIterator[tuple[Scarce, lis
 
     with socket.create_server((HOST, 0)) as bound:
         scarce = Scarce(bound)
-        door = Acceptor(scarce, take, name="IN", limits=limits, refused=RefusedCallers())  # type: ignore[arg-type]
+        door = Acceptor(
+            scarce,  # type: ignore[arg-type]
+            take,
+            name="IN",
+            limits=limits,
+            refused=RefusedCallers(),
+            rates=rates,
+        )
         door.open()
         try:
             yield scarce, let_in
@@ -100,6 +109,30 @@ async def test_what_is_refused_is_closed_and_said_once(caplog: pytest.LogCapture
     assert len([each for each in caplog.messages if "max.connections.per.ip allows" in each]) == 1
 
 
+class Waits(CreationRate):
+    """A rate that makes the first few wait for a moment."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__(1)
+        self.waits, self.count = waits, 0
+
+    def wait_s(self, now_s: float) -> float:
+        self.waits -= 1
+        return 0.001 if self.waits >= 0 else 0.0
+
+    def accepted(self, now_s: float) -> None:
+        self.count += 1
+
+
+async def test_every_rate_counts_a_connection_once_however_long_it_waits_for_another_rate() -> None:
+    rates = [Waits(0), Waits(3)]
+    async with accepting(ConnectionLimits(), rates) as (scarce, let_in):
+        for number in range(1, 5):
+            with socket.create_connection(scarce.getsockname()):  # type: ignore[operator]
+                await until(lambda number=number: len(let_in) == number)
+        assert [each.count for each in rates] == [4, 4]
+
+
 @pytest.mark.parametrize("over_tls", [False, True])
 async def test_a_lane_that_is_never_greeted_ends_with_tls_and_without(
     over_tls: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -110,7 +143,7 @@ async def test_a_lane_that_is_never_greeted_ends_with_tls_and_without(
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(tmp_path / "node.pem")
     monkeypatch.setattr(lanes, "HANDSHAKE_S", 0.2)
-    listener = LaneListener(HOST, 0, context)
+    listener = LaneListener(HOST, 0, ConnectionLimits(), context)
     await listener.open()
     try:
         reader, writer = await asyncio.open_connection(HOST, listener.address[1])

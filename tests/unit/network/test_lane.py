@@ -19,7 +19,9 @@ from metaquorum.config.security import TlsFiles
 from metaquorum.controller.server.main import lane_listener
 from metaquorum.errors import StartError
 from metaquorum.network import lane as lanes
+from metaquorum.network.files_plan import FilePlan
 from metaquorum.network.lane import PORT_KEY, Lane, LaneListener, Offer, take_up
+from metaquorum.network.limits import ConnectionLimits
 from metaquorum.network.tls import TlsMaterial
 from metaquorum.raft.events import (
     RaftRequestAbandoned,
@@ -49,7 +51,7 @@ def nothing() -> None:
 
 @pytest.fixture
 async def listener() -> AsyncIterator[LaneListener]:
-    made = LaneListener(HOST, 0)
+    made = LaneListener(HOST, 0, ConnectionLimits())
     await made.open()
     yield made
     made.close()
@@ -147,7 +149,7 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
         with pytest.raises(
             StartError, match=f"cannot listen on {HOST}:{port}: .*controller.quorum.lane.port"
         ):
-            await LaneListener(HOST, port).open()
+            await LaneListener(HOST, port, ConnectionLimits()).open()
 
 
 def test_what_is_no_offer_is_refused() -> None:
@@ -334,7 +336,7 @@ def test_a_controller_offers_lanes_by_its_configuration(
         lines[PORT_KEY] = port
     path = tmp_path / "node.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    listener = lane_listener(load_config(path, "controller"), None)
+    listener = lane_listener(load_config(path, "controller"), None, FilePlan.unlimited())
     assert (listener is not None) is offers
     if port == "9193":
         assert listener is not None and listener.address == (HOST, 9193)
@@ -355,7 +357,7 @@ async def test_with_tls_a_lane_is_for_those_whose_certificate_is_trusted(tmp_pat
         f"ssl.client.auth=required\nssl.keystore.location={tmp_path}/node.pem\n"
         f"ssl.truststore.location={tmp_path}/authority.crt\n"
     )
-    listener = lane_listener(load_config(path, "controller"), files["node"])
+    listener = lane_listener(load_config(path, "controller"), files["node"], FilePlan.unlimited())
     assert listener is not None
     await listener.open()
     here, there = End(), End()

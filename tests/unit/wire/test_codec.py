@@ -12,6 +12,7 @@ import metaquorum.wire.messages as all_messages
 from metaquorum.wire import codec
 from metaquorum.wire.errors import DecodeError, EncodeError, UnknownApiError, UnsupportedFieldError
 from metaquorum.wire.explain import misfit
+from metaquorum.wire.generator import compile_writer
 from metaquorum.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -21,7 +22,8 @@ from metaquorum.wire.messages import (
     MetadataRequest,
     ProduceRequest,
 )
-from metaquorum.wire.schema import INT_RANGES, Field, StructSchema
+from metaquorum.wire.primitives import Chunks
+from metaquorum.wire.schema import INT_RANGES, ZERO, Field, StructSchema
 from metaquorum.wire.stubs import stub_text
 from metaquorum.wire.table import APIS, read_messages, request_type, response_type
 
@@ -106,7 +108,7 @@ _PACKED = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I"
 @pytest.mark.parametrize("kind", INT_RANGES)
 @pytest.mark.parametrize("is_array", [False, True])
 def test_a_number_fits_its_field_where_its_bytes_can_hold_it(kind: str, is_array: bool) -> None:
-    field = Field(name="n", kafka_name="N", type=f"[]{kind}" if is_array else kind, default=0)
+    field = Field(name="n", kafka_name="N", type=f"[]{kind}" if is_array else kind, default=0, nullable=False)
     low, high = INT_RANGES[kind]
     for number in (low - 1, low, 0, high, high + 1):
         try:
@@ -174,15 +176,32 @@ def structures(schema: StructSchema) -> list[StructSchema]:
     return [schema, *inner]
 
 
-def test_an_element_of_an_array_takes_a_byte_at_least() -> None:
-    """That bounds what a length can make a decoder allocate."""
+def smallest(schema: StructSchema, version: int) -> Any:
+    """The structure with nothing in it."""
+    values: dict[str, Any] = {}
+    for field in schema.fields_at(version):
+        is_inside = field.type == "struct" and field.struct is not None and not field.nullable_at(version)
+        inner = smallest(field.struct, version) if is_inside and field.struct else None
+        values[field.name] = () if field.is_array else ZERO.get(field.type, inner)
+    return schema.cls(**values)
+
+
+def test_the_smallest_element_of_an_array_has_the_size_that_decoders_expect() -> None:
+    """That bounds what a length can make a decoder allocate, and must refuse nothing that can be sent."""
     for key, api in APIS.items():
         for kind in (request_type(key), response_type(key)):
-            for schema in structures(kind.schema):
-                for field in schema.fields:
-                    for version in (v for v in api.versions if field.is_array and field.exists_at(v)):
-                        if field.struct is not None:
-                            assert field.struct.min_size(version, api.is_flexible(version)), field.name
+            elements = [
+                field.struct
+                for schema in structures(kind.schema)
+                for field in schema.fields
+                if field.is_array and field.struct
+            ]
+            for version in api.versions:
+                for schema in elements:
+                    out, is_flexible = Chunks(), api.is_flexible(version)
+                    compile_writer(schema, version, is_flexible)(smallest(schema, version), out)
+                    expected = sum(map(len, out.finish()))
+                    assert schema.min_size(version, is_flexible) == expected, (schema.name, version)
 
 
 def test_the_types_of_the_messages_are_those_of_the_table() -> None:

@@ -8,8 +8,11 @@ import importlib
 import io
 import pkgutil
 import random
+import typing
 import uuid
+from dataclasses import MISSING
 from enum import IntEnum
+from types import NoneType
 from typing import Any
 
 import kio.schema
@@ -106,6 +109,46 @@ def test_kio_reads_what_is_written_and_writes_what_is_read(kind: MessageType) ->
             assert (decoded, end) == (body, len(data))
             compared += 1
     assert compared
+
+
+def parts(kind: Any) -> list[Any]:
+    """A type, and those that it is made of."""
+    return [kind, *(part for each in typing.get_args(kind) for part in parts(each))]
+
+
+ZERO = {"string": "", "bytes": b"", "records": b"", "uuid": bytes(16)}
+NONE_OF_KIO = {"uuid": bytes(16), "int64": -1}
+"""What kio reads as None in a UUID and in a time."""
+
+
+def differences(ours: Any, theirs: Any, version: int) -> list[str]:
+    """The fields of a structure, and of those in it, whose default is another one for kio, or that may be
+    null for one side alone. kio has no default where Kafka's definition has none: it is then a zero."""
+    found = []
+    fields = {name_key(each.name): each for each in dataclasses.fields(theirs)}
+    for field in kafkas_fields(ours, version):
+        named = fields[name_key(field.name)]
+        accepted = parts(named.type)
+        zero = () if field.is_array else ZERO.get(field.type, 0)
+        default = zero if named.default is MISSING else plain(named.default)
+        inner = next((each for each in accepted if dataclasses.is_dataclass(each)), None)
+        if default is None:
+            default = NONE_OF_KIO.get(field.type)
+        if field.element_type not in NONE_OF_KIO and field.nullable_at(version) != (NoneType in accepted):
+            found.append(f"{field.kafka_name}: null")
+        if (inner is None or named.default is None) and field.default != default:
+            found.append(f"{field.kafka_name}: {default!r}, not {field.default!r}")
+        if inner is not None:
+            found += [f"{field.kafka_name}.{each}" for each in differences(field.struct, inner, version)]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_defaults_and_what_may_be_null_are_kafkas(kind: MessageType) -> None:
+    for version in kind.api.versions:
+        theirs = kio_class(kind, version)
+        if theirs is not None:
+            assert not differences(kind.schema, theirs, version), f"version {version}"
 
 
 NOT_OFFERED = ("share_", "streams_", "alter_share_", "delete_share_", "describe_share_", "initialize_share_")

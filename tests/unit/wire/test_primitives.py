@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from metaquorum.wire import primitives as wire
 from metaquorum.wire.errors import Malformed
+from metaquorum.wire.table import API_BY_NAME, response_type
 
 VARINTS = [
     (0, "00"),
@@ -32,6 +34,11 @@ def test_varints(value: int, octets: str) -> None:
     assert wire.uvarint(value) == data
     if len(data) > 1:
         assert wire.read_uvarint(b"?" + data + b"?", 2, data[0]) == (value, 1 + len(data))
+
+
+def test_a_negative_number_has_no_unsigned_varint() -> None:
+    with pytest.raises(ValueError, match="range"):
+        wire.uvarint(-1)
 
 
 @pytest.mark.parametrize("octets", ["8000", "808000", "8080808008", "ffffffff0f", "808080808001"])
@@ -183,3 +190,29 @@ def test_records_are_a_chunk_of_their_own_where_they_are_long(size: int, is_chun
     plain = bytearray(b"before")
     wire.add_records(plain, records)
     assert plain == b"before" + records
+
+
+def test_repeated_structures_are_written_once_for_each_form() -> None:
+    kind = response_type(API_BY_NAME["CreateTopics"].key)
+    entry, topic = kind.cls.CreatableTopicConfigs, kind.cls.CreatableTopicResult
+    configs = wire.Repeated(entry(name=name, value=None, config_source=5) for name in "abc")
+
+    def frames(version: int, given: Any) -> tuple[bytes, bytes]:
+        body = kind.cls(topics=(topic(name="t", num_partitions=1, configs=given),))
+        write, twice = kind.writer(version), bytearray()
+        write(body, twice)
+        once = len(twice)
+        write(body, twice)
+        return bytes(twice[:once]), bytes(twice[once:])
+
+    for version in (5, 7):
+        plain = frames(version, tuple(configs))
+        assert plain[0] == plain[1] == frames(version, configs)[0] == frames(version, configs)[1]
+    calls = []
+
+    def write(item: Any, out: bytearray) -> None:
+        calls.append(item)
+        out += b"x"
+
+    assert [configs.written(write), configs.written(write)] == [b"xxx", b"xxx"]
+    assert calls == list(configs)

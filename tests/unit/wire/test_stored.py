@@ -62,6 +62,16 @@ def test_every_version_of_a_default_record_comes_back(kind: object) -> None:
             assert decode_stored(found.topic, *encode_stored(record)) == record
 
 
+@pytest.mark.parametrize("text", ["x" * 2**15, "\ud800"], ids=["too long", "no text"])
+def test_text_that_no_key_can_carry_is_refused(text: str) -> None:
+    for kind in stored_types():
+        for field in (each for each in kind.key.fields if each.type == "string"):
+            for version in kind.key_versions:
+                record = StoredRecord(kind.key.cls(**{field.name: text}), None, version)
+                with pytest.raises(EncodeError, match=f"{kind.key.name} version {version}: "):
+                    encode_stored(record)
+
+
 def test_versions_that_cannot_carry_a_field_leave_it_out() -> None:
     value = OffsetCommitValue(offset=5, leader_epoch=3, metadata="m", commit_timestamp=9, expire_timestamp=11)
     key = OffsetCommitKey(group="g", topic="t", partition=1)

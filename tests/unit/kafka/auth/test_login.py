@@ -14,8 +14,15 @@ import pytest
 
 from metaquorum.config.keys import KEYS
 from metaquorum.listeners.login import Login, LoginReply, SaslRules
-from metaquorum.listeners.sasl import Exchange, PlainExchange, ScramExchange, UserCredential
-from metaquorum.metadata.image import ScramCredential
+from metaquorum.listeners.sasl import (
+    Exchange,
+    ImageCredentials,
+    PlainExchange,
+    ScramExchange,
+    UserCredential,
+)
+from metaquorum.metadata.image import MetadataImage, ScramCredential
+from metaquorum.metadata.image.types import DelegationToken
 from metaquorum.metadata.settings.scram import Mechanism, salted_password, stored_keys
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
@@ -288,6 +295,36 @@ def test_a_credential_with_few_iterations_is_refused() -> None:
     )
     with pytest.raises(Exception, match="fewer than 4096 iterations"):
         exchange.respond(b"n,,n=alice,r=abc", 0)
+
+
+@pytest.mark.parametrize(
+    ("owner", "expires_ms", "max_ms", "key", "is_found"),
+    [
+        ("User:alice", 101, 101, "k", True),
+        ("User:alice", 100, 101, "k", False),
+        ("User:alice", 101, 100, "k", False),
+        ("Group:alice", 101, 101, "k", False),
+        ("User:alice", 101, 101, None, False),
+    ],
+)
+def test_a_token_stands_for_a_user_until_it_expires(
+    owner: str, expires_ms: int, max_ms: int, key: str | None, is_found: bool
+) -> None:
+    builder = MetadataImage().delegation_tokens.builder()
+    token = DelegationToken(
+        owner=owner,
+        requester=owner,
+        renewers=(),
+        issue_timestamp_ms=0,
+        max_timestamp_ms=max_ms,
+        expiration_timestamp_ms=expires_ms,
+        token_id="t",
+    )
+    builder.put("t", token)
+    image = MetadataImage(delegation_tokens=builder.freeze())
+    found = ImageCredentials(lambda: image, key).find(Mechanism.SCRAM_SHA_256, "t", True, 100)
+    assert (found is not None) is is_found
+    assert found is None or (found.user, found.expires_ms) == ("alice", 101)
 
 
 def test_a_mechanism_that_is_not_offered() -> None:

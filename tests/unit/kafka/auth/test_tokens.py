@@ -55,12 +55,20 @@ def signed(key: Any = RSA, algorithm: str = "RS256", kid: str | None = "r", **cl
         signed(kid=None),
         signed(CURVE, "ES256", "e"),
         signed(exp=NOW_S - 29),
+        signed(nbf=NOW_S + 30, iat=NOW_S + 30),
     ],
 )
 def test_a_signed_token_lets_in(token: str) -> None:
     found = exchange(audience=("kafka",), issuer="here")
     assert found.respond(message(token), NOW_S * 1000) == b""
     assert found.granted is not None and found.granted.user == "alice"
+
+
+def test_a_key_without_an_id_is_tried_for_every_token() -> None:
+    nameless = [("", key, algorithms) for _, key, algorithms in KEYS]
+    for token in (signed(), signed(CURVE, "ES256", "e"), signed(kid=None)):
+        found = OAuthExchange(TokenRules(keys=nameless))
+        assert found.respond(message(token), NOW_S * 1000) == b"" and found.granted is not None
 
 
 def test_the_session_ends_with_the_token() -> None:
@@ -106,6 +114,7 @@ def signed_with_the_public_key() -> str:
         (signed(exp=NOW_S - 31), "expired"),
         (signed(exp=None), "needs exp"),
         (signed(nbf=NOW_S + 31), "not valid yet"),
+        (signed(iat=NOW_S + 31), "not valid yet"),
         (signed(iss="there"), "another issuer"),
         (signed(aud="other"), "another audience"),
         (signed(aud=None), "another audience"),

@@ -149,17 +149,14 @@ def test_bisect_says_how_it_searched_and_what_changed() -> None:
     assert {"broker/1", "topic/t00/0"} <= {change["entity"] for change in fence["changes"]}
 
 
-def test_a_mistake_in_a_predicate_is_one_line_and_a_caret() -> None:
+def test_a_mistake_in_a_predicate_is_one_line() -> None:
     result = run("log", "bisect", SAMPLE, "--predicate", "brokr(1).fenced")
     assert result.exit_code == 2
-    assert result.stderr.splitlines()[-3:] == [
-        "metaquorum: --predicate: there is no name brokr; did you mean broker?",
-        "  brokr(1).fenced",
-        "  ^",
-    ]
+    said = "there is no name brokr; did you mean broker?, at character 1 of 'brokr(1).fenced'"
+    assert result.stderr.splitlines()[-1] == f"metaquorum: --predicate: {said}"
     later = run("log", "bisect", SAMPLE, "--predicate", "partition('u33', 0).leadr == 1")
     assert later.exit_code == 2
-    assert later.stderr.splitlines()[-1].index("^") == 2 + len("partition('u33', 0).")
+    assert "at character 21 of" in later.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr + later.stderr
 
 

@@ -65,16 +65,16 @@ class FiniteRange(click.FloatRange):
 
 def refuse_what_no_one_means(command: click.Command) -> None:
     """Gives each parameter of a command, and of the commands below it, the type here for the one of click."""
-    for each in command.params:
-        kind = each.type
-        if getattr(each, "is_flag", False):
+    for parameter in command.params:
+        kind = parameter.type
+        if getattr(parameter, "is_flag", False):
             continue
-        if kind is click.STRING and each.name not in MAY_BE_EMPTY:
-            each.type = GivenText()
+        if kind is click.STRING and parameter.name not in MAY_BE_EMPTY:
+            parameter.type = GivenText()
         elif type(kind) is click.IntRange:
-            each.type = GivenNumber(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)
+            parameter.type = GivenNumber(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)
         elif kind is click.INT:
-            each.type = GivenNumber()
+            parameter.type = GivenNumber()
     if isinstance(command, click.Group):
         for below in command.commands.values():
             refuse_what_no_one_means(below)

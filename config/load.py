@@ -79,12 +79,12 @@ def load_config(
     node_id: int | None = None,
     settings: Mapping[str, str] | None = None,
     *,
-    found: str | None = None,
+    found_protocol: str | None = None,
 ) -> NodeConfig:
     """Reads and checks the file, and what its `config.providers` read. `role`: the role that the process must
     have; None: the file's. `node_id`: the id from the command line; the file may omit it, but must not
-    contradict it. `settings`: instead of the file, whose path then only names them in messages. `found`: the
-    protocol of the controllers, if the file does not say it.
+    contradict it. `settings`: instead of the file, whose path then only names them in messages.
+    `found_protocol`: that of the controllers, if the file does not say it.
 
     Raises ConfigError; changes nothing.
     """
@@ -100,7 +100,7 @@ def load_config(
         passed = _passed_over({name: pairs[name] for name in pairs if name not in unknown}, its_role)
         used = {name: pairs[name] for name in pairs if name in KEYS and name not in passed}
         values = _parse(used, its_role)
-        values[PROTOCOL_KEY] = values[PROTOCOL_KEY] or found
+        values[PROTOCOL_KEY] = values[PROTOCOL_KEY] or found_protocol
         config = _with_access(_with_tls(_build(path, values, its_role), passed), passed)
         of_tls = {key for name in config.tls_listeners for key in own_tls_keys(name).values()}
         passed = {
@@ -502,7 +502,7 @@ def check_closed(config: NodeConfig, addresses: Callable[[str], list[str]]) -> s
     allowed = config.values[ALLOW]
     if allowed:
         return None
-    found = []
+    open_at = []
     figures = () if config.metrics_listener is None else (config.metrics_listener,)
     for listener in (*config.listeners, *figures):
         if _knows_clients(config, listener) or _is_loopback(listener.host, addresses):
@@ -510,13 +510,13 @@ def check_closed(config: NodeConfig, addresses: Callable[[str], list[str]]) -> s
         where = f"{listener.name} on {listener.host or 'every interface'}:{listener.port}"
         kafka = listener in config.kafka_listeners
         if kafka and allowed is None:
-            found.append(where)
+            open_at.append(where)
             continue
         configure = "use SASL or ssl.client.auth=required" if kafka else "use ssl.client.auth=required"
         if listener in figures:
             configure = "use https in metrics.listener with ssl.client.auth=required"
         raise ConfigError(_open_line(config, where, configure))
-    return _open_line(config, ", ".join(found), "use SASL or ssl.client.auth=required") if found else None
+    return _open_line(config, ", ".join(open_at), "use SASL or ssl.client.auth=required") if open_at else None
 
 
 def _open_line(config: NodeConfig, where: str, configure: str) -> str:

@@ -166,7 +166,7 @@ class Moments:
         index_bytes = 0 if self._mentions is None else self._mentions.size_bytes
         self._kept.reserve(recent_bytes + index_bytes)
 
-    def learn(self, mentions: Mentions) -> None:
+    def use_mentions(self, mentions: Mentions) -> None:
         """Takes what says where the log mentions what; it may end before the log does."""
         with self._replaying:
             self._mentions = mentions

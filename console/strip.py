@@ -278,7 +278,7 @@ class Strip:
                 self.uncovered, self.unknown = piece.uncovered, piece.unknown
                 return True
             if isinstance(piece, Mentions):
-                self.moments.learn(piece)
+                self.moments.use_mentions(piece)
                 continue
             made.take(piece)
             if is_first and piece.events:

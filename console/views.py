@@ -236,11 +236,11 @@ class Views:
         state = self.state(where)
         entity = resolved(wanted.entity, state.image)
         wanted = EntityTarget(entity=entity, field=wanted.field)
-        at = END if self._log.is_checkpoint else Point(offset=state.end_offset)
+        moment = END if self._log.is_checkpoint else Point(offset=state.end_offset)
         parts = None
         if entity.startswith("topic/") and wanted.partition is None:
             parts = self.moments.parts_about(entity, state.end_offset, changes=False)
-        answer = explain(self._log, wanted, at, past_corruption=True, last=last, parts=parts)
+        answer = explain(self._log, wanted, moment, past_corruption=True, last=last, parts=parts)
         links = answer.links[-last:][::-1]
         return {
             **explanation_json(answer, links),

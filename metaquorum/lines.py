@@ -20,7 +20,7 @@ def one_line(error: object) -> str:
     """The text of an error, never empty. A long value is in it with its two ends: the rest says nothing, and
     hides what is wrong with it."""
     text = " ".join(str(error).split()) or type(error).__name__
-    text = _LONG_WORD.sub(lambda found: f"{found[0][:120]}...{found[0][-60:]}", text)
+    text = _LONG_WORD.sub(lambda word: f"{word[0][:120]}...{word[0][-60:]}", text)
     if len(text) > _MAX_LENGTH:
         text = f"{text[: _MAX_LENGTH - 500]}...{text[-500:]}"
     return printable(text)

@@ -22,20 +22,20 @@ def found_protocol(config: NodeConfig, wait_s: float = WAIT_S) -> str:
     """What the first controller that answers speaks; Kafka's protocol if none answers in time. Blocks. Raises
     ConfigError for files of TLS that cannot be read."""
     tls = NodeTls(config).controllers
-    addresses = [(each.host, each.port) for each in config.voters] or list(config.bootstrap_servers)
+    addresses = [(voter.host, voter.port) for voter in config.voters] or list(config.bootstrap_servers)
     until_s = time.monotonic() + wait_s
     while True:
         for host, port in addresses:
-            found = spoken_at(host, port, tls)
-            if found is not None:
-                name = "Kafka's protocol" if found == KAFKA_PROTOCOL else "gRPC"
+            protocol = spoken_at(host, port, tls)
+            if protocol is not None:
+                name = "Kafka's protocol" if protocol == KAFKA_PROTOCOL else "gRPC"
                 where = address_text(host, port)
                 _log.info("controllers speak %s: %s answers so, and %s is not set", name, where, PROTOCOL_KEY)
-                return found
+                return protocol
         if time.monotonic() >= until_s:
             break
         time.sleep(ASK_AGAIN_S)
-    named = ", ".join(address_text(*each) for each in addresses)
+    named = ", ".join(address_text(*address) for address in addresses)
     _log.warning(
         "no controller answers at %s yet: this broker asks them by Kafka's protocol; set %s=grpc if they"
         " speak gRPC",

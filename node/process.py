@@ -76,7 +76,7 @@ def run_process(
         warn_of_unknown_names(config)
         if config.finds_protocol:
             found = found_protocol(config)
-            config = load_config(Path(config_path), wanted, node_id, found=found)
+            config = load_config(Path(config_path), wanted, node_id, found_protocol=found)
             config = config.with_host_name(socket.getfqdn)
         # The disk thread must not wait long for the interpreter if the loop is busy (the default is 5 ms).
         sys.setswitchinterval(0.0005)

@@ -183,7 +183,7 @@ class RequestPassage:
         return answer
 
     async def _way_is_free(
-        self, request: Request, client: Client, concerns: Callable[[ClientFault], bool]
+        self, request: Request, client: Client, applies_to: Callable[[ClientFault], bool]
     ) -> None:
         """Returns once something may pass between a client and this node: a fault that begins meanwhile stops
         it, too."""
@@ -192,7 +192,7 @@ class RequestPassage:
         while ahead := [
             each
             for each in shared.client_faults
-            if each not in passed and concerns(each) and each.matches(self._node, request, client)
+            if each not in passed and applies_to(each) and each.matches(self._node, request, client)
         ]:
             await ahead[0].passed(shared.rng)
             passed.append(ahead[0])

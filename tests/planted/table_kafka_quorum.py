@@ -285,4 +285,22 @@ KAFKA_QUORUM_BUGS = (
         new="proven = role.granted - role.rejected if",
         caught_by=(f"{MIXED}::test_a_grant_that_is_assumed_proves_no_loss", "sim 8016..8017"),
     ),
+    Bug(
+        name="endpoints-outlive-their-leader",
+        breaks="a leader does not announce where the leader before it listened",
+        source="KIP-853, LeaderEndpoints",
+        file="raft/protocol/transitions.py",
+        old="        state.announced_endpoints = ()",
+        new="        pass",
+        caught_by=("tests/unit/raft/test_what_a_fetch_counts_for.py",),
+    ),
+    Bug(
+        name="unknown-directories-have-no-id",
+        breaks="DescribeQuorum names a voter whose directory is unknown by the zero id",
+        source="KIP-853, DescribeQuorum 2",
+        file="listeners/forwarded/cluster.py",
+        old="(each.directory_id or ZERO_ID) if",
+        new="each.directory_id if",
+        caught_by=("tests/unit/kafka/test_direct_answers.py",),
+    ),
 )

@@ -53,6 +53,7 @@ def test_a_bug_is_one_line_in_a_package_and_somebody_catches_it(bug: Bug) -> Non
         "broker",
         "combined",
         *("clients", "config", "listeners", "network", "node", "observability", "rpc"),
+        "metaquorum",
     )
     sound = (REPOSITORY / bug.file).read_text()
     assert max(lines_changed(sound.splitlines(), apply(bug, sound).splitlines())) == 1

@@ -145,7 +145,7 @@ def _alone(
 
 def _steps(
     log: MetadataLog,
-    found: FoundState,
+    start: FoundState,
     batch_filter: BatchFilter,
     end: Point,
     parts: Iterable[LogPart] | None,
@@ -153,7 +153,7 @@ def _steps(
     options: _Options,
 ) -> Iterator[WalkStep | Passed]:
     if parts is None:
-        yield from steps_about(log, found, batch_filter, end, on_problem, **options)
+        yield from steps_about(log, start, batch_filter, end, on_problem, **options)
     for part in parts or ():
         until = Point(offset=part.end_offset)
         yield from steps_about(log, part.begun, batch_filter, until, on_problem, **options)

@@ -64,13 +64,13 @@ class Mentions(msgspec.Struct, frozen=True, kw_only=True):
         key = _key_of(entity)
         if key is None:
             return None
-        found: list[tuple[int, int]] = []
+        parts: list[tuple[int, int]] = []
         for number, (start, end) in enumerate(pairwise([*self.starts, self.end_offset])):
             if not _has(self.named[number], key) and not (changes and _has(self.changed[number], key)):
                 continue
-            joins = bool(found) and found[-1][1] == start
-            found.append((found.pop()[0] if joins else start, end))
-        return found or None
+            joins = bool(parts) and parts[-1][1] == start
+            parts.append((parts.pop()[0] if joins else start, end))
+        return parts or None
 
 
 def mentions_of(log: MetadataLog, is_stopped: Callable[[], bool] = lambda: False) -> Mentions | None:
@@ -214,13 +214,13 @@ class _Maker:
                 yield _key(f"{kind}/{name}") if name else _EVERYTHING
 
     def _key_of_id(self, topic_id: bytes) -> int:
-        found = self._ids.get(topic_id)
-        if found is None:
+        key = self._ids.get(topic_id)
+        if key is None:
             name = self._namer.topic_name(topic_id)
             if name == uuid_to_text(topic_id):
                 return _EVERYTHING  # its name is not known here
-            found = self._ids[topic_id] = _key(f"topic/{name}")
-        return found
+            key = self._ids[topic_id] = _key(f"topic/{name}")
+        return key
 
 
 def _rows(frames: Frames, rows: slice) -> Frames:

@@ -53,7 +53,7 @@ def test_why_and_history_answer_the_same_from_parts_of_the_log(
                 monkeypatch.setattr(mentions, "PART_RECORDS", part_records)
                 found = mentions_of(asked.log)
                 assert found is not None and len(found.starts) > 1
-                console.moments.learn(found)
+                console.moments.use_mentions(found)
                 assert console.moments.parts_about("broker/1", changes=True) is not None
                 assert console.view("history", **params) == history
                 assert console.view("why", **params, last=3) == why
@@ -85,7 +85,7 @@ def _moments(batches: list[Batch]) -> tuple[Moments, list[int]]:
     list(moments.fill())
     found = mentions_of(log)
     assert found is not None
-    moments.learn(found)
+    moments.use_mentions(found)
     offset, places = 0, []
     for _, records in batches:
         for record in records:
@@ -121,7 +121,7 @@ def test_where_the_log_grew_since_is_read_and_a_damaged_log_has_no_parts() -> No
     found = mentions_of(moments.log)
     assert found is not None
     end = moments.log.end_offset
-    moments.learn(Mentions(starts=[0], named=found.named, changed=found.changed, end_offset=end - 2))
+    moments.use_mentions(Mentions(starts=[0], named=found.named, changed=found.changed, end_offset=end - 2))
     parts = list(moments.parts_about("topic/orders", changes=True) or ())
     assert parts[-1].end_offset == end and parts[-1].begun.end_offset <= end - 2
     flip(node, strict(node.log)[2].header.base_offset)
@@ -147,7 +147,7 @@ def test_the_limit_counts_recent_states_and_where_the_log_mentions_what(log: Met
     kept_before = len(moments._kept)
     found = mentions_of(log)
     assert found is not None
-    moments.learn(found)
+    moments.use_mentions(found)
     for offset in range(200, 230):
         moments.state(Point(offset=offset))
     recent_bytes = len(moments._recent) * SMALL_BYTES

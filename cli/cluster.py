@@ -30,9 +30,11 @@ from metaquorum.clients.kafka.cluster import CLIENT_ID, KafkaClient
 from metaquorum.clients.kafka.controllers import ControllersClient
 from metaquorum.clients.kafka.security import ClientSecurity, load_client_security
 from metaquorum.clients.quorum.admin import AdminClient
-from metaquorum.clients.search import ClientError
+from metaquorum.clients.search import ClientError, parse_bootstrap
+from metaquorum.config.keys import KAFKA_PROTOCOL
 from metaquorum.config.security import TlsFiles
 from metaquorum.lines import one_line
+from metaquorum.rpc.reach import spoken_at
 from metaquorum.wire.errors import EncodeError
 
 T = TypeVar("T")
@@ -60,13 +62,26 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise Failure(one_line(error)) from error
 
     def _client(self, client_id: str) -> KafkaClient:
-        if self.controllers is not None:
+        if self.controllers is not None and not self.asks_controllers_by_kafka():
             tls = self.tls.material()
             asks = AdminClient(self.controllers, timeout_ms=self.timeout_ms, tls=tls, gives_up=True)
             return ControllersClient(asks, timeout_ms=self.timeout_ms)
         return KafkaClient(
-            self.servers(), timeout_ms=self.timeout_ms, security=self.security(), client_id=client_id
+            self.controllers or self.servers(),
+            timeout_ms=self.timeout_ms,
+            security=self.security(),
+            client_id=client_id,
+            asks_brokers=self.controllers is None,
         )
+
+    def asks_controllers_by_kafka(self) -> bool:
+        """Whether the controllers are asked in Kafka's protocol: the first that answers speaks it, or there
+        is a login, which gRPC does not have. Raises ClientError and ConfigError."""
+        if self.controllers is None or self.command_config is not None:
+            return self.controllers is not None
+        tls = self.tls.material()
+        spoken = (spoken_at(host, port, tls) for host, port in parse_bootstrap(self.controllers))
+        return next((protocol for protocol in spoken if protocol is not None), None) == KAFKA_PROTOCOL
 
     def servers(self) -> str:
         """`bootstrap.servers`; without --bootstrap the local cluster's brokers. Raises Failure."""
@@ -131,8 +146,9 @@ def cluster_options(command: F) -> F:
 
 
 def controllers_option(command: F) -> F:
-    """Adds --bootstrap-controllers to a command for brokers that controllers answer in more detail. The
-    command gets their client options as `controllers`, None if it should ask brokers."""
+    """Adds --bootstrap-controllers to a command for brokers that controllers answer in more detail over gRPC.
+    The command gets their client options as `controllers`, None if it should use `options`: for brokers, or
+    for controllers that speak Kafka's protocol."""
 
     @click.option(
         "--bootstrap-controllers",
@@ -148,6 +164,9 @@ def controllers_option(command: F) -> F:
             controllers = ClientOptions(
                 bootstrap=bootstrap_controllers, timeout_s=options.timeout_s, tls=options.tls
             )
+            options = msgspec.structs.replace(options, controllers=bootstrap_controllers)
+            if _by_kafka(options):
+                controllers = None
         return command(*args, options=options, controllers=controllers, **more)
 
     return wrapped  # type: ignore[return-value]
@@ -169,16 +188,19 @@ def also_controllers(command: F) -> F:
     def wrapped(
         context: click.Context, /, *args: Any, options: ClusterOptions, controllers: str | None, **more: Any
     ) -> Any:
-        if controllers is not None:
-            if context.get_parameter_source("bootstrap") is ParameterSource.COMMANDLINE:
-                raise click.UsageError("give either --bootstrap or --bootstrap-controllers")
-            if options.command_config is not None:
-                raise click.UsageError(
-                    "controllers take no --command-config: give --truststore and --keystore"
-                )
+        names_brokers = context.get_parameter_source("bootstrap") is ParameterSource.COMMANDLINE
+        if names_brokers and controllers is not None:
+            raise click.UsageError("give either --bootstrap or --bootstrap-controllers")
         return command(*args, options=msgspec.structs.replace(options, controllers=controllers), **more)
 
     return wrapped  # type: ignore[return-value]
+
+
+def _by_kafka(options: ClusterOptions) -> bool:
+    try:
+        return options.asks_controllers_by_kafka()
+    except ClientError as error:
+        raise Failure(one_line(error)) from error
 
 
 class OpenCluster:

@@ -168,6 +168,11 @@ def _brokers(options: ClusterOptions, controllers: ClientOptions | None) -> Sequ
     if controllers is not None:
         with controllers.open() as quorum:
             return quorum.brokers()
+    if options.controllers is not None:
+        raise Failure(
+            f"{options.controllers} speaks Kafka's protocol, in which controllers list no brokers: ask a"
+            " broker with --bootstrap, or a controller's gRPC listener"
+        )
     with options.open() as cluster:
         return cluster.call(list_brokers)
 

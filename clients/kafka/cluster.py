@@ -77,10 +77,8 @@ class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KafkaClient:
-    """See the module. `timeout_ms` bounds one call with all its retries. Raises ConfigError for TLS files
-    that cannot be read."""
-
-    asks_brokers = True
+    """See the module. `timeout_ms` bounds one call with all its retries. `asks_brokers`: the addresses are
+    those of brokers, not of controllers. Raises ConfigError for TLS files that cannot be read."""
 
     def __init__(
         self,
@@ -90,7 +88,9 @@ class KafkaClient:
         security: ClientSecurity | None = None,
         rng: random.Random | None = None,
         client_id: str = CLIENT_ID,
+        asks_brokers: bool = True,
     ) -> None:
+        self.asks_brokers = asks_brokers
         self._client_id = client_id
         listed = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
         self._choice = NodeChoice(lambda: listed)

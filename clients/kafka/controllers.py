@@ -36,10 +36,8 @@ class ControllersClient(KafkaClient):
     """A KafkaClient for controllers, through `controllers`, which it closes. Requests that only brokers
     answer raise ApiError. The principal is that of the client's certificate."""
 
-    asks_brokers = False
-
     def __init__(self, controllers: AdminClient, *, timeout_ms: int) -> None:
-        super().__init__((controllers.address,), timeout_ms=timeout_ms)
+        super().__init__((controllers.address,), timeout_ms=timeout_ms, asks_brokers=False)
         self._controllers = controllers
         self._versions: PendingRequests | None = None
 

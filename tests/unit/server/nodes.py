@@ -157,8 +157,9 @@ async def running_controller(path: Path) -> AsyncIterator[ControllerProcess]:
     config = load_config(path, "controller")
     every_tls = NodeTls(config)
     tls = every_tls.controllers
-    server, first = new_server(), config.listeners[0]
-    bind(server, first.host, first.port, tls if first.is_tls else None)
+    server = new_server()
+    for first in config.grpc_listeners[:1]:
+        bind(server, first.host, first.port, tls if first.is_tls else None)
     kafka = KafkaListeners(config, every_tls)
     kafka.bind()
     metrics = bind_metrics(config.metrics_listener, config.tls)

@@ -16,15 +16,19 @@ from metaquorum.clients.kafka.controllers import ControllersClient
 from metaquorum.clients.quorum.admin import AdminClient
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import metadata_version_name
+from metaquorum.rpc.reach import spoken_at
 from metaquorum.wire.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
 from tests.unit.server.nodes import Site, free_port, new_site, running_controller
 from tests.unit.server.test_callers_in_the_log import causes
 
 
-@pytest_asyncio.fixture(name="site")
-async def fixture_site(tmp_path: Path) -> AsyncIterator[Site]:
+@pytest_asyncio.fixture(name="site", params=["grpc", "kafka"])
+async def fixture_site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """Its controller speaks one of the protocols, and the answers are the same."""
     found = new_site(tmp_path)
-    async with running_controller(found.controller_file()):
+    async with running_controller(found.controller_file({"controller.quorum.protocol": request.param})):
+        while await asyncio.to_thread(spoken_at, "127.0.0.1", found.controller_port, None) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
         yield found
 
 
@@ -88,6 +92,7 @@ async def test_configurations_and_tokens_without_a_broker(site: Site) -> None:
     assert "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED" in nobody.stderr and nobody.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("site", ["grpc"], indirect=True)
 async def test_controllers_tell_of_themselves_and_of_nothing_that_is_brokers(site: Site) -> None:
     client = ControllersClient(
         AdminClient(f"127.0.0.1:{site.controller_port}", timeout_ms=60_000), timeout_ms=60_000
@@ -110,11 +115,21 @@ async def test_controllers_tell_of_themselves_and_of_nothing_that_is_brokers(sit
         await client.close()
 
 
+async def test_the_quorum_is_described_in_either_protocol(site: Site) -> None:
+    """Voters as gRPC has them, and as Kafka's protocol has them; only gRPC lists brokers."""
+    found = json.loads((await run(site, "quorum", "describe", "--json")).stdout)
+    assert (found["leaderId"], found["currentVoters"]) == (1, [1])
+    speaks_grpc = "controller.quorum.protocol=grpc" in (site.root / "controller.properties").read_text()
+    listed = await run(site, "brokers", "list", "--json", code=0 if speaks_grpc else 1)
+    if not speaks_grpc:
+        assert "ask a broker with --bootstrap" in listed.stderr and listed.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("--bootstrap", "127.0.0.1:1"), "give either --bootstrap or --bootstrap-controllers"),
-        (("--command-config", "client.properties"), "controllers take no --command-config"),
+        (("--command-config", "absent.properties"), "absent.properties"),
         (("--timeout", "0.2"), "answered within 200 ms"),
     ],
 )

@@ -153,7 +153,7 @@ def test_ignore_formatted_goes_on_with_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "exit_code", "part"),
     [
-        (["-t", "", "--node-id", 1], 1, "'' is not a cluster id"),
+        (["-t", "", "--node-id", 1], 2, "the text is empty"),
         (["-t", " blank", "--node-id", 1], 1, "' blank' is not a cluster id"),
         (["-t", "two\nlines", "--node-id", 1], 1, "is not a cluster id"),
         (["-t", "AAAAAAAAAAAAAAAAAAAAAA", "--node-id", 1], 1, "reserved"),

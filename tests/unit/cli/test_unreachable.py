@@ -122,7 +122,7 @@ def test_tls_files_that_are_none(elsewhere: CliRunner, option: str, content: str
     assert_one_line(result, part, "file.pem")
 
 
-@pytest.mark.parametrize("text", ["", "a:b", "0:1,", "0:-1", "0:1;1:2"])
+@pytest.mark.parametrize("text", ["a:b", "0:1,", "0:-1", "0:1;1:2"])
 def test_an_assignment_that_is_none(elsewhere: CliRunner, text: str) -> None:
     result = elsewhere.invoke(main, ["topics", "create", "x", "--replica-assignment", text])
     assert result.exit_code == 2

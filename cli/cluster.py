@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
@@ -79,9 +80,12 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         is a login, which gRPC does not have. Raises ClientError and ConfigError."""
         if self.controllers is None or self.command_config is not None:
             return self.controllers is not None
-        tls = self.tls.material()
-        spoken = (spoken_at(host, port, tls) for host, port in parse_bootstrap(self.controllers))
-        return next((protocol for protocol in spoken if protocol is not None), None) == KAFKA_PROTOCOL
+        tls, until_s = self.tls.material(), time.monotonic() + self.timeout_s
+        for host, port in parse_bootstrap(self.controllers):
+            protocol = spoken_at(host, port, tls)
+            if protocol is not None or time.monotonic() >= until_s:
+                return protocol == KAFKA_PROTOCOL
+        return False
 
     def servers(self) -> str:
         """`bootstrap.servers`; without --bootstrap the local cluster's brokers. Raises Failure."""

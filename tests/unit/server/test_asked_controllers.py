@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
+from metaquorum.cli.client import TlsOptions
+from metaquorum.cli.cluster import ClusterOptions
 from metaquorum.cli.main import main
 from metaquorum.clients.kafka.controllers import ControllersClient
 from metaquorum.clients.quorum.admin import AdminClient
@@ -123,6 +126,24 @@ async def test_the_quorum_is_described_in_either_protocol(site: Site) -> None:
     listed = await run(site, "brokers", "list", "--json", code=0 if speaks_grpc else 1)
     if not speaks_grpc:
         assert "ask a broker with --bootstrap" in listed.stderr and listed.stderr.count("\n") == 1
+
+
+def test_silent_controllers_are_asked_what_they_speak_until_the_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, asked = [0.0], []
+
+    def silent(host: str, port: int, tls: object) -> None:
+        asked.append(port)
+        now_s[0] += 4.0
+
+    monkeypatch.setattr("metaquorum.cli.cluster.spoken_at", silent)
+    monkeypatch.setattr("metaquorum.cli.cluster.time.monotonic", lambda: now_s[0])
+    servers = ",".join(f"127.0.0.1:{port}" for port in range(1, 10))
+    options = ClusterOptions(bootstrap=None, timeout_s=7.0, tls=TlsOptions(), controllers=servers)
+    assert not options.asks_controllers_by_kafka() and asked == [1, 2]
+    with_login = replace(options, command_config=Path("client.properties"))
+    assert with_login.asks_controllers_by_kafka() and asked == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -147,3 +147,10 @@ def test_logs_in_an_object_store_are_read(node: Path) -> None:
         ) == (near.exit_code, near.stdout)
     assert "does not exist; check the path" in one_line(ask("state", f"s3://{BUCKET}/nothing"))
     assert "ftp is not a store" in one_line(ask("state", "ftp://host/logs"))
+
+
+@pytest.mark.parametrize("option", [("--truststore", "ca.pem"), ("--timeout", "3"), ("--rate", "1")])
+def test_an_option_for_a_running_cluster_is_refused_beside_paths(node: Path, option: tuple[str, str]) -> None:
+    result = ask("check", str(node), *option)
+    assert result.exit_code == 2
+    assert f"{option[0]} is for a running cluster: give --bootstrap instead of paths" in result.stderr

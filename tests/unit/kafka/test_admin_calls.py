@@ -400,7 +400,7 @@ async def test_a_mechanism_that_this_release_does_not_know_is_left_out() -> None
 
 
 async def test_a_source_of_settings_that_this_release_does_not_know_counts_as_the_file() -> None:
-    """A newer Kafka has sources that are not known here: the value is shown, and not as one set at runtime."""
+    """A newer Kafka has sources that are not known here: the value is shown, but not as set at runtime."""
     kinds: Any = DescribeConfigsResponse
     synonym = kinds.DescribeConfigsSynonym(name="log.retention.ms", value="1", source=99)
     entry = kinds.DescribeConfigsResourceResult(

@@ -477,11 +477,11 @@ VAGUE_FIELDS_AND_PARAMETERS = {
 
 VAGUE_LOCALS = {
     "broker": 28,
-    "cli": 151,
+    "cli": 57,
     "clients": 29,
     "combined": 1,
     "config": 6,
-    "console": 11,
+    "console": 4,
     "controller": 40,
     "listeners": 27,
     "metadata": 28,

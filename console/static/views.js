@@ -297,7 +297,7 @@ const EVENT_COLUMNS = ["time", "severity", "kind", "what happened", "entity", "r
 function eventCells(each) {
   return [
     h("td", { class: "time" }, momentLink(each.offset, timeText(each.createTime))), word(each.severity, each.severity), each.kind,
-    h("td", { class: "long" }, ...prose(each.text), each.rule ? ` [${each.rule}]` : "", each.askedBy && (each.askedBy.request || each.askedBy.rule !== each.rule) ? ` (${askedText(each.askedBy)})` : ""),
+    h("td", { class: "long" }, h("span", {}, ...prose(each.text), each.rule ? ` [${each.rule}]` : "", each.askedBy && (each.askedBy.request || each.askedBy.rule !== each.rule) ? ` (${askedText(each.askedBy)})` : "")),
     h("td", { class: "name" }, aboutLinks(each)), recordLink(each.offset, String(each.offset)),
   ];
 }

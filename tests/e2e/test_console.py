@@ -187,6 +187,10 @@ def test_a_rule_is_named_once_and_the_headings_of_a_narrow_table_say_that_they_s
             assert fenced.count("session-expired") == 1
             browser.go("#/events?text=leaderless")
             assert "[broker-fenced] (the controller itself: session-expired)" in browser.text("main tbody tr")
+            cells = "document.querySelectorAll('main tbody td[data-column=\"what happened\"]')"
+            assert browser.run(f"return [...{cells}].every(cell => cell.childNodes.length === 1)"), (
+                "a row is a card here, where each child would be a column"
+            )
             browser.go("#/brokers")
             heading = "getComputedStyle(document.querySelector('main .sheet thead tr'), '::before').content"
             assert browser.run(f"return {heading}") == '"sort by"'

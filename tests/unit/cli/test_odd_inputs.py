@@ -154,3 +154,12 @@ def test_an_option_for_a_running_cluster_is_refused_beside_paths(node: Path, opt
     result = ask("check", str(node), *option)
     assert result.exit_code == 2
     assert f"{option[0]} is for a running cluster: give --bootstrap instead of paths" in result.stderr
+
+
+def test_a_password_that_nobody_can_type_is_one_line() -> None:
+    words = ["users", "scram", "set", "alice", "--bootstrap", "127.0.0.1:1"]
+    result = CliRunner().invoke(main, words, input="")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith(
+        "metaquorum: standard input ended before there was a password; --password-stdin reads it"
+    )

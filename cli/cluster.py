@@ -80,24 +80,30 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def settled(self) -> ClusterOptions:
-        """These options, once it is known what the controllers speak, with the time that is left for the
-        request. Raises ClientError and ConfigError."""
+        """These options, once it is known what the controllers speak; if one was silent, with the time that
+        is left for the request. Raises ClientError and ConfigError."""
         if self.by_kafka is not None:
             return self
         began_s = time.monotonic()
         by_kafka = self._asks_controllers_by_kafka(began_s)
-        left_s = max(_LEAST_S, self.timeout_s - (time.monotonic() - began_s))
+        spent_s = time.monotonic() - began_s
+        left_s = self.timeout_s if spent_s < self._look_s else max(_LEAST_S, self.timeout_s - spent_s)
         return msgspec.structs.replace(self, by_kafka=by_kafka, timeout_s=left_s)
+
+    @property
+    def _look_s(self) -> float:
+        """How long an address may be silent in one protocol: the last one is asked before half of the time is
+        over, in two."""
+        return min(LOOK_S, self.timeout_s / 4)
 
     def _asks_controllers_by_kafka(self, began_s: float) -> bool:
         """Whether the controllers are asked in Kafka's protocol: the first that answers speaks it, or there
         is a login, which gRPC does not have."""
         if self.controllers is None or self.command_config is not None:
             return self.controllers is not None
-        # The last address is asked before half of the time is over, twice, a quarter at most for each.
-        tls, within_s = self.tls.material(), min(LOOK_S, self.timeout_s / 4)
+        tls = self.tls.material()
         for host, port in parse_bootstrap(self.controllers):
-            protocol = spoken_at(host, port, tls, within_s)
+            protocol = spoken_at(host, port, tls, self._look_s)
             if protocol is not None or time.monotonic() - began_s >= self.timeout_s / 2:
                 return protocol == KAFKA_PROTOCOL
         return False

@@ -28,7 +28,7 @@ export function build(footer) {
     speed,
     now: h("span", { class: "now", "aria-live": "off" }),
     since: h("span", { class: "now second" }),
-    progress: h("span", { class: "moment", role: "status" }),
+    progress: h("span", { class: "moment progress", role: "status" }), // over the legend, so that nothing moves when it goes
     play: button("Play", "Play forward (space)", () => play(1), { "aria-pressed": "false" }),
     back: button("Play back", "Play backward", () => play(-1), { "aria-pressed": "false" }),
     end: button("To the end", "Follow the log's end (e)", toEnd),

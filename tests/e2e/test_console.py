@@ -182,6 +182,8 @@ def test_a_rule_is_named_once_and_the_headings_of_a_narrow_table_say_that_they_s
         with Browser(400, 800) as browser:
             browser.open(console.url)
             browser.settled()
+            place = "getComputedStyle(document.querySelector('#strip .progress')).position"
+            assert browser.run(f"return {place}") == "absolute", "when it goes, the page stays where it is"
             browser.go("#/events?text=broker%20fenced")
             fenced = browser.text("main tbody tr")
             assert fenced.count("session-expired") == 1

@@ -292,11 +292,14 @@ class BrokerNode:
     def _read_registration(self, image: MetadataImage, now_ms: int) -> None:
         """Reads this broker's registration: at a level below 3.7-IV2 it could not carry directories, without
         which none can fail alone (KIP-858, S1.22); and another process may have used this broker's id."""
-        known = image.brokers.get(self._config.node_id)
-        if known is None or known.epoch != self._session.broker_epoch:
+        registration = image.brokers.get(self._config.node_id)
+        if registration is None or registration.epoch != self._session.broker_epoch:
             return
         said = image.features.metadata_version >= LEVEL_DIRECTORIES
-        directories, leaving = frozenset(known.directories) if said else None, known.in_controlled_shutdown
+        directories, leaving = (
+            frozenset(registration.directories) if said else None,
+            registration.in_controlled_shutdown,
+        )
         read = self._session.registration_read(now_ms, directories=directories, leaving=leaving)
         self._lifecycle(read)
 

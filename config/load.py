@@ -645,26 +645,26 @@ def _resembled(name: str, known: list[str]) -> str | None:
     ends = [each for each in known if each.endswith(f".{name}")]
     if ends and "." in name:
         return min(ends, key=len)
-    for each in difflib.get_close_matches(name, known, n=3, cutoff=_ALIKE):
-        ratio = difflib.SequenceMatcher(None, name, each).ratio()
-        first, its_first = name.partition(".")[0], each.partition(".")[0]
+    for match in difflib.get_close_matches(name, known, n=3, cutoff=_ALIKE):
+        ratio = difflib.SequenceMatcher(None, name, match).ratio()
+        first, its_first = name.partition(".")[0], match.partition(".")[0]
         if ratio >= _NEARLY_THE_SAME or difflib.SequenceMatcher(None, first, its_first).ratio() >= _ALIKE:
-            return each
+            return match
     return None
 
 
 def with_new_names(pairs: Mapping[str, str]) -> dict[str, str]:
     """The pairs with Kafka's older names replaced by the newer ones. Raises ConfigError if a node's two ids
     differ."""
-    found = dict(pairs)
+    renamed = dict(pairs)
     for old, new in ALIASES.items():
-        if old not in found:
+        if old not in renamed:
             continue
-        value = found.pop(old)
-        if new == "node.id" and found.get(new, value).strip() != value.strip():
-            raise ConfigError(f"{old}={value}, but {new}={found[new]}: remove the line with {old}")
-        found.setdefault(new, value)
-    return found
+        value = renamed.pop(old)
+        if new == "node.id" and renamed.get(new, value).strip() != value.strip():
+            raise ConfigError(f"{old}={value}, but {new}={renamed[new]}: remove the line with {old}")
+        renamed.setdefault(new, value)
+    return renamed
 
 
 def check_passed_over(passed: Mapping[str, str], tls_listeners: tuple[str, ...]) -> None:

@@ -87,7 +87,7 @@ def require_pyspark() -> None:
 
 def settings(master: str, *, light: bool = False) -> dict[str, str]:
     """Spark's settings for a master. `light` as in `spark_session`."""
-    found = {
+    conf = {
         **SQL_SETTINGS,
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
@@ -103,13 +103,13 @@ def settings(master: str, *, light: bool = False) -> dict[str, str]:
     if quiet.is_file():
         java.append(f"-Dlog4j2.configurationFile={quiet.as_uri()}")
     else:
-        found["spark.log.level"] = "ERROR"  # Spark prints a line about a level that is set this way
+        conf["spark.log.level"] = "ERROR"  # Spark prints a line about a level that is set this way
     if java:
-        found["spark.driver.extraJavaOptions"] = " ".join(java)
+        conf["spark.driver.extraJavaOptions"] = " ".join(java)
     if master.startswith("local"):
-        found |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-        found["spark.driver.memory"] = os.environ.get("METAQUORUM_DRIVER_MEMORY", "2g")
-    return found
+        conf |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        conf["spark.driver.memory"] = os.environ.get("METAQUORUM_DRIVER_MEMORY", "2g")
+    return conf
 
 
 def spark_session(

@@ -502,16 +502,16 @@ class MetadataLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     @_in_one_line
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         options, starts, ends = self._options, ends_of(start), ends_of(end)
-        found: list[PiecePartition] = []
+        partitions: list[PiecePartition] = []
         listed = self._listed if ends.keys() <= {place.path for place in self._listed} else options.places()
-        for place in listed:
-            begins, stops = starts.get(place.path, LogEnd()), ends.get(place.path, LogEnd())
-            pieces = pieces_between(place, begins, stops, options.split_bytes)
+        for log_place in listed:
+            begins, stops = starts.get(log_place.path, LogEnd()), ends.get(log_place.path, LogEnd())
+            pieces = pieces_between(log_place, begins, stops, options.split_bytes)
             whole_to = None if options.skips_damage else stops.offset
-            if place.path in starts and pieces and whole_to is not None:
-                _require_offset(place.path, begins.offset, pieces)
-            found += [PiecePartition(piece, whole_to=whole_to) for piece in pieces]
-        return found
+            if log_place.path in starts and pieces and whole_to is not None:
+                _require_offset(log_place.path, begins.offset, pieces)
+            partitions += [PiecePartition(piece, whole_to=whole_to) for piece in pieces]
+        return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from metaquorum.pipeline.arrow.schemas import record_batches

@@ -272,8 +272,8 @@ def _voter(quorum: DescribeQuorumResponse, node_id: int) -> ReplicaStatus | None
 
 def _observer(quorum: DescribeQuorumResponse, node_id: int, directory_id: bytes | None) -> ReplicaStatus:
     """The replica of this id that observes now. Raises ApiError."""
-    known = [one for one in quorum.observers if one.node_id == node_id]
-    alive = [one for one in known if one.is_alive]
+    observers = [one for one in quorum.observers if one.node_id == node_id]
+    alive = [one for one in observers if one.is_alive]
     if directory_id is None and len(alive) == 1:
         return alive[0]
     if directory_id is None and alive:
@@ -288,7 +288,7 @@ def _observer(quorum: DescribeQuorumResponse, node_id: int, directory_id: bytes 
             f" {uuid_to_text(directory_id)}: correct --directory-id, or leave it out"
         )
         raise ApiError(ErrorCode.INVALID_VOTER_KEY, text)
-    problem = "has not fetched from the leader recently" if known else "does not fetch from the leader"
+    problem = "has not fetched from the leader recently" if observers else "does not fetch from the leader"
     text = f"node {node_id} {problem}: start it, formatted with --no-initial-controllers, and try again"
     raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
 

@@ -61,12 +61,12 @@ def show_our_log(
         raise Failure(problems[0])
     _check_order([(event.kind, event.entity) for event in told], expected)
     _check_same(paths, longest)
-    found = log_state.load(longest, Point())
-    if found.problems:
-        raise Failure(found.problems[0])
-    _check_image(found.image, topics, brokers)
+    state = log_state.load(longest, Point())
+    if state.problems:
+        raise Failure(state.problems[0])
+    _check_image(state.image, topics, brokers)
     click.echo(
-        f"   {len(paths)} controllers hold the same log; replayed to offset {found.end_offset}, it gives "
+        f"   {len(paths)} controllers hold the same log; replayed to offset {state.end_offset}, it gives "
         "the topics and brokers that the cluster reported"
     )
 

@@ -105,22 +105,22 @@ class FigureReader:
         with ThreadPoolExecutor(max(1, min(AT_ONCE, len(self._urls)))) as pool:
             asked = pool.map(self._ask, [url for _, url in self._urls.values()])
             pages = dict(zip(self._urls, asked, strict=True))
-        now, found = self._clock(), Figures()
+        now, figures = self._clock(), Figures()
         for node_id, page in pages.items():
             if page is None:
                 self._before.pop(node_id, None)
                 continue
             node, _ = self._urls[node_id]
             if node.serves:
-                found.brokers[node_id] = self._broker(node_id, page, now)
+                figures.brokers[node_id] = self._broker(node_id, page, now)
                 self._before[node_id] = now, page
             if node.controls and page.get(_CONTROLLER + "ActiveControllerCount") == 1:
-                found.cluster = ClusterFigures(
+                figures.cluster = ClusterFigures(
                     topics=_count(page, _CONTROLLER + "GlobalTopicCount"),
                     partitions=_count(page, _CONTROLLER + "GlobalPartitionCount"),
                     leaderless=_count(page, _CONTROLLER + "OfflinePartitionsCount"),
                 )
-        return found
+        return figures
 
     def _broker(self, node_id: int, page: Page, now: float) -> BrokerRates:
         return BrokerRates(
@@ -154,15 +154,15 @@ def _page(url: str) -> Page | None:
 
 def parse_page(text: str) -> dict[str, float]:
     """The values without labels of a page in Prometheus' text format. Ignores invalid lines."""
-    found = {}
+    values = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name and "{" not in name and name != "#":
             try:
-                found[name] = float(value)
+                values[name] = float(value)
             except ValueError:
                 continue
-    return found
+    return values
 
 
 INTERVAL_S = 0.5
@@ -352,18 +352,18 @@ def status_line(view: View) -> str:
 
 def _troubles(figures: Figures) -> list[str]:
     """Problems of the partition data that need an operator."""
-    found = []
+    troubles = []
     if figures.cluster is not None and figures.cluster.leaderless:
-        found.append(f"partitions without leader: {figures.cluster.leaderless}")
+        troubles.append(f"partitions without leader: {figures.cluster.leaderless}")
     under = sum(each.under_replicated for each in figures.brokers.values())
     if under:
-        found.append(f"under-replicated partitions: {under}")
-    found += [
+        troubles.append(f"under-replicated partitions: {under}")
+    troubles += [
         f"broker {broker_id}: log directories offline: {each.offline_directories}"
         for broker_id, each in figures.brokers.items()
         if each.offline_directories
     ]
-    return found
+    return troubles
 
 
 def render(cluster: LocalCluster, view: View, size: ConsoleDimensions) -> RenderableType:

@@ -95,25 +95,25 @@ def summary(
     if nodes is not None:
         report_nodes(nodes, complaints)
     try:
-        found = _Found(log, nodes, complaints)
-        found.read(_start(log, start, last_ms), end or END, counts=as_json)
+        log_found = _Found(log, nodes, complaints)
+        log_found.read(_start(log, start, last_ms), end or END, counts=as_json)
     finally:
         clear_progress(log)
     for point in (start, end):
-        if point is not None and (line := found.seen.outside(log.path, point)) is not None:
+        if point is not None and (line := log_found.seen.outside(log.path, point)) is not None:
             print_problem(line)
     if as_json:
-        echo_json(_json(found))
+        echo_json(_json(log_found))
     else:
-        for line in _screen(found, _where(paths), show_all):
+        for line in _screen(log_found, _where(paths), show_all):
             click.echo(line)
-        report_limits(found.seen.limits.coverage, found.seen.limits.shown)
-    report_unknown(found.seen.limits.unknown)
+        report_limits(log_found.seen.limits.coverage, log_found.seen.limits.shown)
+    report_unknown(log_found.seen.limits.unknown)
     return log_exit_code(
         damaged=bool(complaints.count),
-        uncovered=bool(found.seen.limits.coverage),
-        unknown=bool(found.seen.limits.unknown),
-        verdict=_EXIT_CODES.get(found.summary.severity, 0),
+        uncovered=bool(log_found.seen.limits.coverage),
+        unknown=bool(log_found.seen.limits.unknown),
+        verdict=_EXIT_CODES.get(log_found.summary.severity, 0),
     )
 
 
@@ -413,17 +413,17 @@ def next_words(
         return ()
     if name == NAME_OF_LOST:
         return ("check", *(where if nodes is None else (node.path for node in nodes.nodes)))
-    one = where if nodes is None else _whole_node(nodes)
+    log_words = where if nodes is None else _whole_node(nodes)
     is_cut = any(found.reason == MISSING and found.from_offset <= row.offset for found in coverage)
-    if one and not is_cut and _is_explained(name, row):
+    if log_words and not is_cut and _is_explained(name, row):
         is_last = row.offset >= (log.end_offset if to_offset is None else to_offset)
         if is_last or batch_at(log, row.offset) is not None:
-            at = (
+            range_words = (
                 ()
                 if is_last and to_offset is None
                 else ("--at", str(to_offset) if is_last else f"{row.offset}+")
             )
-            return ("why", *one, row.entity, *at)
+            return ("why", *log_words, row.entity, *range_words)
     end = () if to_offset is None else ("--to", str(to_offset))
     return ("timeline", *where, "--from", str(row.offset), *end)
 

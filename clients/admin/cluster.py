@@ -175,11 +175,11 @@ async def elect_leaders(
     if partitions is not None:
         firsts = range(0, len(partitions), PARTITIONS_PER_REQUEST)
         parts = [partitions[first : first + PARTITIONS_PER_REQUEST] for first in firsts]
-    found: list[ElectionResult] = []
+    results: list[ElectionResult] = []
     for part in parts:
-        found += await _elected(client, _UNCLEAN if unclean else _PREFERRED, part)
+        results += await _elected(client, _UNCLEAN if unclean else _PREFERRED, part)
     # The response to ElectLeaders does not name the leader.
-    names = sorted({each.topic for each in found if not each.error})
+    names = sorted({each.topic for each in results if not each.error})
     leaders = {
         (topic.name, each.index): each.leader
         for topic in (await look_up_topics(client, names) if names else ())
@@ -194,7 +194,7 @@ async def elect_leaders(
             error=each.error,
             leader=leaders.get((each.topic, each.partition)),
         )
-        for each in found
+        for each in results
     )
 
 

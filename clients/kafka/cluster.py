@@ -156,12 +156,12 @@ class KafkaClient:
     async def ask_every_broker(self, body: Any, what: str, *, lowest: int = 0) -> list[tuple[int, Any]]:
         """The id and the response of each live broker. Raises ApiError if one refuses; `what` is what it
         does not list."""
-        found = []
+        answers = []
         for broker in await self.brokers():
             answer = await self.ask(body, at=broker, lowest=lowest)
             self.refuse(answer.error_code, f"broker {broker} does not list {what}")
-            found.append((broker, answer))
-        return found
+            answers.append((broker, answer))
+        return answers
 
     async def _asked(
         self, use: Callable[[NodeConnection, float], Awaitable[Any]], at: int | Coordinator | None
@@ -240,12 +240,12 @@ class KafkaClient:
         if version >= 4:
             body = FindCoordinatorRequest(key_type=wanted.key_type, coordinator_keys=(wanted.key,))
         answer = (await connection.ask(body, version=version, timeout_s=timeout_s)).body
-        found = answer.coordinators[0] if version >= 4 and answer.coordinators else answer
-        if ErrorCode.of(found.error_code) in ASK_AGAIN:
-            why = found.error_message or ErrorCode.of(found.error_code).name
+        coordinator = answer.coordinators[0] if version >= 4 and answer.coordinators else answer
+        if ErrorCode.of(coordinator.error_code) in ASK_AGAIN:
+            why = coordinator.error_message or ErrorCode.of(coordinator.error_code).name
             raise ConnectionFailed(f"it knows no coordinator: {why}")
-        self.refuse(found.error_code, found.error_message)
-        return found.host, found.port
+        self.refuse(coordinator.error_code, coordinator.error_message)
+        return coordinator.host, coordinator.port
 
     async def _follow(self, code: ErrorCode | None, timeout_s: float) -> None:
         """Chooses the next node after a refusal: the controller, or the next of the bootstrap list."""

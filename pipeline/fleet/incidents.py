@@ -177,12 +177,12 @@ def shrink_to_one(cluster: FleetCluster, rows: Rows, keep: Rows | Ints) -> None:
 
 def some_replicated(cluster: FleetCluster, most: int, leader: int | None = None, width: int = 2) -> Rows:
     """A few partitions with at least `width` replicas, all in sync (and with the leader `leader`)."""
-    at = cluster.partitions.at
+    columns = cluster.partitions.at
     rows = cluster.partitions.live()
-    held = (at.replicas[rows] != NO_BROKER).sum(axis=1)
-    fit = (held >= width) & (at.isr[rows].sum(axis=1) == held)
+    held = (columns.replicas[rows] != NO_BROKER).sum(axis=1)
+    fit = (held >= width) & (columns.isr[rows].sum(axis=1) == held)
     if leader is not None:
-        fit &= at.leader[rows] == leader
+        fit &= columns.leader[rows] == leader
     rows = rows[fit]
     count = min(len(rows), cluster.rng.randint(1, most))
     return np.array(sorted(cluster.rng.sample(rows.tolist(), count)), dtype=np.int64)
@@ -222,17 +222,17 @@ def _leading(cluster: FleetCluster) -> int:
 
 
 def _elect_uncleanly(cluster: FleetCluster, row: int) -> dict[str, int | str]:
-    partitions, at = cluster.partitions, cluster.partitions.at
-    topic_id, index = partitions.topic_ids[at.topic[row]], int(at.index[row])
+    partitions, columns = cluster.partitions, cluster.partitions.at
+    topic_id, index = partitions.topic_ids[columns.topic[row]], int(columns.index[row])
     old = partitions.isr_of(row)[0]
     active = cluster.active()
-    new = next(one for one in at.replicas[row].tolist() if one != old and one in active)
+    new = next(one for one in columns.replicas[row].tolist() if one != old and one in active)
     cluster.after(5, 200)
     offset = cluster.log.records(
         [PartitionChangeRecord(index, topic_id, isr=(new,), leader=new, leader_recovery_state=1)]
     )
-    at.isr[row] = at.replicas[row] == new
-    at.leader[row] = new
+    columns.isr[row] = columns.replicas[row] == new
+    columns.leader[row] = new
     totals = partitions.totals
     totals.leader_changes += 1
     totals.isr_shrinks += 1
@@ -325,18 +325,18 @@ def lead(cluster: FleetCluster, leader: int, epoch: int) -> None:
 
 def broken_invariant(cluster: FleetCluster, *, mend: bool = True) -> None:
     """A deliberate controller bug: a leader outside the ISR, corrected a little later, or never."""
-    partitions, at = cluster.partitions, cluster.partitions.at
+    partitions, columns = cluster.partitions, cluster.partitions.at
     row = int(some_replicated(cluster, 1)[0])
     start, first = cluster.log.now_ms, cluster.log.offset
-    topic_id, index = partitions.topic_ids[at.topic[row]], int(at.index[row])
-    leader = int(at.leader[row])
-    active = [one for one in at.replicas[row].tolist() if one not in (leader, NO_BROKER)]
+    topic_id, index = partitions.topic_ids[columns.topic[row]], int(columns.index[row])
+    leader = int(columns.leader[row])
+    active = [one for one in columns.replicas[row].tolist() if one not in (leader, NO_BROKER)]
     wrong = cluster.rng.choice(active)
     isr = tuple(one for one in partitions.isr_of(row) if one != wrong)
     cluster.after(10, 500)
     offset = cluster.log.records([PartitionChangeRecord(index, topic_id, isr=isr, leader=wrong)])
-    at.isr[row] &= at.replicas[row] != wrong
-    at.leader[row] = wrong
+    columns.isr[row] &= columns.replicas[row] != wrong
+    columns.leader[row] = wrong
     partitions.totals.leader_changes += 1
     partitions.totals.isr_shrinks += 1
     partitions.note(row, cluster.log.now_ms, offset, led=True)
@@ -344,7 +344,7 @@ def broken_invariant(cluster: FleetCluster, *, mend: bool = True) -> None:
     if mend:
         cluster.idle(cluster.rng.randint(SECOND_MS, 20 * SECOND_MS))
         cluster.after(1, 500)
-        whole = at.replicas[row][None, :] != NO_BROKER
+        whole = columns.replicas[row][None, :] != NO_BROKER
         rows = np.array([row], dtype=np.int64)
         cluster.write(Change(rows, whole, np.array([leader], dtype=np.int32)))
     cluster.tell(

@@ -294,11 +294,11 @@ class _Feeder:
                     why = self._merged.why_unused(log, at)
                     place = (log.place.node_id, at.file, at.size_bytes, at.start_offset, at.end_offset)
                     lines[at.file] = (day_of(at.last_ms), (*place, why is None, why))
-        known = {line[1]: (day, self._as_used_now(line)) for day, line in self._task.known_files}
+        reported = {line[1]: (day, self._as_used_now(line)) for day, line in self._task.known_files}
         for line in _snapshot_lines(self._merged, self._used_snapshots.keys()):
-            was_used = line[1] in known and known[line[1]][1][5]
-            lines[line[1]] = (day_of(self._end_ms), known[line[1]][1] if was_used else line)
-        return [*(row for file, row in known.items() if file not in lines), *lines.values()]
+            was_used = line[1] in reported and reported[line[1]][1][5]
+            lines[line[1]] = (day_of(self._end_ms), reported[line[1]][1] if was_used else line)
+        return [*(row for file, row in reported.items() if file not in lines), *lines.values()]
 
     def _as_used_now(self, line: FileRow) -> FileRow:
         """A row of an earlier run. If this replay starts over without a snapshot that was read then, no table
@@ -329,18 +329,18 @@ def _other_damage(merged: MergedHistory) -> Iterator[ReportedDamage]:
     used = {section.log.place.path for section in merged.sections if section.start < section.end}
     seen: set[str] = set()
     for log in merged.logs:
-        place = log.place
-        if place.path in used or place.path in seen or place.is_retained:
+        log_place = log.place
+        if log_place.path in used or log_place.path in seen or log_place.is_retained:
             continue
-        seen.add(place.path)
+        seen.add(log_place.path)
         if any(at.readable_bytes != at.size_bytes for at in log.segments):
-            for row in log_damage(StoreDisk(), place):
-                yield ReportedDamage(place.path, place.node_id, row)
+            for row in log_damage(StoreDisk(), log_place):
+                yield ReportedDamage(log_place.path, log_place.node_id, row)
     for conflict in merged.conflicts:
-        place = conflict.log.place
-        if not place.is_retained:
-            row = DamageRow(place.path, 0, conflict.offset, conflict.kind, conflict.reason)
-            yield ReportedDamage(place.path, place.node_id, row)
+        log_place = conflict.log.place
+        if not log_place.is_retained:
+            row = DamageRow(log_place.path, 0, conflict.offset, conflict.kind, conflict.reason)
+            yield ReportedDamage(log_place.path, log_place.node_id, row)
 
 
 def _snapshot_lines(merged: MergedHistory, used: Container[str]) -> Iterator[FileRow]:

@@ -171,11 +171,11 @@ class ClusterReplay:
         self._quorum.batch(header.leader_epoch, header.records_count, moment, elects=elects)
         if header.is_control:
             self.told.voters.control(header.leader_epoch, records, moment)
-            for at in records:
-                self._quorum.control(at.record)
-                if isinstance(at.record, LeaderChangeMessage):
+            for decoded in records:
+                self._quorum.control(decoded.record)
+                if isinstance(decoded.record, LeaderChangeMessage):
                     level = self._engine.builder.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
-                    self.told.elected(at.record, header.leader_epoch, last, moment, level)
+                    self.told.elected(decoded.record, header.leader_epoch, last, moment, level)
             self._engine.apply_batch(batch)
         else:
             kinds = {type(at.record) for at in records}

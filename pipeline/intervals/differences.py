@@ -72,24 +72,24 @@ class BatchDifferences:
     def alone(self, changes: ManyChanges, turns: Turns) -> list[int]:
         """The numbers of batches that may break a rule, or change more than can be compared together:
         each is judged at its end."""
-        found = [*changes.twice.tolist(), *changes.batch_of[self._doubtful(changes, turns)].tolist()]
+        batches = [*changes.twice.tolist(), *changes.batch_of[self._doubtful(changes, turns)].tolist()]
         if not turns.turns:
-            return found
+            return batches
         if self._violations.broken or self._availability.is_off:
-            return [*found, *(at.batch for at in turns.turns)]
+            return [*batches, *(at.batch for at in turns.turns)]
         versions, section_of = changes.versions, turns.section_of(changes.batch_of)
         before, after = versions.chunk(changes.before), versions.chunk(changes.after)
-        return [*found, *still_named(self._builder.topics.columns.chunks, before, after, section_of, turns)]
+        return [*batches, *still_named(self._builder.topics.columns.chunks, before, after, section_of, turns)]
 
     def _doubtful(self, changes: ManyChanges, turns: Turns) -> Places:
         """Changes that may break a rule, or of partitions with a violation."""
-        found = changes.may_be_unsound(turns)
+        doubtful = changes.may_be_unsound(turns)
         broken = self._violations.broken
         if broken:
             names = self._names(changes)
             pairs = zip(changes.topic_at.tolist(), changes.indexes, strict=True)
-            found |= np.array([f"topic/{names[at]}/{index}" in broken for at, index in pairs], dtype=bool)
-        return np.flatnonzero(found)
+            doubtful |= np.array([f"topic/{names[at]}/{index}" in broken for at, index in pairs], dtype=bool)
+        return np.flatnonzero(doubtful)
 
     def _names(self, changes: ManyChanges) -> list[str]:
         return [self._topics.name(topic_id) for topic_id in changes.topics]
@@ -154,11 +154,11 @@ class BatchDifferences:
         """Compares batches at these moments that change partitions or are `turns`, none of which must be
         compared `alone`. Parts that count get all changes at once. The others get the changes before a turn,
         the turn, and the changes after it."""
-        many, told, at = self._compare_changes(changes, numbers, epoch, turns), self._told, 0
+        many, told, written_to = self._compare_changes(changes, numbers, epoch, turns), self._told, 0
         for turn in turns.turns:
             moment = moments[turn.batch]
             low, high = changes.number_at(turn.batch), changes.number_at(turn.batch + 1)
-            self._write_plain(many, at, low)
+            self._write_plain(many, written_to, low)
             told.time_advances(moment)
             self._begin(moment, high - low, leads_nothing)
             ran = frozenset(who for who, one in self._brokers.registrations.items() if one.is_active)
@@ -167,8 +167,8 @@ class BatchDifferences:
             self._question = Question()  # common records need no checks
             self._tell(many, low, high)
             told.brokers_compared(self._builder, ran, moment)
-            at = high
-        self._write_plain(many, at, len(changes))
+            written_to = high
+        self._write_plain(many, written_to, len(changes))
         if turns.turns:
             self._active.set(self._brokers.registrations)
 
@@ -256,12 +256,12 @@ class BatchDifferences:
 
     def _compare_directories(self, changes: ManyChanges, epoch: int) -> None:
         last: Moment | None = None
-        for at in np.flatnonzero(changes.placed).tolist():
-            moment = changes.moment(at)
+        for number in np.flatnonzero(changes.placed).tolist():
+            moment = changes.moment(number)
             if last is not None and moment.offset != last.offset:
                 self._directories.batch_ends(last, epoch)
-            place = int(changes.offsets[at])
-            self._directories.partition(changes.infos_before[at], changes.infos[at], place)
+            place = int(changes.offsets[number])
+            self._directories.partition(changes.infos_before[number], changes.infos[number], place)
             last = moment
         if last is not None:
             self._directories.batch_ends(last, epoch)
@@ -283,11 +283,14 @@ class BatchDifferences:
 
     def _ask_about_changes(self, changes: ManyChanges, turns: Turns) -> None:
         names = self._names(changes)
-        for at in self._doubtful(changes, turns).tolist():
-            now, path = changes.infos[at], f"topic/{names[changes.topic_at[at]]}/{changes.indexes[at]}"
+        for number in self._doubtful(changes, turns).tolist():
+            now, path = (
+                changes.infos[number],
+                f"topic/{names[changes.topic_at[number]]}/{changes.indexes[number]}",
+            )
             sound = is_plainly_sound(now) and self._active.carry(now)
             if not sound or path in self._violations.broken:
-                self._question.partitions.add(changes.key(at))
+                self._question.partitions.add(changes.key(number))
 
     def _write_plain(self, many: _ManyDifferences, low: int, high: int) -> None:
         """Does the same for batches without records about brokers, one after another."""

@@ -95,14 +95,14 @@ class LateReplay:
         self._late: RowsByTable = {}
 
     def _learn_election(self, before: Before) -> None:
-        at = before.election
-        if at is None:
+        election = before.election
+        if election is None:
             return
-        told, view = self.engine.told, QuorumView().after(at.epoch, at.records)
-        for one in at.records:
+        told, view = self.engine.told, QuorumView().after(election.epoch, election.records)
+        for one in election.records:
             if isinstance(one.record, LeaderChangeMessage):
                 told.quorum.learn_election(one.record)
-                told.incidents.learn_election((one.record.leader_id, at.epoch))
+                told.incidents.learn_election((one.record.leader_id, election.epoch))
         told.voters.learn_election(view, self.engine.moment)
 
     def batch(self, batch: RecordBatch, records: tuple[DecodedRecord, ...]) -> None:
@@ -125,16 +125,16 @@ class LateReplay:
         """Rows that ended since the last call and are valid wherever the section is joined."""
         if not self._posts or self._due:
             return {}
-        found, below = self.engine.final_rows(), self._posts[-1].offset
-        for table, rows in found.items():
+        final, below = self.engine.final_rows(), self._posts[-1].offset
+        for table, rows in final.items():
             start = _start_column(table)
             if isinstance(rows, StateRows):
-                early, found[table] = rows.split(below)
+                early, final[table] = rows.split(below)
                 self._late.setdefault(table, []).extend(early)
             elif start is not None:
                 self._late.setdefault(table, []).extend(row for row in rows if row[start] < below)
-                found[table] = [row for row in rows if row[start] >= below]
-        return found
+                final[table] = [row for row in rows if row[start] >= below]
+        return final
 
     def told(self) -> ReplayedSection:
         """Everything except the rows of `take`, which must have been called before. Raises StateError if
@@ -326,12 +326,14 @@ class RowJoin:
 def _joined(places: _Places, left: Row, row: Row, seen: Row | None) -> Row:
     """The row with the start of `left`. `seen`: what the section had counted of it at the post."""
     made = list(left)
-    for at in places.told:
-        made[at] = row[at]
-    for at in places.added:
-        made[at] += row[at] - (seen[at] if seen is not None else 0)
-    for at in places.longest:
-        made[at] = max((value for value in (made[at], row[at]) if value is not None), default=None)
+    for column in places.told:
+        made[column] = row[column]
+    for column in places.added:
+        made[column] += row[column] - (seen[column] if seen is not None else 0)
+    for column in places.longest:
+        made[column] = max(
+            (value for value in (made[column], row[column]) if value is not None), default=None
+        )
     return tuple(made)
 
 

@@ -67,21 +67,21 @@ def _of_one_id(name: str, logs: list[LogSurvey], facts_of: FactsOf) -> list[Merg
     empty = [log for log in logs if not log.has_records and not log.snapshots]
     parts = _same_bytes([log for log in logs if log not in empty])
     if len(parts) < 2:
-        found = [_Cluster([_Known(log, Facts()) for log in logs])]
+        clusters = [_Cluster([_Known(log, Facts()) for log in logs])]
     else:
         facts = iter(facts_of([log for part in parts for log in part]))
         known = [[_Known(log, next(facts)) for log in part] for part in parts]
         unread = [part for part in known if all(at.facts.problem is not None for at in part)]
-        found = _distinguished([_Cluster(part) for part in known if part not in unread])
+        clusters = _distinguished([_Cluster(part) for part in known if part not in unread])
         empty += [nothing_of(at.log.place, at.facts.problem or "") for part in unread for at in part]
         # What cannot be compared counts as the first's.
-        found = found or [_Cluster([])]
-        found[0].members += [_Known(log, Facts()) for log in empty]
-    names = _names(name, found)
-    first = found[names.index(name) if name in names else 0]
-    for one in found:
+        clusters = clusters or [_Cluster([])]
+        clusters[0].members += [_Known(log, Facts()) for log in empty]
+    names = _names(name, clusters)
+    first = clusters[names.index(name) if name in names else 0]
+    for one in clusters:
         one.why = _relation(one, first)[1] or _NOTHING
-    return [_merged(name, told, one, first) for told, one in zip(names, found, strict=True)]
+    return [_merged(name, told, one, first) for told, one in zip(names, clusters, strict=True)]
 
 
 def _same_bytes(logs: list[LogSurvey]) -> list[list[LogSurvey]]:
@@ -110,14 +110,14 @@ def _distinguished(parts: list[_Cluster]) -> list[_Cluster]:
         same = [one for one in proven if _relation(part, one)[0] is Relation.SAME]
         proven = [one for one in proven if one not in same]
         proven.append(_Cluster([*(at for one in same for at in one.members), *part.members]))
-    found: list[_Cluster] = []
+    clusters: list[_Cluster] = []
     for part in sorted(proven, key=lambda group: (not group.has_entities, group.place)):
-        fitting = [one for one in found if _may_join(part, one)]
+        fitting = [one for one in clusters if _may_join(part, one)]
         if len(fitting) == 1:
             fitting[0].members += part.members
         else:
-            found.append(part)
-    return sorted(found, key=lambda group: group.place)
+            clusters.append(part)
+    return sorted(clusters, key=lambda group: group.place)
 
 
 def _may_join(part: _Cluster, cluster: _Cluster) -> bool:

@@ -182,9 +182,9 @@ def bars(
 
 def states(title: str, scale: TimeScale, rows: Iterable[StateRow], marks: Marks = ()) -> str:
     """One strip per row: (label, description, [(class, from ms, to ms)]). `marks` apply to all rows."""
-    body, top, at = [], 4, 0
-    for at, (label, told, spans) in enumerate(rows, 1):
-        y = top + (at - 1) * ROW
+    body, top, row = [], 4, 0
+    for row, (label, told, spans) in enumerate(rows, 1):
+        y = top + (row - 1) * ROW
         paths: dict[str, list[str]] = {}
         own = [span for span in spans if span[0] in (UNSEEN, OFF)]
         for kind, spans_of in _by_kind([span for span in spans if span[0] not in (UNSEEN, OFF)]).items():
@@ -195,10 +195,10 @@ def states(title: str, scale: TimeScale, rows: Iterable[StateRow], marks: Marks 
             f'<g><title>{escape(told)}</title><text class="label" x="0" y="{y + 11}">{escape(label)}</text>'
         )
         body.append(f"{_marked(scale, own, y + 2, ROW - 4)}{drawn}</g>")
-    bottom = top + at * ROW
+    bottom = top + row * ROW
     body.append(_marked(scale, marks, top, bottom - top))
     body.insert(0, _time_axis(scale, top, bottom))
-    return _svg(bottom + 20, title, f"{at} rows, one per broker or cluster", "".join(body))
+    return _svg(bottom + 20, title, f"{row} rows, one per broker or cluster", "".join(body))
 
 
 def _by_kind(spans: list[tuple[str, float, float]]) -> dict[str, list[tuple[float, float]]]:

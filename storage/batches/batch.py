@@ -252,11 +252,11 @@ def _value_span(data: bytes, position: int, delta: int) -> tuple[int, int, int]:
     length, position = decode_varint(data, position)
     record_end = position + length
     time_delta, position = decode_varint(data, position + 1)  # after the attributes, always 0
-    found, position = decode_varint(data, position)
+    size, position = decode_varint(data, position)
     key_length, position = decode_varint(data, position)
-    if found != delta or key_length >= 0 or time_delta:
+    if size != delta or key_length >= 0 or time_delta:
         raise BatchError(
-            f"record {delta} has offset delta {found}, a time of its own or a key; read it with records()"
+            f"record {delta} has offset delta {size}, a time of its own or a key; read it with records()"
         )
     value_length, position = decode_varint(data, position)
     end = position + value_length

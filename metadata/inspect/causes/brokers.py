@@ -101,15 +101,15 @@ def fence_text(step: BrokerStep, scene: Scene) -> str:
 
 
 def _fence(step: BrokerStep, scene: Scene) -> tuple[Cause, str]:
-    found = scene.fences.get(step.offset)
-    if found is None:
+    fence = scene.fences.get(step.offset)
+    if fence is None:
         change = _change(step, scene)
         cause = FENCES.first(change)
         if cause is None:
             raise RuntimeError("the last rule fits every fence")
         text = silence(change) if cause.rule == "session-expired" else _BRIEFLY.get(cause.rule, cause.rule)
-        found = scene.fences[step.offset] = cause, text
-    return found
+        fence = scene.fences[step.offset] = cause, text
+    return fence
 
 
 _STOPPED_OR_SILENT = "it shut down cleanly or sent no heartbeat in time; the log does not show which"

@@ -20,12 +20,12 @@ def lost_section(
 ) -> Section | None:
     """What some node of `report` (None: the node of this log) knew to be committed and is lost. `time_ms`
     returns the time at an offset."""
-    found = list(_of_one(log, end_offset) if report is None else _of_nodes(report))
-    if not found:
+    lost = list(_of_one(log, end_offset) if report is None else _of_nodes(report))
+    if not lost:
         return None
     rows = [
         Row(offset=offset, time_ms=time_ms(offset), entity="quorum", text=text, severity=CRITICAL)
-        for offset, text in found
+        for offset, text in lost
     ]
     text = f"{len(rows)}: `metaquorum log check` compares the nodes, `metaquorum log salvage` ranks them"
     return Section(name=NAME, text=text, rows=rows, figures={"count": len(rows)})

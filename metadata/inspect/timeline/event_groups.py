@@ -258,16 +258,16 @@ def _isr_of(steps: list[PartitionStep]) -> str:
 
 def reassignment_events(batch: BatchChanges) -> Iterator[Grouped]:
     """Reassignments begun, changed, completed or cancelled, and replica lists that changed at once."""
-    found: dict[str, list[PartitionStep]] = {}
+    steps_by_text: dict[str, list[PartitionStep]] = {}
     for step in batch.partitions:
         if step.before is None or step.after is None:
             continue
         rule = reassignment(step.before, step.after)
         if rule is not None:
-            found.setdefault(rule, []).append(step)
+            steps_by_text.setdefault(rule, []).append(step)
         if step.before.leader_recovery_state > step.after.leader_recovery_state:
-            found.setdefault("recovery-finished", []).append(step)
-    for rule, steps in found.items():
+            steps_by_text.setdefault("recovery-finished", []).append(step)
+    for rule, steps in steps_by_text.items():
         kind, severity = _REASSIGNMENTS.get(rule, "recovery finished"), severity_of(CHANGES, rule, "info")
         text = listed([step.name for step in steps])
         first = steps[0]
@@ -286,15 +286,15 @@ def reassignment_events(batch: BatchChanges) -> Iterator[Grouped]:
 
 def directory_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> Iterator[Grouped]:
     """Replicas whose log directory became known or changed."""
-    found: dict[tuple[str, int | None], list[PartitionStep]] = {}
+    steps_by_event: dict[tuple[str, int | None], list[PartitionStep]] = {}
     for step in batch.partitions:
         # The removal of a replica from the ISR may have such a rule too; the directory's own cause is the
         # last one.
         own = {cause.broker_id: cause.rule for cause in causes.get(step.offset, ()) if cause.rule in _PLACES}
         for broker, rule in own.items():
             if _is_moved(step, broker):
-                found.setdefault((rule, broker), []).append(step)
-    for (rule, broker), steps in found.items():
+                steps_by_event.setdefault((rule, broker), []).append(step)
+    for (rule, broker), steps in steps_by_event.items():
         kind, verb = _PLACES[rule]
         text = f"broker {broker} {verb} {listed([step.name for step in steps])}"
         severity = severity_of(MOVES, rule, "info")
@@ -311,11 +311,11 @@ def _is_moved(step: PartitionStep, broker: int | None) -> bool:
 
 def cleared_events(batch: BatchChanges) -> Iterator[Grouped]:
     """Partitions whose eligible leaders a ClearElrRecord removed."""
-    found: dict[int, list[PartitionStep]] = {}
+    steps_by_broker: dict[int, list[PartitionStep]] = {}
     for step in batch.partitions:
         if isinstance(step.record, r.ClearElrRecord):
-            found.setdefault(step.offset, []).append(step)
-    for offset, steps in found.items():
+            steps_by_broker.setdefault(step.offset, []).append(step)
+    for offset, steps in steps_by_broker.items():
         text, paths = listed([step.name for step in steps]), _paths(steps)
         yield Grouped(offset, "eligible leaders cleared", paths[0], text, "info", None, paths)
 

@@ -139,13 +139,13 @@ class Timeline:
         if quorum is not None:
             self._quorum.learn(quorum)
         provenance = image.provenance
-        place = (provenance.offset, max(provenance.timestamp_ms, self._end[2]))
+        position = (provenance.offset, max(provenance.timestamp_ms, self._end[2]))
         self._spans.leaderless |= self._unknown_state.leaderless
-        self._spans.learn(place)
-        self._brokers.learn(image, place)
+        self._spans.learn(position)
+        self._brokers.learn(image, position)
         if provenance.offset > self._end[0]:
-            self._end = (provenance.offset, provenance.epoch, place[1])
-        return self.already((provenance.offset, provenance.epoch, place[1]))
+            self._end = (provenance.offset, provenance.epoch, position[1])
+        return self.already((provenance.offset, provenance.epoch, position[1]))
 
     def already(self, place: tuple[int, int, int] | None = None) -> list[TimelineEvent]:
         """Events for what the last snapshot shows, without a record of it."""
@@ -511,22 +511,22 @@ def may_show(
     if "detail" in shown:
         return np.full(len(versions.rows), WANTED, dtype=np.int8)
     led = before[LEADER] != after[LEADER]
-    found: Bools = led & ((before[LEADER] == NO_LEADER) | (after[LEADER] == NO_LEADER))
-    found |= _under_min(before, after, least_isr)
+    is_shown: Bools = led & ((before[LEADER] == NO_LEADER) | (after[LEADER] == NO_LEADER))
+    is_shown |= _under_min(before, after, least_isr)
     isr = versions.chunk(after).isr_start
     outside = (after[N_ISR] == 1) & ~(before[isr:] == after[LEADER]).any(axis=0)
-    found |= led & (outside | (after[FLAGS] & ~before[FLAGS] & RECOVERING_FLAG != 0))  # possibly unclean
+    is_shown |= led & (outside | (after[FLAGS] & ~before[FLAGS] & RECOVERING_FLAG != 0))  # possibly unclean
     if shown <= {"critical"}:
-        return found.astype(np.int8) * WANTED
+        return is_shown.astype(np.int8) * WANTED
     if "info" in shown and moves:
-        found |= led
-    found |= before[FLAGS] != after[FLAGS]
+        is_shown |= led
+    is_shown |= before[FLAGS] != after[FLAGS]
     directories = slice(LISTS + versions.replica_width, isr)
-    found |= (before[directories] != after[directories]).any(axis=0)
-    left: Bools = np.zeros_like(found)
+    is_shown |= (before[directories] != after[directories]).any(axis=0)
+    left: Bools = np.zeros_like(is_shown)
     for member in before[isr:]:
         left |= (member != PADDING) & ~(after[isr:] == member).any(axis=0)
-    levels = np.where(found, WANTED, left.astype(np.int8) * IF_ACTIVE).astype(np.int8)
+    levels = np.where(is_shown, WANTED, left.astype(np.int8) * IF_ACTIVE).astype(np.int8)
     if "info" in shown and not moves:
         levels[led & (levels != WANTED)] |= IF_ASKED
     return levels

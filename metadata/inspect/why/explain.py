@@ -70,11 +70,11 @@ def explain(
     the log does not reach.
     """
     point, shown = settle(log, point)
-    base, known = log.start_offset, known_from(log)
+    base, known_start = log.start_offset, known_from(log)
     if point.offset is not None and point.offset < base:
         raise InspectError(f"{log.path} begins at offset {base}, after {point.offset}; give {base} or more")
     clock = None if log.is_checkpoint else partial(clock_of, log)
-    for start in () if parts is not None else _starts(log, target, point, last, known):
+    for start in () if parts is not None else _starts(log, target, point, last, known_start):
         lines: list[str] = []
         found = state_at(log, Point(offset=start), lines.append, past_corruption=True)
         chain = Chain(target, found.image, secrets=secrets, clock=clock, is_middle=True)
@@ -84,7 +84,7 @@ def explain(
             _report_all(on_problem, lines)
             return chain.result()
     feeding = _Feeding(log, point, on_problem, past_corruption)
-    if known == base:
+    if known_start == base:
         begun = None
         if not log.is_checkpoint:
             begun = state_at(log, Point(offset=base), on_problem, past_corruption=past_corruption)
@@ -99,12 +99,12 @@ def explain(
         )
     chain.limits.place(shown)
     if parts is None:
-        feeding.feed(chain, base, None if known == base else known)
+        feeding.feed(chain, base, None if known_start == base else known_start)
     for part in parts or ():
         chain.skip_to(part.begun.image)
         end = Point(offset=part.end_offset)
         _Feeding(log, end, on_problem, past_corruption).feed(chain, part.begun.end_offset)
-    if known != base and not chain.is_whole(known) and not _reaches(chain, known, last):
+    if known_start != base and not chain.is_whole(known_start) and not _reaches(chain, known_start, last):
         reached = Point(offset=chain.end_offset) if feeding.is_over else point
         chain.limits.coverage.add(before_the_state(log, None, reached, ALONE))
     return chain.result()
@@ -131,11 +131,11 @@ def _starts(
     snapshots = [at for at in log.snapshots() if at.offset > known]
     step = 1
     while snapshots:
-        at = snapshots[-1]
-        if (last is None and _holds(log.snapshot(at), topic)) or not _is_usable(log, at, point):
+        position = snapshots[-1]
+        if (last is None and _holds(log.snapshot(position), topic)) or not _is_usable(log, position, point):
             snapshots.pop()
             continue
-        yield at.offset
+        yield position.offset
         del snapshots[-step:]
         step *= 2
 

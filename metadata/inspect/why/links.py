@@ -100,8 +100,8 @@ class Links:
         gone = {step.broker_id: step for step in changes.brokers if late_rule(step) is not None}
         if not gone:
             return
-        for at in range(len(self._links) - 1, -1, -1):
-            link = self._links[at]
+        for number in range(len(self._links) - 1, -1, -1):
+            link = self._links[number]
             if changes.time_ms - link.time_ms > SPLIT_MS:
                 return
             if link.offset not in self._slices:
@@ -112,7 +112,7 @@ class Links:
                 else cause
                 for cause in link.causes
             )
-            self._links[at] = replace(link, causes=told)
+            self._links[number] = replace(link, causes=told)
 
 
 def _split_fence(cause: Cause, step: BrokerStep) -> Cause:

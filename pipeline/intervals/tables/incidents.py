@@ -145,8 +145,12 @@ class Incidents:
             _, firsts = np.unique(
                 changes.before[LEADER, low:high], return_index=True
             )  # all that rules ask for
-            for at in (firsts + low).tolist():
-                before, now, offset = changes.infos_before[at], changes.infos[at], changes.moment(at).offset
+            for number in (firsts + low).tolist():
+                before, now, offset = (
+                    changes.infos_before[number],
+                    changes.infos[number],
+                    changes.moment(number).offset,
+                )
                 step = PartitionStep(
                     offset=offset, record=None, topic="", index=now.index, before=before, after=now
                 )
@@ -160,13 +164,13 @@ class Incidents:
                 told |= mine
                 incident.partitions += int(mine.sum())
                 incident.leaders += int((mine & lost.led).sum())
-        found = losses.objects(lost.at[~told], lost.who[~told])
+        losses_by_change = losses.objects(lost.at[~told], lost.who[~told])
         led = losses.led_at(low, high) if self._without else ()
-        for at in sorted({*led, *found}):
-            key, moment = changes.key(at), changes.moment(at)
-            if changes.led[at] and key in self._without:
+        for number in sorted({*led, *losses_by_change}):
+            key, moment = changes.key(number), changes.moment(number)
+            if changes.led[number] and key in self._without:
                 self._found_leader(key, moment.now_ms)
-            for loss, goes_on in found.get(at, ()):
+            for loss, goes_on in losses_by_change.get(number, ()):
                 self._lost(loss, moment, goes_on=goes_on)
 
     def _lost(self, loss: Loss, moment: Moment, *, goes_on: bool) -> None:
@@ -317,17 +321,17 @@ class Incidents:
     ) -> None:
         """Open incidents that began below an offset get their starts from `left`. `counted`: what
         was counted here until then."""
-        for key, at in self._open.items():
-            if at.from_offset >= below:
+        for key, incident in self._open.items():
+            if incident.from_offset >= below:
                 continue
             was, seen = left._open[key], counted[key]
-            at.cause, at.known = was.cause, was.known
-            at.from_offset, at.from_ms = was.from_offset, was.from_ms
-            at.partitions += was.partitions - seen[0]
-            at.leaders += was.leaders - seen[1]
-            at.leaderless += was.leaderless - seen[2]
-            longest = [ms for ms in (was.leaderless_ms, at.leaderless_ms) if ms is not None]
-            at.leaderless_ms = max(longest, default=None)
+            incident.cause, incident.known = was.cause, was.known
+            incident.from_offset, incident.from_ms = was.from_offset, was.from_ms
+            incident.partitions += was.partitions - seen[0]
+            incident.leaders += was.leaders - seen[1]
+            incident.leaderless += was.leaderless - seen[2]
+            longest = [ms for ms in (was.leaderless_ms, incident.leaderless_ms) if ms is not None]
+            incident.leaderless_ms = max(longest, default=None)
         for who, story in left._feed.stories.items():
             self._feed.stories.setdefault(who, story)
 
@@ -407,16 +411,16 @@ class ManyLosses:
     def of(self, low: int, high: int) -> SomeLosses:
         """The losses in changes from `low` to below `high`."""
         start, end = np.searchsorted(self._of_isr.at, (low, high)).tolist()
-        at, who, was_leader, may_be_counted = self._of_isr
+        numbers, who, was_leader, may_be_counted = self._of_isr
         here = slice(start, end)
-        some = SomeLosses(at[here], who[here], was_leader[here], may_be_counted[here])
+        some = SomeLosses(numbers[here], who[here], was_leader[here], may_be_counted[here])
         own = _between(self._own, low, high)
         if not len(own):
             return some
         leaders, none = self.changes.before[LEADER, own], np.zeros(len(own), dtype=bool)
         more = (own, leaders, ~none, none)
-        at, who, was_leader, may_be_counted = map(np.concatenate, zip(more, some, strict=True))
-        return SomeLosses(at, who, was_leader, may_be_counted)
+        numbers, who, was_leader, may_be_counted = map(np.concatenate, zip(more, some, strict=True))
+        return SomeLosses(numbers, who, was_leader, may_be_counted)
 
     def led_at(self, low: int, high: int) -> list[int]:
         """Those of these changes that changed the leader."""
@@ -430,14 +434,14 @@ class ManyLosses:
         led = changes.led[at] & (changes.before[LEADER, at] == who)
         goes_on = (changes.isr[:, at] == who).any(axis=0) & (leader >= 0)
         columns = (column.tolist() for column in (at, who, led, led & (leader < 0), goes_on))
-        found: dict[int, list[tuple[Loss, bool]]] = {}
-        for place, broker_id, was_leader, leaderless, stays, directory in zip(
+        by_change: dict[int, list[tuple[Loss, bool]]] = {}
+        for number, broker_id, was_leader, leaderless, stays, directory in zip(
             *columns, changes.directories_of(at, who), strict=True
         ):
-            now_ms, key = changes.moment(place).now_ms, changes.key(place)
+            now_ms, key = changes.moment(number).now_ms, changes.key(number)
             loss = Loss(now_ms, broker_id, key, was_leader, leaderless, directory)
-            found.setdefault(place, []).append((loss, stays))
-        return found
+            by_change.setdefault(number, []).append((loss, stays))
+        return by_change
 
 
 def is_by(loss: Loss, incident: OpenIncident) -> bool:

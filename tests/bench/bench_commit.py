@@ -1,5 +1,6 @@
-"""One small metadata write on three local controllers with sync on: latency, throughput and CPU, beside a gRPC
-call that does nothing.
+"""One small metadata write on three local controllers with sync on: latency, throughput and CPU.
+
+Beside it, in the same run, a gRPC call that does nothing.
 """
 
 from __future__ import annotations

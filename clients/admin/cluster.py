@@ -14,7 +14,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION, FeatureDescription
 from metaquorum.metadata.internal_topics import METADATA_TOPIC
 from metaquorum.metadata.records.control import VoterEndpoint
-from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
+from metaquorum.metadata.requests.common import BROKERS, CONTROLLERS, DescribeQuorumResponse, ReplicaStatus
 from metaquorum.metadata.requests.partitions import ElectionResult
 from metaquorum.metadata.requests.settings import FeatureUpdate, SettingResult
 from metaquorum.wire.messages import (
@@ -78,7 +78,9 @@ async def describe_quorum(client: KafkaClient) -> DescribeQuorumResponse:
     client.refuse(answer.error_code, answer.error_message)
     part = answer.topics[0].partitions[0]
     client.refuse(part.error_code, part.error_message)
-    cluster = await client.ask(DescribeClusterRequest())
+    kind = BROKERS if client.asks_brokers else CONTROLLERS
+    cluster = await client.ask(DescribeClusterRequest(endpoint_type=kind))
+    client.refuse(cluster.error_code, cluster.error_message)
     levels = {each.name: each.finalized_level for each in (await describe_features(client))[1]}
     listeners = {each.node_id: each.listeners for each in answer.nodes}
     end = next((one.log_end_offset for one in part.current_voters if one.replica_id == part.leader_id), 0)

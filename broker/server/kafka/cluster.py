@@ -23,6 +23,7 @@ from metaquorum.metadata.image import (
 )
 from metaquorum.metadata.internal_topics import INTERNAL_TOPICS
 from metaquorum.metadata.offline import directory_online
+from metaquorum.metadata.requests.common import BROKERS, CONTROLLERS
 from metaquorum.metadata.settings.topic_names import name_problem
 from metaquorum.wire.messages import (
     DescribeClusterRequest,
@@ -37,7 +38,6 @@ TOPIC_OPERATIONS = 3576
 """Read, write, create, delete, alter, describe, and both of configurations: no authorizer forbids any."""
 CLUSTER_OPERATIONS = 8096
 _NOT_ASKED = -(2**31)
-_BROKERS, _CONTROLLERS = 1, 2
 _ZERO = bytes(16)
 
 
@@ -193,9 +193,9 @@ def _partition(
 
 def answer_describe_cluster(request: DescribeClusterRequest, view: Viewpoint) -> DescribeClusterResponse:
     """The answer to DescribeCluster. Includes fenced brokers on request (KIP-1073)."""
-    if request.endpoint_type != _BROKERS:
+    if request.endpoint_type != BROKERS:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-        if request.endpoint_type == _CONTROLLERS:
+        if request.endpoint_type == CONTROLLERS:
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
         return DescribeClusterResponse(
             error_code=code, error_message="brokers describe only brokers: set endpoint type 1"
@@ -215,7 +215,7 @@ def answer_describe_cluster(request: DescribeClusterRequest, view: Viewpoint) ->
                 )
             )
     return DescribeClusterResponse(
-        endpoint_type=_BROKERS,
+        endpoint_type=BROKERS,
         cluster_id=view.cluster_id,
         controller_id=view.node_id,
         brokers=tuple(brokers),

@@ -23,7 +23,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import metadata_version_name
 from metaquorum.rpc.reach import spoken_at
 from metaquorum.wire.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
-from tests.unit.server.nodes import Site, free_port, new_site, running_controller
+from tests.unit.server.nodes import CLUSTER_ID, Site, free_port, new_site, running_controller
 from tests.unit.server.test_callers_in_the_log import causes
 
 
@@ -53,6 +53,8 @@ async def test_levels_entries_users_and_quotas_without_a_broker(site: Site) -> N
         if each["name"] == "metadata.version"
     ]
     assert 0 < level["finalizedLevel"] <= level["maxLevel"] and level["offset"] > 0
+    quorum = json.loads((await run(site, "quorum", "describe", "--json")).stdout)
+    assert (quorum["clusterId"], quorum["leaderId"]) == (CLUSTER_ID, 1)
     changed = await run(site, "features", "upgrade", f"metadata.version={level['maxLevel']}")
     assert changed.stdout == f"metadata.version: finalized at {metadata_version_name(level['maxLevel'])}\n"
     refused = await run(site, "features", "upgrade", "metadata.version=7", code=1)

@@ -51,7 +51,7 @@ async function difference(signal, entity) {
   const found = await ask("diff", { from: since, to: at, entity, size: 50 }, signal);
   const more = found.count > found.changes.length ? ` The first ${found.changes.length} are shown.` : "";
   return h("section", { "aria-label": "Difference" },
-    h("h2", {}, `Since offset ${found.from.offset}: ${found.count} ${found.count === 1 ? "entity differs" : "entities differ"}`),
+    h("h2", {}, `Since ${timeText(found.from.timeMs)} (offset ${found.from.offset}): ${found.count} ${found.count === 1 ? "entity differs" : "entities differ"}`),
     found.changes.length ? changesTable(found.changes) : h("p", { class: "empty sheet" }, "Nothing here differs between the two moments."),
     more && h("p", {}, more, h("a", { href: link("diff", { at, since, entity }) }, "All differences")));
 }

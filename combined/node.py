@@ -64,10 +64,6 @@ class CombinedNode:
             self._note_answer(event)
         return self._settle([], heard, now_ms, wall_ms)
 
-    def must_wait(self, event: Any) -> bool:
-        """Whether this input comes later (`ControllerNode.must_wait`)."""
-        return not self._stopped and self.controller.must_wait(event)
-
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Any]:
         """After the inputs of a step."""
         if self._stopped:

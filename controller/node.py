@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import assert_never
 
-from metaquorum.controller.active.active import ActiveController, TopicsRequest
+from metaquorum.controller.active.active import ActiveController
 from metaquorum.controller.active.outcome import NOTHING, Batch, Outcome, Resumed, Step, Turn
 from metaquorum.controller.active.steps import FIRST_STEPS, TIMED_STEPS
 from metaquorum.controller.answers import describe_quorum, image_response, not_controller, transfer_target
@@ -36,7 +36,6 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests import common as api
-from metaquorum.metadata.requests.settings import SettingsRequest
 from metaquorum.metadata.requests.status import Counters
 from metaquorum.raft import effects as raft_effects
 from metaquorum.raft.core import RaftCore
@@ -66,17 +65,14 @@ OVERDUE_MS = 25
 NOT_YET = 2**62
 """Later than any time: no deadline is armed."""
 
-_WAITS = TopicsRequest | SettingsRequest
-"""Requests that may have to wait. Reads and what keeps a broker alive do not."""
-
 _Notice = HighWatermarkChanged | RoleChanged | ReadReady | ReadFailed
 
 
 class ControllerNode:
-    """Driver contract: `start` once, `handle` for each input in the order of arrival, unless it `must_wait`,
-    `settle` after the inputs of a step, `tick` with `drained=True` when the inbox is empty, and a timer at
-    `next_deadline_ms`. `now_ms` is monotonic; `wall_ms` is Unix time, for timestamps only. Execute effects in
-    order. No effects follow a `Stop`.
+    """Driver contract: `start` once, `handle` for each input in the order of arrival, `settle` after the
+    inputs of a step, `tick` with `drained=True` when the inbox is empty, and a timer at `next_deadline_ms`.
+    `now_ms` is monotonic; `wall_ms` is Unix time, for timestamps only. Execute effects in order. No effects
+    follow a `Stop`.
 
     `image` is the newest snapshot on disk, or an empty one; its provenance says where the log continues.
     """
@@ -102,8 +98,6 @@ class ControllerNode:
         self._turns = TurnQueue(config.waiting_requests_max)
         self._reads = ReadQueue()
         self._decided = DecidedBatches()
-        self._round_end = 0
-        """The end of the oldest append that was not committed when it was made: the round in progress."""
         self._armed_ms = NOT_YET
         self._stop_at_ms: int | None = None
         self._foreign = ForeignVoters(config.cluster_id, raft)
@@ -127,19 +121,8 @@ class ControllerNode:
         """One input, in the order of arrival."""
         return self._guarded(event, now_ms, wall_ms, drained=False)
 
-    def must_wait(self, event: Event) -> bool:
-        """Whether this input comes after the commit of the round in progress: a round of replication costs
-        every node the same however many requests are in it, and one that begins before the last one ends
-        commits no sooner, because voters fetch again when they have synced."""
-        return (
-            type(event) is RequestArrived
-            and self.active is not None
-            and self.ledger.committed_offset < self._round_end
-            and isinstance(event.request, _WAITS)
-        )
-
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Effect]:
-        """The inputs of a step are over: what they decided becomes one append, and one round."""
+        """The inputs of a step are over: what they decided becomes one append, which voters get whole."""
         if self._decided.batches and not self.stopped:
             self._begin(now_ms, wall_ms)
             self._append_decided()
@@ -330,7 +313,6 @@ class ControllerNode:
         error = self._not_controller()
         keys = self.ledger.drop()
         self._decided = DecidedBatches()
-        self._round_end = 0
         if self.active is not None:
             self.counters.leaderships_lost += 1
             keys += self.active.parked_keys()
@@ -445,8 +427,6 @@ class ControllerNode:
         if not self._decided.batches:
             return
         batches, wake_observers = self._decided.take()
-        if self.ledger.committed_offset >= self._round_end:
-            self._round_end = batches.next_offset
         self.ledger.appended(batches.next_offset)
         self._absorb(self.raft.append(batches, wake_observers, now_ms=self.now_ms))
 

@@ -87,6 +87,7 @@ class NodeProcess:
         client: RaftCaller,
         *,
         service: RaftService | None = None,
+        load: Callable[[], int] = lambda: 0,
     ) -> None:
         """Creates the driver of `node`. `client` asks the controllers; `service` receives the requests of
         other nodes, None if this node does not vote."""
@@ -99,6 +100,7 @@ class NodeProcess:
             SnapshotFiles(self.machine.disk),
             clock=self.clock,
             after_step=self._after_step,
+            load=load,
             inbox_max=self.config.number("inbox.max.events"),
             watch=self.stats,
         )

@@ -36,8 +36,6 @@ class Node(Protocol):
 
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]: ...
 
-    def must_wait(self, event: Any) -> bool: ...
-
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Any]: ...
 
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]: ...
@@ -142,9 +140,6 @@ class NodeRunner:
         return self._snapshots.loaded
 
     # --- for the scheduler
-
-    def must_wait(self, event: Any) -> bool:
-        return self._node.must_wait(event)
 
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> None:
         watch, is_last = self._watch, not self._host.waiting

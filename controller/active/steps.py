@@ -36,7 +36,7 @@ EXPIRIES_PER_STEP_MAX = 100
 """Sessions that one step may expire; their work is sliced further."""
 
 PENDING_APPENDS_MAX = 16
-"""Work in slices waits while this many appends are uncommitted: its own slices, and the round of requests."""
+"""Work in slices waits while this many appends are uncommitted: its own slices, or steps with requests."""
 
 FIRST_STEPS = (
     Step.END_TRANSACTION,

@@ -156,6 +156,7 @@ class ControllerRole:
             driven,
             KafkaRaftClient(process.controllers, self._hear, way, process.rng),
             service=service,
+            load=lambda: len(self._requests),
         )
         self._requests = WaitingRequests(
             process.driver.submit, process.clock, None if process.stats is None else process.stats.requests

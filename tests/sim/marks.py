@@ -27,7 +27,7 @@ REQUIRED = (
     "heartbeat forged",
     "process stood still",
     "step left events for the next",
-    "request waited for the round in progress",
+    "step waited for more events",
     "stranger sent VoteRequest",
     "stranger sent BeginQuorumEpochRequest",
     "stranger sent EndQuorumEpochRequest",

@@ -1,4 +1,4 @@
-"""Which requests are decided together, and when their batches reach Raft."""
+"""What a step decides reaches Raft together, and not too late."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from metaquorum.metadata.node_configs.controller import ControllerConfig
 from metaquorum.metadata.requests.common import (
     ControllerRequest,
     CreateTopicsRequest,
-    DescribeQuorumRequest,
     NewTopic,
-    ReadImageRequest,
     TopicsResponse,
-    TransferLeadershipRequest,
 )
 from metaquorum.raft import effects as raft
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum
@@ -62,31 +59,6 @@ def test_the_requests_of_a_step_become_one_append_that_voters_fetch_as_a_whole()
     assert all(isinstance(each, TopicsResponse) and each.results[0].topic_id for each in answers)
 
 
-def test_only_what_may_write_waits_and_only_for_the_round_in_progress() -> None:
-    quorum, leader = serving()
-    node, waits = leader.node, arrived(9, topic("later"))
-    heartbeat = arrived(8, quorum.heartbeat_request(1))
-    assert not node.must_wait(waits)
-    leader.hear(arrived(0, topic("first")))
-    assert node.must_wait(waits)
-    passing = (ReadImageRequest(), DescribeQuorumRequest(), TransferLeadershipRequest(target_id=None))
-    inputs = [heartbeat, LogSynced(end_offset=0), *[arrived(7, each) for each in passing]]
-    assert not any(map(node.must_wait, inputs))
-    quorum.settle()
-    assert not node.must_wait(waits)
-
-
-def test_what_is_written_meanwhile_makes_nobody_wait_longer() -> None:
-    quorum, leader = serving()
-    node, waits = leader.node, arrived(9, topic("later"))
-    leader.hear(arrived(0, topic("first")))
-    first_end = node.raft.log_end_offset
-    leader.hear(arrived(1, quorum.heartbeat_request(1, want_fence=True)))
-    assert node.raft.log_end_offset > first_end and node.must_wait(waits)
-    node.ledger.commit(first_end)
-    assert not node.must_wait(waits)
-
-
 def test_raft_takes_no_input_before_it_has_what_was_decided() -> None:
     quorum, leader = serving()
     times = {"now_ms": quorum.now_ms, "wall_ms": quorum.wall_ms}
@@ -128,4 +100,3 @@ def test_what_was_decided_and_not_appended_ends_with_the_leadership() -> None:
     quorum.advance(5_000)
     answer = leader.answers[KEY]
     assert isinstance(answer, ApiError) and answer.code is ErrorCode.NOT_CONTROLLER
-    assert not leader.node.must_wait(arrived(1, topic("b")))

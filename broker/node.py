@@ -116,6 +116,10 @@ class BrokerNode:
                 self._lifecycle(self._session.fail(now_ms, str(error)))
         return self._settle(now_ms)
 
+    def must_wait(self, event: Event) -> bool:
+        """No event of a broker waits for others."""
+        return False
+
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Effect]:
         """Returns the effects of all events since the last call. Call it when no other event is waiting."""
         if self._stopped or self._replicas is None or not self._replicas.gathered:

@@ -226,8 +226,8 @@ def _build(path: Path, values: dict[str, Value | None], role: str) -> NodeConfig
     # A combined node reaches static voters through `controller.quorum.voters`.
     found = controller_name if role == COMBINED and voters else None
     if role != CONTROLLER or advertised or not voters:
-        told = tuple(each for each in advertised or listeners if each.name != found)
-        check_advertised(listeners, told)
+        others = tuple(each for each in advertised or listeners if each.name != found)
+        check_advertised(listeners, others)
     log_dirs = tuple(Path(each) for each in cast("tuple[str, ...]", values["log.dirs"]))
     if len(set(log_dirs)) != len(log_dirs):
         raise ConfigError("log.dirs names a directory twice: remove one")
@@ -634,8 +634,8 @@ def unknown_names(names: Iterable[str], keys: Mapping[str, Key]) -> tuple[str, .
     if len(mistakes) == 1:
         raise ConfigError(f"{mistakes[0]} is not a known key: did you mean {near[mistakes[0]]}?")
     if mistakes:
-        told = ", ".join(f"{name} (did you mean {near[name]}?)" for name in mistakes)
-        raise ConfigError(f"{told} are not known keys: docs/configuration.md lists the known ones")
+        listed = ", ".join(f"{name} (did you mean {near[name]}?)" for name in mistakes)
+        raise ConfigError(f"{listed} are not known keys: docs/configuration.md lists the known ones")
     return tuple(unknown)
 
 

@@ -256,12 +256,12 @@ class MetadataLogSource(DataSource):
         from metaquorum.pipeline.arrow.schemas import arrow_schema_of
 
         kind = Options(self.options).type
-        told = {
+        meanings = {
             column.name: column.meaning for column in (DAMAGE_TABLE if kind == DAMAGE else RECORDS).columns
         }
         fields = []
         for at in from_arrow_schema(arrow_schema_of(kind)):
-            meaning = told.get(at.name, "").removesuffix(" (partition column)")
+            meaning = meanings.get(at.name, "").removesuffix(" (partition column)")
             more = {"comment": meaning} if meaning else {}
             fields.append(StructField(at.name, at.dataType, at.nullable, {**at.metadata, **more}))
         return StructType(fields)
@@ -432,7 +432,7 @@ def _unix_us(value: Any) -> int | None:
     return (at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
 
 
-_GO_ON = "to continue past it, set the option onDamage to skip; type=damage lists every such place"
+_CONTINUED = "to continue past it, set the option onDamage to skip; type=damage lists every such place"
 
 
 def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
@@ -441,7 +441,7 @@ def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
     if first > offset:
         raise SourceError(
             f"{log}: the records from offset {offset} to {first - 1} were deleted before the stream read "
-            f"them; {_GO_ON}"
+            f"them; {_CONTINUED}"
         )
 
 
@@ -524,7 +524,7 @@ class MetadataLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         try:
             yield from record_batches(self._options.type, partition.piece, selection, whole_to=whole_to)
         except DamagedError as error:
-            raise SourceError(f"{error}; {_GO_ON}") from None
+            raise SourceError(f"{error}; {_CONTINUED}") from None
 
     def commit(self, end: StreamOffset) -> None:
         """Does nothing: there is no state to keep."""

@@ -162,14 +162,14 @@ def _offline(answers: Sequence[BrokerDirectories]) -> Iterator[tuple[BrokerDirec
 def _row(broker_id: int, directory: Directory, known: _Topics) -> tuple[object, ...]:
     replicas = _replicas_of(broker_id, directory, known)
     # Without the directory's id, the replicas of an offline directory are unknown; their sizes always are.
-    told = not directory.error_code or directory.directory_id != ZERO_UUID
+    is_described = not directory.error_code or directory.directory_id != ZERO_UUID
     return (
         broker_id,
         directory.log_dir,
         _id_text(directory.directory_id),
         "offline" if directory.error_code else "online",
-        sum(each.role != "future" for each in replicas) if told else None,
-        sum(each.role == "leader" for each in replicas) if told else None,
+        sum(each.role != "future" for each in replicas) if is_described else None,
+        sum(each.role == "leader" for each in replicas) if is_described else None,
         None if directory.error_code else sum(each.size for each in replicas),
         _known(directory.usable_bytes),
         _known(directory.total_bytes),

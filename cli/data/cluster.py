@@ -38,7 +38,7 @@ TOKEN_KEPT_S = 3600
 """Seconds after which librdkafka asks for the token of the token file again."""
 _SAYS_NOTHING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 _RETRIABLE = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
-_TOLD_BY = re.compile(r"^\w+://\S+: ")
+_BROKER_PREFIX = re.compile(r"^\w+://\S+: ")
 _TIMES = re.compile(r" \(after \d+ms in state [^()]*\)$")
 """What librdkafka puts around a reason: a name of its own for the broker, and its state."""
 _UNRESOLVED = re.compile(r"Failed to resolve '([^']+)'")
@@ -83,7 +83,7 @@ class Problems:
         if error.code() == KafkaError._RESOLVE:
             self.unresolved.update(_UNRESOLVED.findall(str(error.str())))
         if error.code() not in _SAYS_NOTHING or self._last is None:
-            self._last = _TOLD_BY.sub("", _TIMES.sub("", one_line(error.str())))
+            self._last = _BROKER_PREFIX.sub("", _TIMES.sub("", one_line(error.str())))
 
     def text(self) -> str:
         return self._last or "no answer"

@@ -239,15 +239,15 @@ class EndSignal:
     `threading.Event.set` could wait forever for the lock that the interrupted `wait` holds."""
 
     def __init__(self) -> None:
-        self._came: SimpleQueue[None] = SimpleQueue()
+        self._arrived: SimpleQueue[None] = SimpleQueue()
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        self._came.put(None)
+        self._arrived.put(None)
 
     def wait(self, timeout_s: float) -> bool:
         """Returns whether one has arrived, after at most `timeout_s`."""
         try:
-            self._came.get(timeout=timeout_s)
+            self._arrived.get(timeout=timeout_s)
         except Empty:
             return False
         return True
@@ -340,14 +340,14 @@ def _on_change(show: Callable[[str], None]) -> Callable[[str], None]:
 def status_line(view: View) -> str:
     """The state in one line, without values that change all the time."""
     down = [name for name, pid in view.pids.items() if pid is None]
-    told = [f"down: {', '.join(down)}"] if down else []
+    down_text = [f"down: {', '.join(down)}"] if down else []
     if view.problem is not None:
-        return "; ".join(["no leader", *told, view.problem])
+        return "; ".join(["no leader", *down_text, view.problem])
     if view.quorum is None:
-        return "; ".join(["no leader yet", *told])
+        return "; ".join(["no leader yet", *down_text])
     brokers = ", ".join(f"{broker.broker_id} {broker_state(broker)}" for broker in view.brokers)
     line = f"leader {view.quorum.leader_id}, epoch {view.quorum.leader_epoch}; brokers: {brokers or 'none'}"
-    return "; ".join([line, *told, *map(str, view.quorum.losses), *_troubles(view.figures)])
+    return "; ".join([line, *down_text, *map(str, view.quorum.losses), *_troubles(view.figures)])
 
 
 def _troubles(figures: Figures) -> list[str]:
@@ -387,8 +387,8 @@ def render(cluster: LocalCluster, view: View, size: ConsoleDimensions) -> Render
         title.append(f"\nno answer: {view.problem}", style="red")
     room = size.height - len(cluster.layout.nodes) - len(cluster.layout.brokers) - _LINES_AROUND
     newest = list(view.events)[-max(EVENTS_MIN, room) :]
-    told = event_text if size.width >= _WIDE else _short_event
-    lines = "\n".join(told(event) for event in newest)
+    text_of = event_text if size.width >= _WIDE else _short_event
+    lines = "\n".join(text_of(event) for event in newest)
     events = Text(lines or "nothing yet", no_wrap=True, overflow="ellipsis")
     panel = Panel(events, title="last events", title_align="left")
     return Group(title, _nodes_table(cluster, view), _data_table(cluster, view), panel)

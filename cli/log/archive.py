@@ -187,8 +187,8 @@ def _extract(path: str, directory: str, as_json: bool) -> int:
     return 0
 
 
-def _show(told: dict[str, Any], holds: ArchiveIndex, stored_bytes: int, as_json: bool) -> None:
-    """Shows the content of an archive. `told`: what was done with it."""
+def _show(written: dict[str, Any], holds: ArchiveIndex, stored_bytes: int, as_json: bool) -> None:
+    """Shows the content of an archive. `written`: what was done with it."""
     logs = _logs(holds)
     sizes = {
         "bytes": sum(one.size for one in holds.files),
@@ -196,14 +196,14 @@ def _show(told: dict[str, Any], holds: ArchiveIndex, stored_bytes: int, as_json:
         "archiveBytes": stored_bytes,
     }
     if as_json:
-        echo_json({**told, "formatVersion": VERSION, "files": len(holds.files), **sizes, "logs": logs})
+        echo_json({**written, "formatVersion": VERSION, "files": len(holds.files), **sizes, "logs": logs})
         return
     echo_table(_COLUMNS, map(_row, logs))
     click.echo(
         f"{count(len(holds.files), 'file')}, {sizes['bytes']} bytes; {sizes['uniqueBytes']} of them once; "
         f"{stored_bytes} in the archive"
     )
-    done = [f"wrote {path}" for path in told.values() if path is not None]
+    done = [f"wrote {path}" for path in written.values() if path is not None]
     click.echo(done[0] if done else "nothing was written")
 
 

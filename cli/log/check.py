@@ -57,7 +57,7 @@ def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption:
     logs = open_paths(paths)
     seen: set[str] = set()
     try:
-        report = check_quorum(logs, lambda log: _teller(log, seen), past_corruption=past_corruption)
+        report = check_quorum(logs, lambda log: _warner(log, seen), past_corruption=past_corruption)
         nodes = _as_one(logs, report, seen)
     finally:
         for log in logs:
@@ -123,18 +123,18 @@ def _as_one(logs: list[MetadataLog], report: QuorumReport, seen: set[str]) -> No
     if nodes is None or len(whole) < 2 or not (report.is_damaged or any(one.problems for one in report.logs)):
         return None
     merged = MergedLog(whole, nodes, f"{len(whole)} nodes as one log")
-    report.logs.append(check_log(merged, _teller(merged, seen)))
+    report.logs.append(check_log(merged, _warner(merged, seen)))
     return nodes
 
 
-def _teller(log: MetadataLog, seen: set[str]) -> OnProblem:
-    def tell(line: str) -> None:
+def _warner(log: MetadataLog, seen: set[str]) -> OnProblem:
+    def warn_once(line: str) -> None:
         if line not in seen:
             seen.add(line)
             clear_progress(log)
             print_problem(line)
 
-    return tell
+    return warn_once
 
 
 def _exit_code(report: QuorumReport, strict: bool) -> int:

@@ -153,7 +153,7 @@ class _Found:
         self.start = start
         self.is_part = not end.is_end
         interval_ms = idle_interval_ms(log)
-        told = events(
+        listed = events(
             log,
             self._complaints,
             end=end,
@@ -163,7 +163,7 @@ class _Found:
             moves=counts,
             quiet_before=start,
         )
-        for event in told:
+        for event in listed:
             self.summary.take(event)
         if asked is not None and start is not None and end.is_end:
             seen.note_behind(log, asked, start)
@@ -284,7 +284,7 @@ def _head(found: _Found, where: tuple[str, ...]) -> Iterator[str]:
     )
 
 
-_TOLD = {
+_SECTIONS_SHOWN = {
     CRITICAL: (NAME_OF_LOST, "unclean elections", "total outages", "leaderless"),
     WARNING_SEVERITY: (
         "gaps in time",
@@ -299,7 +299,7 @@ _TOLD = {
 
 
 def _verdict(summary: Summary) -> str:
-    first = _TOLD.get(summary.severity, ())
+    first = _SECTIONS_SHOWN.get(summary.severity, ())
     bad = {
         section.name: len(rows)
         for section in summary.sections
@@ -446,8 +446,8 @@ def _worst_row(sections: list[Section]) -> tuple[str, Row | None]:
         if row.severity != INFO or section.name == REMOVED
     ]
 
-    def rank(told: tuple[str, Row]) -> tuple[int, int, int]:
-        name, row = told
+    def rank(section_row: tuple[str, Row]) -> tuple[int, int, int]:
+        name, row = section_row
         place = _FIRST.index(name) if name in _FIRST else len(_FIRST)
         return SEVERITIES.index(row.severity), -place, row.span_ms or 0
 

@@ -354,15 +354,15 @@ class LogObserver:
             raise ClientError(text)
         if failure.lasts:
             self._useless[address] = text
-        goes_on = self._follows and self._target is not None
+        keeps_following = self._follows and self._target is not None
         if all(each in self._useless for each in candidates):
-            if not goes_on:
+            if not keeps_following:
                 raise ClientError(text)
             self._useless.clear()
         self._failures += 1
         silent_ms = self._now_ms - (self._answered_ms or 0)
         if silent_ms >= self._timeout_ms:
-            if not goes_on:
+            if not keeps_following:
                 raise ClientError(self._nobody(text))
             if not self._is_lost:
                 self._is_lost = True

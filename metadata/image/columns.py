@@ -80,7 +80,7 @@ class PartitionColumns:
         self._parent: weakref.ref[PartitionColumns] | None = None
         self._touched: frozenset[int] = frozenset()
 
-    def came_from(self, parent: PartitionColumns, touched: frozenset[int]) -> None:
+    def derived_from(self, parent: PartitionColumns, touched: frozenset[int]) -> None:
         """Notes the numbers of chunks that differ from `parent`'s; does not keep `parent` alive."""
         self._parent = weakref.ref(parent)
         self._touched = touched
@@ -221,7 +221,7 @@ class ColumnsBuilder:
             self._owns_counts = False
             parent = self._parent()
             if parent is not None:
-                self._frozen.came_from(parent, touched)
+                self._frozen.derived_from(parent, touched)
             self._parent = weakref.ref(self._frozen)
         return self._frozen
 

@@ -264,7 +264,7 @@ def _fill(cluster: FleetCluster) -> Iterator[None]:
         start, first = cluster.log.now_ms, cluster.log.offset
         cluster.after(9000, 10500)
         fenced = cluster.fence(broker)
-        cluster.tell(
+        cluster.note_incident(
             "lost_broker",
             start,
             first,
@@ -409,7 +409,9 @@ def _reassign(cluster: FleetCluster, kind: str, *, cancel: bool) -> None:
         )
     cluster.after(1000, 3000)
     cluster.preferred()
-    cluster.tell(kind, start, first, partitions=[cluster.partitions.path(row) for row, _, _ in moved])
+    cluster.note_incident(
+        kind, start, first, partitions=[cluster.partitions.path(row) for row, _, _ in moved]
+    )
 
 
 def reassignment(cluster: FleetCluster) -> None:

@@ -408,7 +408,7 @@ def _next(manifest: Manifest, done: _Done, run: IngestRun) -> Manifest:
     clusters = {name: entry for name, entry in manifest.clusters.items() if name not in absorbed}
     for plan in plans:
         result = replayed[plan.merged.cluster]
-        made = next_entry(plan, resumed=not result.anew)
+        made = next_entry(plan, resumed=not result.started_over)
         if result.has_state:
             made.resume_offset, made.resume_epoch = result.resume_offset, result.resume_epoch
             made.state = _state_name(plan, run) + STATE_SUFFIX
@@ -428,7 +428,7 @@ def _stays(file: WrittenFile, replayed: TaskResult | None, rebuilt: set[str]) ->
         return True  # nothing new in its cluster
     if not file.final:
         return False
-    return file.table == "records" or not replayed.anew
+    return file.table == "records" or not replayed.started_over
 
 
 def _row_counts(manifest: Manifest) -> dict[str, int]:

@@ -82,7 +82,7 @@ def plan_clusters(
             report.unchanged.append(merged.cluster)
             continue
         elif earlier is not None:
-            chosen = _go_on(merged, given, earlier)
+            chosen = _continued(merged, given, earlier)
             if isinstance(chosen, str):
                 report.kept.append(merged.cluster)
                 say(f"cluster {merged.cluster}: {chosen}; its tables are not changed")
@@ -103,7 +103,7 @@ def plan_clusters(
     return plans
 
 
-def _go_on(
+def _continued(
     merged: MergedHistory, given: list[LogSurvey], known: ClusterEntry
 ) -> tuple[MergedHistory, ClusterEntry, bool] | str:
     """The history to read, where to start, and whether to read everything again; or
@@ -122,12 +122,12 @@ def _go_on(
         return merged, _united([known]), True
     if not continues:
         if holds_all or of_given.start_offset == 0:
-            return _anew(merged, of_given), ClusterEntry(), True
+            return _of_given_alone(merged, of_given), ClusterEntry(), True
         return "these are not the logs of an earlier run, and they lack records that it read"
     below = known.resume_offset
     more = _size(covered(of_given), below) > _size(known.covered, below)
     if holds_all and more:
-        return _anew(merged, of_given), ClusterEntry(), True
+        return _of_given_alone(merged, of_given), ClusterEntry(), True
     return merged, known, False
 
 
@@ -170,11 +170,13 @@ def _united(entries: list[ClusterEntry]) -> ClusterEntry:
 
 
 def _absorbed(merged: MergedHistory, manifest: Manifest) -> list[str]:
-    told = {log.place.told for log in merged.logs if log.place.told} & manifest.clusters.keys()
-    return sorted(told - {merged.cluster}) if merged.cluster in told else []
+    names = {
+        log.place.name_in_tables for log in merged.logs if log.place.name_in_tables
+    } & manifest.clusters.keys()
+    return sorted(names - {merged.cluster}) if merged.cluster in names else []
 
 
-def _anew(merged: MergedHistory, of_given: MergedHistory) -> MergedHistory:
+def _of_given_alone(merged: MergedHistory, of_given: MergedHistory) -> MergedHistory:
     shared = [at for at in merged.conflicts if at not in of_given.conflicts and at.kind == SHARED_ID]
     return msgspec.structs.replace(of_given, conflicts=[*shared, *of_given.conflicts])
 

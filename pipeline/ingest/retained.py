@@ -127,6 +127,6 @@ def retained_places(
                     cluster=entry.shared_id,
                     node_id=None,
                     is_retained=True,
-                    told=name,
+                    name_in_tables=name,
                     read=tuple(sorted(entry.logs)),
                 )

@@ -48,7 +48,7 @@ Watch = Callable[["SparkSession", Callable[[int], None]], AbstractContextManager
 """While entered, reports how many Spark tasks have ended."""
 
 
-def unwatched(session: SparkSession, told: Callable[[int], None]) -> AbstractContextManager[None]:
+def unwatched(session: SparkSession, on_done: Callable[[int], None]) -> AbstractContextManager[None]:
     """Reports no progress."""
     return nullcontext()
 

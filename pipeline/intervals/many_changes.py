@@ -401,7 +401,7 @@ class ManyChanges:
         self.infos_before.make(places)
         self.infos.make(places)
 
-    def came_to(self, directory: bytes, low: int) -> int:
+    def replicas_added_to(self, directory: bytes, low: int) -> int:
         """How many more partitions have a replica in a log directory after all changes than
         before change number `low`."""
         code, width = self.directory_table.find(directory), self.versions.replica_width

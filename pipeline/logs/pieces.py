@@ -63,12 +63,12 @@ def read_piece(disk: Disk, piece: Piece) -> Iterator[RecordBatch | Damage]:
             last = piece.to_offset
             if isinstance(item, RecordBatch) and last is not None and item.header.base_offset >= last:
                 return
-            yield _told(item, piece) if piece.read_from else item
+            yield _placed(item, piece) if piece.read_from else item
     finally:
         reader.close()
 
 
-def _told(item: RecordBatch | Damage, piece: Piece) -> RecordBatch | Damage:
+def _placed(item: RecordBatch | Damage, piece: Piece) -> RecordBatch | Damage:
     """The item with its place in `file`."""
     position = item.position + piece.shift
     if isinstance(item, RecordBatch):

@@ -43,7 +43,7 @@ class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int | None
     is_retained: bool = False
     """Whether it was retained by an earlier run, beside the tables."""
-    told: str = ""
+    name_in_tables: str = ""
     """For a retained log: the cluster's name in the tables."""
     read: tuple[str, ...] = ()
     """For a retained log: the paths of the logs that the earlier run read."""

@@ -162,8 +162,10 @@ def quorum(fleet: Fleet, scale: TimeScale) -> str:
     for cluster in shown:
         times = [row["from_time"] for row in cluster.elections if row["from_time"] is not None]
         skipped = sum(row["skipped_epochs"] or 0 for row in cluster.elections)
-        told = f"{cluster.cluster}: {len(cluster.elections)} epochs, {skipped} elections without a winner"
-        strips.append((cluster_name(cluster.cluster), told, times, marks_of(cluster)))
+        description = (
+            f"{cluster.cluster}: {len(cluster.elections)} epochs, {skipped} elections without a winner"
+        )
+        strips.append((cluster_name(cluster.cluster), description, times, marks_of(cluster)))
     parts = [
         figure(
             "First record of each leader epoch, one row per cluster",
@@ -328,8 +330,8 @@ def _row(one: ClusterFacts, kind: str) -> StateRow:
         for row in rows
     ]
     who = Counter(row["who"] for row in rows).most_common(5)
-    told = ", ".join(f"{count} of {name}" for name, count in who) or "none"
-    return kind, f"{kind}: {len(rows)} ({told})", spans
+    shares = ", ".join(f"{count} of {name}" for name, count in who) or "none"
+    return kind, f"{kind}: {len(rows)} ({shares})", spans
 
 
 # -- what changed --------------------------------------------------------------------------------------

@@ -241,8 +241,10 @@ def _broker_row(one: ClusterFacts, broker: int, fences: int) -> StateRow:
     ]
     down = _down_ms(one.sessions[broker], one.end_ms) / 1000
     rack = one.racks.get(broker)
-    told = f"broker {broker} ({rack or 'no rack'}): fenced {fences} times, {seconds_text(down)} not running"
-    return f"broker {broker}", told, spans
+    description = (
+        f"broker {broker} ({rack or 'no rack'}): fenced {fences} times, {seconds_text(down)} not running"
+    )
+    return f"broker {broker}", description, spans
 
 
 def _down_ms(sessions: list[BrokerPeriod], end_ms: int) -> int:

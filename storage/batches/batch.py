@@ -400,6 +400,15 @@ class Batches(NamedTuple):
             b"".join([batch.data for batch in batches]), tuple([batch.header for batch in batches])
         )
 
+    @staticmethod
+    def chained(parts: Sequence[Batches]) -> Batches:
+        """The batches of all parts, of which each follows the one before; at least one."""
+        if len(parts) == 1:
+            return parts[0]
+        return Batches(
+            b"".join([part.data for part in parts]), tuple([each for part in parts for each in part.headers])
+        )
+
     @property
     def base_offset(self) -> int:
         """Offset of the first record. There must be a record."""

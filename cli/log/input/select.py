@@ -66,11 +66,11 @@ class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
         `grows`, later records match by their timestamps."""
         if log.is_checkpoint or (self.from_ms is None and self.to_ms is None) or clock_of(log).is_steady:
             return self, []
-        settled, told = replace(self, from_ms=None, to_ms=None), []
+        settled, notes = replace(self, from_ms=None, to_ms=None), []
         if self.from_ms is not None:
             point, shown = clock_of(log).place(self.from_ms, first=True)
             settled = replace(settled, from_offset=max(point.offset or 0, self.from_offset or 0))
-            told.append(shown)
+            notes.append(shown)
         if self.to_ms is not None:
             point, shown = clock_of(log).place(self.to_ms)
             last = (point.offset or 0) - 1
@@ -80,8 +80,8 @@ class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
                 settled = replace(
                     settled, to_offset=last if self.to_offset is None else min(last, self.to_offset)
                 )
-            told.append(shown)
-        return settled, [one for one in told if one is not None]
+            notes.append(shown)
+        return settled, [one for one in notes if one is not None]
 
     @property
     def is_everything(self) -> bool:

@@ -145,14 +145,14 @@ def watch(
     try:
         reported = _begun(state, log, cluster_id, start)
         receiver = webhook or command
-        delivery = Delivery(receiver, reported, state.store, _tell, attempts=attempts, rng=random.Random())
+        delivery = Delivery(receiver, reported, state.store, _warn, attempts=attempts, rng=random.Random())
         watching = _Watch(copy, log, state, reported, delivery, as_json=as_json)
         watching.run(at_least(severity), listener)
     finally:
         state.close()
 
 
-def _tell(line: str) -> None:
+def _warn(line: str) -> None:
     print_problem(line)
 
 
@@ -167,7 +167,7 @@ def _begun(state: StateFile, log: MetadataLog, cluster_id: str, start: Point | N
             offset = start.offset + start.after
         reported = ReportedSoFar(cluster_id=cluster_id, offset=offset)
         state.store(reported)
-    _tell(f"incidents from offset {reported.offset} on are reported; state: {state.path}")
+    _warn(f"incidents from offset {reported.offset} on are reported; state: {state.path}")
     return reported
 
 
@@ -228,7 +228,7 @@ class _Watch:
             ),
         )
         page.start()
-        _tell(f"metrics at http://{page.address}/metrics")
+        _warn(f"metrics at http://{page.address}/metrics")
         return page.close
 
     def _take(self, events: Iterable[TimelineEvent]) -> None:

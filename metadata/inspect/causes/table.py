@@ -95,9 +95,9 @@ def partition_causes(step: PartitionStep, scene: Scene) -> tuple[Cause, ...]:
         losses = (_loss_cause(loss) for loss in _losses(change))
         causes += [cause for cause in losses if cause is not None]
     if differing & DIRECTORIES:
-        told = {(cause.rule, cause.broker_id) for cause in causes}
+        named = {(cause.rule, cause.broker_id) for cause in causes}
         moves = map(MOVES.first, _moves(change))
-        causes += [one for one in moves if one is not None and (one.rule, one.broker_id) not in told]
+        causes += [one for one in moves if one is not None and (one.rule, one.broker_id) not in named]
     if not causes:
         return (Cause(rule="unexplained", text="nothing in the log says why"),)
     if len(causes) > 1:

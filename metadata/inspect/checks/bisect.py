@@ -237,7 +237,7 @@ class _Search:
         snapshot = self._log.snapshot(position)
         state = state_at(snapshot)
         if state.problems:
-            self._tell(f"{snapshot.path} is not used: {state.problems[0]}")
+            self._warn(f"{snapshot.path} is not used: {state.problems[0]}")
             return None
         return with_quorum(self._log, state)
 
@@ -298,13 +298,13 @@ class _Search:
         """Reports what interrupts the batches. False if the search stops there."""
         match item:
             case Damage():
-                self._tell(damage_line(item))
+                self._warn(damage_line(item))
             case WrongPlace() if item.is_mended:
                 is_past = self._past_corruption
-                self._tell(item.line if is_past else f"stopped at offset {item.expected}: {item.advice}")
+                self._warn(item.line if is_past else f"stopped at offset {item.expected}: {item.advice}")
                 return is_past
             case LostRecords() if not self._past_corruption:
-                self._tell(
+                self._warn(
                     f"stopped at offset {item.start}: the next readable batch is at offset {item.end}; "
                     "continue past the gap with --past-corruption"
                 )
@@ -375,6 +375,6 @@ class _Search:
                 turned = decoded
         return turned
 
-    def _tell(self, line: str) -> None:
+    def _warn(self, line: str) -> None:
         if self._on_problem is not None:
             self._on_problem(line)

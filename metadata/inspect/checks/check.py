@@ -213,7 +213,7 @@ class _Checker:
         self._problem = problem
         self._past_corruption = past_corruption
         self._open: dict[tuple[str, str], None] = {}
-        self._told = ReportedRows()
+        self._reported_rows = ReportedRows()
         self._written = 0
         given = (*(log.snapshot(at) for at in log.snapshots()), *also)
         named = [(at, one) for one in given if (at := one.snapshot_position()) is not None]
@@ -366,18 +366,18 @@ class _Checker:
     def _fast_forward(self, fast_forward: FastForward) -> None:
         """Reports what a fast forward broke. Violations reported before are skipped or counted,
         without a closer look."""
-        broken, told = fast_forward.broken(), self._told
-        states = told.of(fast_forward.after.topics, broken)
+        broken, reported_rows = fast_forward.broken(), self._reported_rows
+        states = reported_rows.of(fast_forward.after.topics, broken)
         self._report.dropped += int(np.count_nonzero(states == COUNTED))
         new = np.flatnonzero(states == NEW)
         columns = (column[new].tolist() for column in broken)
         for batch, rule, row in zip(*columns, strict=True):
-            state = told.state(rule, row)
+            state = reported_rows.state(rule, row)
             if state == NEW:
                 place, violations = fast_forward.violations(batch, rule, row)
                 for one in violations:
                     self._found((one,), place)
-                    told.put(rule, row, TOLD if (one.rule, one.where) in self._open else COUNTED)
+                    reported_rows.put(rule, row, REPORTED if (one.rule, one.where) in self._open else COUNTED)
             elif state == COUNTED:
                 self._report.dropped += 1
 
@@ -464,7 +464,7 @@ def _snapshot_finding(position: LogPosition, time_ms: int, where: str, text: str
     )
 
 
-NEW, TOLD, COUNTED = 0, 1, 2
+NEW, REPORTED, COUNTED = 0, 1, 2
 """What to do if it recurs: look at it, nothing, count it."""
 
 

@@ -103,8 +103,8 @@ def check_quorum(
     comparable = report.not_compared is None and len(logs) > 1
     for at, log in enumerate(logs):
         also = _untested(logs, at) if comparable else ()
-        tell = None if on_problem is None else on_problem(log)
-        report.logs.append(check_log(log, tell, past_corruption=past_corruption, also=also))
+        on_log_problem = None if on_problem is None else on_problem(log)
+        report.logs.append(check_log(log, on_log_problem, past_corruption=past_corruption, also=also))
     if comparable:
         compare_logs(logs, report)
         by_path = {one.files.path: one for one in report.logs if one.files is not None}

@@ -38,16 +38,16 @@ def _of_one(log: MetadataLog, end_offset: int) -> Iterator[tuple[int, str]]:
 
 
 def _of_nodes(report: NodesReport) -> Iterator[tuple[int, str]]:
-    told = set()
+    listed = set()
     for node in report.nodes:
         gone = node.departure
         if gone is not None and gone.committed:
-            told.add(node.path)
+            listed.add(node.path)
             knew = f"{node.name} knew {offsets_text(gone.offset, gone.committed)} to be committed"
             yield gone.offset, f"{knew}, {gone.other} has other records there"
     names = {node.path: node.name for node in report.nodes}
     for loss in report.losses:
-        if loss.path in told:
+        if loss.path in listed:
             continue
         if loss.missing == (loss.path,):
             end_offset = next(node.end_offset for node in report.nodes if node.path == loss.path)

@@ -184,8 +184,8 @@ class Summary:
         text = f"{leader} leads epoch {event.epoch}"
         if event.span_ms is not None:
             word = word_of(event.rule) if event.rule in CHANGED_LEADER else "last wrote"
-            told = "it last wrote" if before == leader else f"{before or 'the one before'} {word}"
-            text += f", {duration(max(0, event.span_ms))} after {told}"
+            since = "it last wrote" if before == leader else f"{before or 'the one before'} {word}"
+            text += f", {duration(max(0, event.span_ms))} after {since}"
             if self._in_range:
                 self._silence_ms += max(0, event.span_ms)
         self._row("quorum", event, "quorum", text)
@@ -390,23 +390,25 @@ class Summary:
         still = self._still_moving
         if not self._moved and not still:
             return None
-        told = [f"{number} {what}" for what, number in self._moved.items()]
+        parts = [f"{number} {what}" for what, number in self._moved.items()]
         if still:
-            told.append(f"{len(still)} under way since {min(still.values())}")
+            parts.append(f"{len(still)} under way since {min(still.values())}")
         figures = {**self._moved, "underWay": len(still)}
-        text = ", ".join(told)
+        text = ", ".join(parts)
         return Section(
             name="reassignments", text=text, rows=self._rows.get("reassignments", []), figures=figures
         )
 
     def _change_section(self) -> Section:
-        told = {kind: self.counts[kind] for kind in _CHANGES if self.counts[kind]}
-        words = [f"{count(number, _CHANGES[kind][0])} {_CHANGES[kind][1]}" for kind, number in told.items()]
+        figures = {kind: self.counts[kind] for kind in _CHANGES if self.counts[kind]}
+        words = [
+            f"{count(number, _CHANGES[kind][0])} {_CHANGES[kind][1]}" for kind, number in figures.items()
+        ]
         text = ", ".join(word.strip() for word in words) or "none"
         rows = sorted(self._rows.get("changes", []), key=lambda row: row.entity.startswith("config/"))
         features = [row for row in rows if not row.entity.startswith("config/")]
         settings = [row for row in rows if row.entity.startswith("config/")]
-        return Section(name="changes", text=text, rows=features[::-1] + settings[::-1], figures=told)
+        return Section(name="changes", text=text, rows=features[::-1] + settings[::-1], figures=figures)
 
 
 def _removed(event: TimelineEvent) -> str | None:

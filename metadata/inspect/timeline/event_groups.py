@@ -382,14 +382,14 @@ def broker_events(step: BrokerStep, scene: Scene) -> Iterator[Grouped]:
     """Registered, fenced, unfenced, shutting down, unregistered, and changes of its log directories."""
     node, was = step.broker_id, broker_word(step)
 
-    def told(kind: str, text: str, severity: str = "info", rule: str | None = None) -> Grouped:
+    def event(kind: str, text: str, severity: str = "info", rule: str | None = None) -> Grouped:
         entity = f"broker/{node}"
         return Grouped(step.offset, kind, entity, text, severity, rule, (entity,))
 
     causes = broker_causes(step, scene)
     rules = [cause.rule for cause in causes]
     if step.after is None:
-        yield told("broker unregistered", f"broker {node}", rule=rules[0])
+        yield event("broker unregistered", f"broker {node}", rule=rules[0])
         return
     if step.is_registration:
         again = " again" if step.before is not None else ""
@@ -397,24 +397,24 @@ def broker_events(step: BrokerStep, scene: Scene) -> Iterator[Grouped]:
         severity = INFO
         if step.was_fenced:
             text, severity = f"{text} (was unfenced)", severity_of(BROKERS, rules[0], INFO)
-        yield told("broker registered", text, severity, rules[0])
+        yield event("broker registered", text, severity, rules[0])
         return
     if step.was_fenced:
         text = f"broker {node} (was {was})"
         if not causes[0].certain:
             text += f"; {causes[0].doubt or 'the log does not show why'}"
-        fenced = told("broker fenced", text, severity_of(FENCES, rules[0], INFO), rules[0])
+        fenced = event("broker fenced", text, severity_of(FENCES, rules[0], INFO), rules[0])
         yield fenced._replace(is_doubtful=not causes[0].certain)
     if step.was_unfenced:
-        yield told("broker unfenced", f"broker {node} (was {was})", rule="caught-up")
+        yield event("broker unfenced", f"broker {node} (was {was})", rule="caught-up")
     if step.began_shutdown:
-        yield told("broker in controlled shutdown", f"broker {node} (was {was})", rule="controlled-shutdown")
+        yield event("broker in controlled shutdown", f"broker {node} (was {was})", rule="controlled-shutdown")
     if step.lost_directories:
         severity = severity_of(STATES, "directory-failed", INFO)
-        yield told("directory failed", _directories_lost(step, scene), severity, "directory-failed")
+        yield event("directory failed", _directories_lost(step, scene), severity, "directory-failed")
     elif step.before is not None and step.after.directories != step.before.directories:
         text = f"broker {node} has {count(len(step.after.directories), 'log directory')} online"
-        yield told("directories changed", text)
+        yield event("directories changed", text)
 
 
 def _directories_lost(step: BrokerStep, scene: Scene) -> str:
@@ -501,21 +501,21 @@ class QuorumEvents:
         if changed:
             text += f": {changed}"
         elif before is not None and not was_static:
-            return _told(offset, "voters repeated", f"{text}, as before", severity=DETAIL)
+            return _of_quorum(offset, "voters repeated", f"{text}, as before", severity=DETAIL)
         affected = set(voter_ids(before or ())) ^ set(voter_ids(record.voters))
         entities = tuple(f"controller/{one}" for one in sorted(affected))
-        return _told(offset, "voters changed", text, entities=entities)
+        return _of_quorum(offset, "voters changed", text, entities=entities)
 
     def kraft_version(self, offset: int, record: control.KRaftVersionRecord) -> Grouped:
         """A leader writes kraft.version again, too."""
         before, self._kraft_version = self._kraft_version, record.kraft_version
         severity = DETAIL if before == record.kraft_version else INFO
-        return _told(
+        return _of_quorum(
             offset, "feature", f"kraft.version is at level {record.kraft_version}", severity=severity
         )
 
 
-def _told(
+def _of_quorum(
     offset: int, kind: str, text: str, *, severity: str = INFO, entities: tuple[str, ...] = ()
 ) -> Grouped:
     return Grouped(offset, kind, "quorum", text, severity, None, entities)

@@ -260,7 +260,7 @@ class Story:
                 found = known_state(self._log, item.offset)
                 yield from self._noted(timeline, timeline.learn(found.image, found.quorum))
             else:
-                yield from self._told(timeline, reader, item)
+                yield from self._events_of(timeline, reader, item)
         if reader.past is not None:
             self._seen.take(reader.past)
         if is_alone:
@@ -273,7 +273,7 @@ class Story:
             self._seen.on_counts(timeline.span_counts())
         return events
 
-    def _told(
+    def _events_of(
         self,
         timeline: Timeline,
         reader: HistoryReader,
@@ -289,8 +289,8 @@ class Story:
             case LostRecords():
                 yield from self._lost(timeline, item)
             case RunPart():
-                for told in timeline.part(item):
-                    yield from self._noted(timeline, told)
+                for events in timeline.part(item):
+                    yield from self._noted(timeline, events)
                 self._seen.pass_over(item)
             case RecordBatch() | ReadBatch():
                 self._seen.take(item.header if isinstance(item, RecordBatch) else item.batch.header)

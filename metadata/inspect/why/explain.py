@@ -227,7 +227,7 @@ class _Feeding:
                 case RecordBatch() | RunPart():
                     self._is_first = False
                     for error in chain.pass_over(item):
-                        self._tell(f"skipped: {error}")
+                        self._warn(f"skipped: {error}")
         if reader.past is not None and point.time_ms is not None:
             self._past_time(reader.past.max_timestamp_ms)
         expected, limit = reader.place, reader.limit
@@ -243,19 +243,19 @@ class _Feeding:
         self._is_damaged = True
         if isinstance(damage, WrongPlace):
             if damage.is_mended:
-                self._tell(damage.line)
+                self._warn(damage.line)
             return
         end = self._point.offset
         if reader.limit is not None and self._point.time_ms is None:
             end = reader.limit if end is None else min(reader.limit, end)
         if end is None or damage.offset < end:
-            self._tell(damage_line(damage))
+            self._warn(damage_line(damage))
 
     def _lose(self, chain: Chain, reader: HistoryReader, lost: LostRecords) -> bool:
         """Whether to continue after lost records."""
         coverage = chain.limits.coverage
         if lost.cure is None and not self._past_corruption:
-            self._tell(
+            self._warn(
                 f"stopped at offset {lost.start}: the next readable batch is at offset {lost.end}; "
                 "continue past the gap with --past-corruption"
             )
@@ -274,7 +274,7 @@ class _Feeding:
                 f" {utc_text(self._point.time_ms or 0)}; give a later time, or an offset from 0 on"
             )
 
-    def _tell(self, line: str) -> None:
+    def _warn(self, line: str) -> None:
         if self._on_problem is not None:
             self._on_problem(line)
 

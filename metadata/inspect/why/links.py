@@ -106,13 +106,13 @@ class Links:
                 return
             if link.offset not in self._slices:
                 continue
-            told = tuple(
+            causes = tuple(
                 _split_fence(cause, gone[cause.broker_id])
                 if cause.broker_id in gone and cause.rule in MAY_BE_FENCE
                 else cause
                 for cause in link.causes
             )
-            self._links[number] = replace(link, causes=told)
+            self._links[number] = replace(link, causes=causes)
 
 
 def _split_fence(cause: Cause, step: BrokerStep) -> Cause:

@@ -525,12 +525,12 @@ class QuorumFields:
     def _voters_set(self, record: VotersRecord) -> tuple[Cause, ...]:
         """The whole voter set. The log shows which leader wrote it, not which client requested the change."""
         self.before = dict(self.now)
-        told = changes_text(self._voters, record.voters)
+        differences = changes_text(self._voters, record.voters)
         self._set(record.voters)
         text = f"the voters are {self.now['voters']}"
         if self.before.get("voterSet") == self.now["voterSet"]:
             return (Cause(rule="changed-nothing", text=f"{text}, which changed nothing"),)
-        return (Cause(rule="set", text=f"{text}: {told}" if told else text),)
+        return (Cause(rule="set", text=f"{text}: {differences}" if differences else text),)
 
     def _version_set(self, record: KRaftVersionRecord) -> tuple[Cause, ...]:
         """The finalized kraft.version."""

@@ -206,15 +206,15 @@ class Availability:
         """Counts brokers that left and joined ISRs; nearly always one at a time."""
         shrunk = changes.left & changes.held
         grown = (changes.isr >= 0) & ~among(changes.isr, changes.isr_before)
-        left, came = shrunk.sum(axis=0), grown.sum(axis=0)
-        one_left, one_came = (left == 1) & (came == 0), (left == 0) & (came == 1)
+        left, joined = shrunk.sum(axis=0), grown.sum(axis=0)
+        one_left, one_joined = (left == 1) & (joined == 0), (left == 0) & (joined == 1)
         for broker_id, count in tally(changes.isr_before[shrunk & one_left]):
             for cell in self._cells_of(day, (broker_id,)):
                 cell.isr_shrinks += count
-        for broker_id, count in tally(changes.isr[grown & one_came]):
+        for broker_id, count in tally(changes.isr[grown & one_joined]):
             for cell in self._cells_of(day, (broker_id,)):
                 cell.isr_expands += count
-        for at in np.flatnonzero(changes.moved & ~one_left & ~one_came).tolist():
+        for at in np.flatnonzero(changes.moved & ~one_left & ~one_joined).tolist():
             self._isr_moved(day, changes.infos_before[at], changes.infos[at])
 
     def churn(self, before: PartitionInfo, now: PartitionInfo) -> None:

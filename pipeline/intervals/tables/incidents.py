@@ -135,7 +135,7 @@ class Incidents:
             if (broker_id == old or broker_id not in isr) and broker_id in replicas:
                 led, directory = broker_id == before.leader != now.leader, before.directory_of(broker_id)
                 loss = Loss(moment.now_ms, broker_id, key, led, led and now.leader < 0, directory)
-                self._lost(loss, moment, goes_on=broker_id in isr and now.leader >= 0)
+                self._lost(loss, moment, stays_leader=broker_id in isr and now.leader >= 0)
 
     def changed_together(self, losses: ManyLosses, low: int, high: int) -> None:
         """As `partition` for the changes from number `low` to below `high`. Losses that open incidents
@@ -156,27 +156,27 @@ class Incidents:
                 )
                 self._feed.partition(step)
         lost = losses.of(low, high)
-        told = np.zeros(len(lost.at), dtype=bool)
+        is_counted = np.zeros(len(lost.at), dtype=bool)
         for broker_id in np.unique(lost.who).tolist():
             incident = self._open.get((broker_id, 0))
             if incident is not None:
                 mine = (lost.who == broker_id) & lost.may_be_counted
-                told |= mine
+                is_counted |= mine
                 incident.partitions += int(mine.sum())
                 incident.leaders += int((mine & lost.led).sum())
-        losses_by_change = losses.objects(lost.at[~told], lost.who[~told])
+        losses_by_change = losses.objects(lost.at[~is_counted], lost.who[~is_counted])
         led = losses.led_at(low, high) if self._without else ()
         for number in sorted({*led, *losses_by_change}):
             key, moment = changes.key(number), changes.moment(number)
             if changes.led[number] and key in self._without:
                 self._found_leader(key, moment.now_ms)
-            for loss, goes_on in losses_by_change.get(number, ()):
-                self._lost(loss, moment, goes_on=goes_on)
+            for loss, stays_leader in losses_by_change.get(number, ()):
+                self._lost(loss, moment, stays_leader=stays_leader)
 
-    def _lost(self, loss: Loss, moment: Moment, *, goes_on: bool) -> None:
-        """`goes_on`: the broker could have continued to lead."""
+    def _lost(self, loss: Loss, moment: Moment, *, stays_leader: bool) -> None:
+        """`stays_leader`: the broker could have continued to lead."""
         broker_id = loss.broker_id
-        if loss.led and not goes_on:
+        if loss.led and not stays_leader:
             self._feed.moved_off(broker_id)
         for number in (0, *self._directories.get(broker_id, ())):
             incident = self._open.get((broker_id, number))
@@ -184,7 +184,7 @@ class Incidents:
                 self._count((broker_id, number), loss)
                 return
         self._forget_late(moment.now_ms)
-        if not goes_on:
+        if not stays_leader:
             self._waiting.append(loss)
 
     def _count(self, key: tuple[int, int], loss: Loss) -> None:
@@ -208,10 +208,10 @@ class Incidents:
     # -- time that does not count ----------------------------------------------------------------------
 
     def goes_off(self, now_ms: int) -> None:
-        """The last broker shut down cleanly: until `comes_back`, no client misses a leader."""
+        """The last broker shut down cleanly: until `returns`, no client misses a leader."""
         self._off_ms = now_ms if self._off_ms is None else self._off_ms
 
-    def comes_back(self, now_ms: int) -> None:
+    def returns(self, now_ms: int) -> None:
         """A broker runs again."""
         off_ms, self._off_ms = self._off_ms, None
         if off_ms is not None:
@@ -308,9 +308,9 @@ class Incidents:
             (who, recent(at.alive, now_ms, SESSION_TIMEOUT_MS), recent(at.moved_off, now_ms, SPLIT_MS))
             for who, at in self._feed.stories.items()
         ]
-        told = sorted(at for at in stories if at[1] or at[2])
+        last_stories = sorted(at for at in stories if at[1] or at[2])
         without = sorted((key, *owner) for key, owner in self._without.items())
-        return [sorted(opened), without, waiting, told, self._leader]
+        return [sorted(opened), without, waiting, last_stories, self._leader]
 
     def counted(self) -> dict[tuple[int, int], tuple[int, int, int]]:
         """Partitions, leaders and leaderless partitions so far, of open incidents."""
@@ -432,8 +432,8 @@ class ManyLosses:
         changes = self.changes
         leader = changes.after[LEADER, at]
         led = changes.led[at] & (changes.before[LEADER, at] == who)
-        goes_on = (changes.isr[:, at] == who).any(axis=0) & (leader >= 0)
-        columns = (column.tolist() for column in (at, who, led, led & (leader < 0), goes_on))
+        stays_leader = (changes.isr[:, at] == who).any(axis=0) & (leader >= 0)
+        columns = (column.tolist() for column in (at, who, led, led & (leader < 0), stays_leader))
         by_change: dict[int, list[tuple[Loss, bool]]] = {}
         for number, broker_id, was_leader, leaderless, stays, directory in zip(
             *columns, changes.directories_of(at, who), strict=True

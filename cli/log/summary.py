@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from metaquorum.cli.errors import EXIT_CRITICAL, EXIT_WARNING, Failure, log_exit_code, print_problem
-from metaquorum.cli.log.input.live import BOOTSTRAP, LiveCommand
+from metaquorum.cli.log.input.live import LiveCommand, words_to_read
 from metaquorum.cli.log.input.nodes import nodes_json, open_merged, report_nodes
 from metaquorum.cli.log.input.options import (
     PATH,
@@ -105,7 +105,7 @@ def summary(
     if as_json:
         echo_json(_json(log_found))
     else:
-        for line in _screen(log_found, _where(paths), show_all):
+        for line in _screen(log_found, words_to_read(paths), show_all):
             click.echo(line)
         report_limits(log_found.seen.limits.coverage, log_found.seen.limits.shown)
     report_unknown(log_found.seen.limits.unknown)
@@ -115,12 +115,6 @@ def summary(
         unknown=bool(log_found.seen.limits.unknown),
         verdict=_EXIT_CODES.get(log_found.summary.severity, 0),
     )
-
-
-def _where(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """What was summarized, as words: paths, or the address of a running quorum."""
-    live = click.get_current_context().meta.get(BOOTSTRAP)
-    return live if isinstance(live, tuple) else paths
 
 
 def _start(log: MetadataLog, start: Point | None, last_ms: int | None) -> Point | None:

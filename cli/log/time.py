@@ -12,7 +12,7 @@ import msgspec
 
 from metaquorum.cli.errors import EXIT_DIFFERENT, EXIT_FAILED, Failure, log_exit_code, print_problem
 from metaquorum.cli.log import state as log_state
-from metaquorum.cli.log.input.live import LiveCommand
+from metaquorum.cli.log.input.live import LiveCommand, words_to_read
 from metaquorum.cli.log.input.options import (
     ENTITY,
     PATH,
@@ -343,12 +343,13 @@ def history(
         clear_progress(log)
     report_limits(limits.coverage, limits.shown, json_lines=as_json)
     if not shown and not complain.count and target is not None and not limits.coverage:
+        words = words_to_read((path,))
+        name = log.path if words == (path,) else "the cluster's log"
         if start is not None or end is not None:
-            raise Failure(f"{log.path} has no row for {target} between --from and --to; give other positions")
-        place = shlex.quote(str(path))
-        listing = f"; list what it holds with: metaquorum log state {place}"
+            raise Failure(f"{name} has no row for {target} between --from and --to; give other positions")
+        listing = f"; list what it holds with: metaquorum log state {shlex.join(words)}"
         hint = suggestion_from(log, target.entity) or listing
-        raise Failure(f"{log.path} never holds {target}{hint}")
+        raise Failure(f"{name} never holds {target}{hint}")
     report_unknown(limits.unknown)
     return log_exit_code(
         damaged=bool(complain.count), uncovered=bool(limits.coverage), unknown=bool(limits.unknown)

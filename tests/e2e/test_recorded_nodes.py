@@ -38,8 +38,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.shared_data]
 
 GOLDEN = "kafka-3.7-wire"
 ALL_FOLLOW_MS, DIRECTORY_DIES_MS = 8_600, 101_200
-"""In A, from when on the voters had a leader; in C, up to when a directory has died: then Kafka's ISRs
-have members whose directory is not reported. Ours have not (docs/divergence.md), and the states differ."""
+"""In A, from when on the voters had a leader; in C, up to when a directory has died: Kafka's ISRs then have
+members in it. Ours have not (docs/divergence.md), and the states differ."""
 SESSION_MS, KEEP_S = 9_000, 1
 """Long enough that a broker of the recording keeps its session while another one's ends."""
 KEYS = {

@@ -111,6 +111,12 @@ class LiveCommand(click.Command):
                 copy.close()
 
 
+def words_to_read(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """What to type to read the same log: `paths`, or how a running quorum is reached instead of its copy."""
+    live = click.get_current_context().meta.get(BOOTSTRAP)
+    return live if isinstance(live, tuple) else paths
+
+
 class Live(msgspec.Struct, frozen=True, kw_only=True):
     """The options."""
 

@@ -26,6 +26,7 @@ from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state
 from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.recovery import load_recovery_point
 from metaquorum.storage.log.runs import BatchRun
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -34,7 +35,8 @@ FILE_RULES = {
     "vote-is-kept": "quorum-state is not older than the log, or than a vote that an election in another"
     " node's log names",
     "vote-is-of-the-quorum": "quorum-state agrees with the log about the voters and an epoch's leader",
-    "epochs-agree": "leader-epoch-checkpoint has the epochs of the log, each from its first offset on",
+    "epochs-agree": "leader-epoch-checkpoint has the epochs of the log up to `recovery-point`, each from its"
+    " first offset",
     "log-reaches-its-snapshots": "no snapshot ends after the log: its records were committed",
     "nodes-are-distinct": "each node id and each directory id is in the meta.properties of one directory",
 }
@@ -194,12 +196,23 @@ def _epoch_faults(log: MetadataLog, files: FilesOfNode, written: EpochTable) -> 
     entries = [entry for entry in written.entries if entry[1] != end_offset]
     for mine, filed in zip(own.entries, [*entries, None], strict=False):
         if mine != filed:
-            yield _epoch_fault(mine, filed)
+            if filed is not None or mine[1] < _written_up_to(log, end_offset):
+                yield _epoch_fault(mine, filed)
             return
     for epoch, start in entries[len(own.entries) :]:
         text = f"it has epoch {epoch} from offset {start} on, but the log ends at {end_offset}: {_TRUNCATES}"
         yield Fault("epochs-agree", ERROR, end_offset - 1, EPOCHS, text)
         return
+
+
+def _written_up_to(log: MetadataLog, end_offset: int) -> int:
+    """Nodes of ours write the epochs with the recovery point, so those above it may be missing while one runs
+    or after it was killed. Kafka's have no such file, and write each epoch at once."""
+    try:
+        point = load_recovery_point(log.disk, log.directory)
+    except (CorruptFileError, DiskError):
+        point = None
+    return end_offset if point is None else point.offset
 
 
 def _epoch_fault(own: tuple[int, int], other: tuple[int, int] | None) -> Fault:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +69,32 @@ def test_what_is_wrong_is_said_before_anybody_is_asked(
     assert (result.exit_code, result.stdout) == (code, "")
     (line,) = result.stderr.splitlines()
     assert part in line
+
+
+class Copied:
+    """Stands for the copy of a running quorum's log."""
+
+    def __init__(self, live: object, directory: str) -> None:
+        shutil.copytree(UPGRADE, Path(directory) / "__cluster_metadata-0")
+
+    def refresh(self) -> str:
+        return "read all"
+
+    voters = close = refresh
+
+
+def test_what_the_log_does_not_hold_is_said_of_the_cluster_and_not_of_its_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("metaquorum.cli.log.input.live.LiveCopy", Copied)
+    for given, said in (
+        ((), "the cluster's log never holds topic/nope; list what it holds with: metaquorum log state"),
+        (("--from", "9"), "the cluster's log has no row for topic/nope between"),
+    ):
+        result = run("history", "topic/nope", *given, "--bootstrap", "127.0.0.1:9")
+        assert result.exit_code == 1
+        assert said in result.stderr and "metaquorum-live" not in result.stderr
+    assert "log state --bootstrap 127.0.0.1:9" in run("history", "topic/nope", "-b", "127.0.0.1:9").stderr
 
 
 def test_files_are_read_as_before() -> None:

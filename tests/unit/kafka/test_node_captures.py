@@ -137,7 +137,7 @@ class WholeCluster(GoldenCluster):
         return self.around(began_ms + asked.time_ms)[::-1]
 
 
-STRICTER_ISR = "a replica in an offline directory, or in one that is not reported yet, does not join the ISR"
+STRICTER_ISR = "a replica in an offline directory does not join the ISR"
 LEASED = "the id of a fenced broker is free when its lease has ended"
 RULES: dict[str, Rule] = {
     "the same incarnation keeps its epoch": lambda asked, where, theirs, ours: (

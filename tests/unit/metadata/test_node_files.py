@@ -16,6 +16,7 @@ from metaquorum.storage.disk.interface import join, parent_of
 from metaquorum.storage.files.meta_properties import MetaProperties
 from metaquorum.storage.files.quorum_state import QuorumState
 from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.recovery import RecoveryPoint, store_recovery_point
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from tests.conftest import REPOSITORY
@@ -110,6 +111,27 @@ def test_a_wrong_file_is_found_and_nothing_else(name: str) -> None:
     spoil, wanted = MISTAKES[name]
     spoil(log)
     assert faults(log) == [wanted]
+
+
+def test_epochs_above_the_recovery_point_may_be_missing() -> None:
+    """They are written with it: a running node, or one that was killed, has them in its log only."""
+    log = sound()
+    for entries, written_up_to, found in (
+        ((), 0, []),
+        (EPOCHS[:1], 11, []),
+        (EPOCHS[:1], 12, [AGREE]),
+        (EPOCHS[1:], 0, [AGREE]),
+        (((1, 0), (2, 9)), 0, [AGREE]),
+    ):
+        epochs(log, entries)
+        store_recovery_point(log.disk, log.directory, point_at(written_up_to))
+        assert faults(log) == found, (entries, written_up_to)
+
+
+def point_at(offset: int) -> RecoveryPoint:
+    return RecoveryPoint(
+        offset=offset, segment=0, position=0, start_offset=0, start_epoch=0, resetting=False, epoch=0
+    )
 
 
 def test_files_that_nodes_write_are_right() -> None:
